@@ -1,0 +1,76 @@
+"""Data divided among clients: one array of samples, and for each client the rows that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.generic]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A learning problem before it is divided: samples, labels and what the data set itself says about clients."""
+
+    name: str
+    x: NDArray[np.float32]
+    """[N, ...] features."""
+    y: NDArray[np.int64]
+    """[N] class labels from 0."""
+    n_classes: int
+    official_test: NDArray[np.bool_]
+    """[N] whether the data set's authors put the sample into their test set; all False if they made none."""
+    natural: tuple[Indices, ...] | None = None
+    """The rows of each client where the data set itself has clients; a partitioner is refused then."""
+    model: str = "softmax"
+    """The model used when the config names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows by client: those of client k are `indices[offsets[k]:offsets[k + 1]]`."""
+
+    indices: Indices
+    offsets: Indices
+
+    @staticmethod
+    def of(rows: Sequence[Indices]) -> Split:
+        """Pack one array of rows per client."""
+        sizes = np.array([len(r) for r in rows], dtype=np.int64)
+        indices = np.concatenate([np.asarray(r, dtype=np.int64) for r in rows]) if len(rows) else np.zeros(0, np.int64)
+        return Split(indices, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
+
+    def rows(self, client: int) -> Indices:
+        """Return the rows of one client."""
+        return self.indices[self.offsets[client] : self.offsets[client + 1]]
+
+    @property
+    def sizes(self) -> Indices:
+        """[K] number of rows of each client."""
+        return np.diff(self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class FederatedData:
+    """A Task divided among K clients, each with disjoint train, validation and test rows."""
+
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    n_classes: int
+    train: Split
+    valid: Split
+    test: Split
+
+    @property
+    def n_clients(self) -> int:
+        """K, number of clients."""
+        return len(self.train.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the samples and labels, held once per node."""
+        return self.x.nbytes + self.y.nbytes

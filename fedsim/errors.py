@@ -1,0 +1,62 @@
+"""Every error that fedsim raises on purpose.
+
+fedsim.Error
+├─ ConfigError      bad key, type, range or combination; names the field and the file
+├─ DataError        a data set is missing, truncated or cannot be partitioned as asked
+├─ TraceError       overlapping or reversed intervals, a world that ends; names client and row
+├─ SolverError      a subproblem was not solved; carries the Gram matrix
+├─ RunError         a run cannot go on, or a run folder cannot be read or written
+└─ CheckpointError  a part is missing, or was made by a different config
+
+The first three say that the *input* is at fault: the command line turns them into exit code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+
+class Error(Exception):
+    """The base of all errors raised by fedsim."""
+
+
+class ConfigError(Error):
+    """A configuration holds a bad key, type, range or combination."""
+
+
+class DataError(Error):
+    """A data set is missing or malformed, or cannot be divided as asked."""
+
+
+class TraceError(Error):
+    """A trace is malformed, or a world was asked about a time that it does not cover."""
+
+
+class SolverError(Error):
+    """A subproblem was not solved to its tolerance; `matrix` is the Gram matrix given to the solver."""
+
+    def __init__(self, message: str, matrix: Any = None) -> None:
+        super().__init__(message)
+        self.matrix = matrix
+
+
+class RunError(Error):
+    """A run cannot go on, or a run folder cannot be read or written."""
+
+
+class CheckpointError(Error):
+    """A checkpoint misses a part or was made by a different configuration."""
+
+
+INPUT_ERRORS = (ConfigError, DataError, TraceError)
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for the known name nearest to `name`, or the known names if none is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(names)}" if names else ""

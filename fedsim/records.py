@@ -1,0 +1,74 @@
+"""The schemas of the three tables that a run writes; `docs/records.md` defines each column.
+
+Times are virtual, in integer microseconds from the start of the world. No table holds a wall-clock value, so equal
+runs write equal tables. Rows are in order of virtual time. There are no nulls: -1 and NaN say "none".
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+_WORD = pa.dictionary(pa.int8(), pa.string())
+
+JOBS = pa.schema(
+    [
+        ("job", pa.int64()),
+        ("client", pa.int32()),
+        ("version", pa.int32()),  # server step whose model the job started from
+        ("status", _WORD),  # one of STATUSES
+        ("phase", _WORD),  # where a lost job was: download, compute, upload; "" otherwise
+        ("step", pa.int32()),  # server step that used the update, -1 if none did
+        ("staleness", pa.int32()),  # step - version, -1 if unused
+        ("dispatch_us", pa.int64()),
+        ("download_us", pa.int64()),  # end of the download, -1 if not reached
+        ("compute_us", pa.int64()),  # end of the computation, -1 if not reached
+        ("end_us", pa.int64()),  # arrival, loss or cancellation
+        ("n_samples", pa.int32()),  # training samples of the client
+        ("loss_before", pa.float64()),  # mean training loss at the received model; NaN if the rule needs none
+        ("loss_train", pa.float64()),  # mean loss over the minibatches; NaN if the job was not trained
+        ("download_bytes", pa.int64()),  # bytes moved until the end of the job
+        ("upload_bytes", pa.int64()),
+    ]
+)
+STATUSES = ("aggregated", "late", "lost", "nonfinite", "unfinished")
+"""aggregated: in a step. late: cancelled or arrived after the step it was meant for. lost: the client left or failed.
+nonfinite: arrived with NaN or Inf and was left out. unfinished: still running when the run ended."""
+
+STEPS = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("time_us", pa.int64()),
+        ("status", _WORD),  # applied, empty (no update to use), still (the rule gave a zero direction)
+        ("cause", _WORD),  # full (buffer), deadline, drained (nothing left in flight)
+        ("updates", pa.int32()),  # rows present
+        ("remembered", pa.int32()),  # rows of absent clients that carried weight
+        ("lost", pa.int32()),  # jobs lost since the step before
+        ("late", pa.int32()),
+        ("nonfinite", pa.int32()),
+        ("waits", pa.int32()),  # times that nobody could be chosen and the clock jumped ahead
+        ("online", pa.int32()),  # clients online at the step
+        ("in_flight", pa.int32()),  # jobs still running after the step
+        ("mean_staleness", pa.float64()),
+        ("mean_norm", pa.float64()),  # norm of the plain mean of the present updates; NaN without a Gram matrix
+        ("direction_norm", pa.float64()),
+        ("conflicts", pa.int32()),  # pairs of present rows with a negative inner product; -1 without a Gram matrix
+        ("max_weight", pa.float64()),
+        ("kkt_residual", pa.float64()),  # worst of the step's quadratic programs; NaN if there was none
+        ("blocks", pa.int32()),  # blocks that the direction was computed on, after merging
+    ]
+)
+
+EVALS = pa.schema(
+    [
+        ("step", pa.int32()),  # number of server steps taken when the model was evaluated; 0 is the initial model
+        ("time_us", pa.int64()),
+        ("client", pa.int32()),
+        ("split", _WORD),  # train, valid or test
+        ("n", pa.int32()),  # samples
+        ("correct", pa.int32()),
+        ("accuracy", pa.float64()),  # correct / n, a fraction
+        ("loss", pa.float64()),
+    ]
+)
+
+TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS}

@@ -1,0 +1,112 @@
+"""What a fair-FL rule sees and what it returns: Gram matrices in, weights over rows out.
+
+A row is an update in descent orientation, `start - end` of one client's local training (it already contains the
+local step size), so a step of the server is `params -= sum_i weights_i * row_i`. The first `m` rows are the updates
+of this step ("present"); the rest are the remembered last updates of clients that are absent from it. Rules never
+see the `[n, P]` rows themselves: only their inner products, per block of parameters (a layer: weight and bias).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+State = dict[str, Any]
+"""A rule's own memory: a flat dict of numbers and NumPy arrays, replaced at each step, never changed in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The rows of one server step, seen through their inner products and what the clients reported.
+
+    L blocks, n rows, the first m of them present. All floats are float64.
+    """
+
+    grams: Floats
+    """[L, n, n] inner products of the rows, block by block; [0, n, n] if the rule declared `gram="none"`,
+    [1, n, n] if it declared `"model"`."""
+    m: int
+    """Number of present rows, at least 1."""
+    clients: Ints
+    """[n] client of each row. A client may have several present rows (buffered pacing), never a remembered one too."""
+    losses: Floats
+    """[n] mean training loss of the client at the model that the row started from, before training; NaN if not asked
+    for. Remembered rows keep the loss that came with them."""
+    n_samples: Ints
+    """[n] number of training samples of the client."""
+    ages: Ints
+    """[n] server steps since the row was received: 0 for present rows, at least 1 for remembered ones."""
+    staleness: Ints
+    """[n] server steps between the version that the row started from and the step that received it."""
+    participations: Ints
+    """[n] updates received from the client so far, this step included."""
+    online: NDArray[np.bool_]
+    """[n] whether the client is online now."""
+    step: int
+    """Index of this server step, from 0."""
+    n_clients: int
+    """K, number of registered clients."""
+    total_samples: int
+    """Training samples of all K clients together."""
+    n_seen: int
+    """Distinct clients from which the server had received an update before this step."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows, present and remembered."""
+        return len(self.clients)
+
+    def gram(self) -> Floats:
+        """Return the [n, n] Gram matrix of the whole model, the sum over blocks."""
+        if not len(self.grams):
+            raise ValueError('this rule declared Needs(gram="none") and asked for the Gram matrix')
+        return np.asarray(self.grams.sum(axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """A step: `params = keep * params - sum_i weights[block, i] * row_i`, block by block."""
+
+    weights: Floats
+    """[n] for the whole model, or [L, n] with one row of weights per block."""
+    keep: float = 1.0
+    """Factor on the current parameters; differs from 1 only for averages whose weights need not sum to one."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a rule must be given; the simulator computes nothing that no rule asked for."""
+
+    gram: Literal["none", "model", "blocks"] = "none"
+    losses: bool = False
+    memory: float = 0
+    """How many steps old a remembered row may be: 0 for none, `math.inf` for the last update of everybody."""
+
+
+Weigh = Callable[[Stack, State], tuple[Direction, State]]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A server rule: a pure function from a Stack and its own state to a Direction and the next state."""
+
+    weigh: Weigh
+    needs: Needs = Needs()
+    init: Callable[[], State] = dict
+
+
+def stateless(weigh: Callable[[Stack], Direction], needs: Needs = Needs()) -> Algorithm:
+    """Make an Algorithm of a function of the Stack alone."""
+
+    def weigh_and_pass(stack: Stack, state: State) -> tuple[Direction, State]:
+        return weigh(stack), state
+
+    return Algorithm(weigh_and_pass, needs)
