@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +61,27 @@ def summary(kind: str, name: str) -> str:
     return (inspect.getdoc(factory(kind, name)) or "").strip().split("\n")[0]
 
 
-def options_of(make: Callable[..., Any], given: Mapping[str, Any] | None = None) -> dict[str, inspect.Parameter]:
+def options_of(make: Callable[..., Any], given: Iterable[str] = ()) -> dict[str, inspect.Parameter]:
     """Return the factory's parameters that a config may set: all but those in `given`."""
     parameters = inspect.signature(make).parameters
-    return {n: p for n, p in parameters.items() if n not in (given or {})}
+    hidden = set(given)
+    return {n: p for n, p in parameters.items() if n not in hidden}
+
+
+def check(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> None:
+    """Raise ConfigError if there is no such plug-in or it would not take these options; `given` are set elsewhere."""
+    checked_options(kind, name, factory(kind, name), options, given)
+
+
+def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
+    """Return the options with the defaults of those not named; defaults of None are left out."""
+    known = options_of(factory(kind, name), given)
+    defaults = {n: p.default for n, p in known.items() if p.default is not p.empty and p.default is not None}
+    return {n: list(v) if isinstance(v, tuple) else v for n, v in (defaults | dict(options)).items()}
 
 
 def checked_options(
-    kind: str, name: str, make: Callable[..., Any], options: Mapping[str, Any], given: Mapping[str, Any]
+    kind: str, name: str, make: Callable[..., Any], options: Mapping[str, Any], given: Iterable[str]
 ) -> dict[str, Any]:
     """Check and convert `options` by the annotations of the factory's parameters."""
     known = options_of(make, given)

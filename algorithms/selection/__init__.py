@@ -1,0 +1,1 @@
+"""Selectors: one strategy per file, `algorithms/selection/<name>.py` with a factory `<name>(**options) -> Selector`."""

@@ -1,0 +1,42 @@
+# Two commands do everything on a machine with Python 3.11+ and make: `make run` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+export RAY_ENABLE_UV_RUN_RUNTIME_ENV = 0
+
+.PHONY: help install run test check format bench clean
+
+help:  ## Show these lines
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(STAMP)  ## Create .venv and install fedsim with everything it needs
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "fedsim needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) --version 2>&1); try: make PYTHON=python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
+	touch $(STAMP)
+
+run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and write the report
+	$(BIN)/fedsim run examples/quickstart.toml --report --force
+
+test: $(STAMP)  ## Run the whole test suite
+	$(BIN)/pytest
+
+check: $(STAMP)  ## Lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)  ## Put the code into its format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)  ## Measure the engine's overhead against a bare torch loop
+	$(BIN)/python benchmarks/engine.py
+
+clean:  ## Remove what was built; runs stay
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

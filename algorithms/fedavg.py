@@ -1,0 +1,41 @@
+"""Federated averaging: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", Algorithm 1.
+
+With w the model, w_k = w - Δ_k the clients' models, p_k = n_k / Σ n over all K clients, S the m updates of
+the step:
+
+- `data`: Σ_S n_k w_k / Σ_S n_k, the paper's rule.
+- `uniform`: (1/m) Σ_S w_k, for clients that were drawn with probability p_k (Li et al. 2020, q-FFL).
+- `scaled`: (K/m) Σ_S p_k w_k, unbiased for uniformly drawn clients; its weights need not sum to one.
+- `completed`: (1 - Σ_S p_k) w + Σ_S p_k w_k; absent clients count as having stayed where they were.
+
+Deviation: a client with two updates in one step (buffered pacing) counts twice.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from fedsim.stack import Algorithm, Direction, Floats, Stack, stateless
+
+
+def fedavg(*, weighting: Literal["data", "uniform", "scaled", "completed"] = "data") -> Algorithm:
+    """Average the clients' models, weighted by their numbers of training samples or as `weighting` says."""
+
+    def direction(stack: Stack) -> Direction:
+        weights = np.zeros(stack.n)
+        weights[: stack.m] = _average(stack, weighting)
+        return Direction(weights, keep=float(weights.sum()) if weighting == "scaled" else 1.0)
+
+    return stateless(direction)
+
+
+def _average(stack: Stack, weighting: str) -> Floats:
+    n_samples = stack.n_samples[: stack.m].astype(np.float64)
+    if weighting == "uniform":
+        return np.full(stack.m, 1 / stack.m)
+    if weighting == "data":
+        return n_samples / n_samples.sum()
+    factor = stack.n_clients / stack.m if weighting == "scaled" else 1.0
+    return np.asarray(n_samples * (factor / stack.total_samples))

@@ -1,0 +1,110 @@
+"""The table that closes a set of runs: one row per run, the numbers that people compare first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+
+from analysis.run import Run
+from analysis.tables import word_counts
+
+ACCURACIES = {
+    "mean %": "mean_percent",
+    "std %": "std_percent",
+    "worst 5 %": "worst5_percent",
+    "worst 10 %": "worst10_percent",
+    "best 5 %": "best5_percent",
+    "angle rad": "angle_rad",
+}
+"""Heading of each column that is a metric of the last evaluation."""
+HEADINGS = ("run", *ACCURACIES, "steps", "jobs lost", "late", "empty steps", "virt. h", "wall s")
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The closing numbers of one run; metrics are NaN if the run was never evaluated on the split."""
+
+    label: str
+    status: str
+    metrics: dict[str, float]
+    """By name, those of `ACCURACIES`."""
+    steps: int
+    jobs: int
+    lost: int
+    late: int
+    empty_steps: int
+    virtual_us: int
+    wall_s: float
+
+    def cells(self) -> list[str]:
+        """Return the row as texts, in the order of `HEADINGS`; a dash says that there is no number."""
+        share = f" ({100 * self.lost / self.jobs:.0f}%)" if self.jobs else ""
+        accuracy = [_fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
+        counts = [str(self.steps), f"{self.lost}{share}", str(self.late), str(self.empty_steps)]
+        label = self.label if self.status == "done" else f"{self.label} [{self.status}]"
+        hours = self.virtual_us / 3.6e9
+        return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
+
+
+def closing(run: Run, split: str = "test") -> Closing:
+    """Return the closing numbers of one run, counted from its tables."""
+    evaluations = run.evaluations(split)
+    names = list(ACCURACIES.values())
+    jobs, steps = word_counts(run.jobs["status"]), word_counts(run.steps["status"])
+    return Closing(
+        label=run.label,
+        status=str(run.manifest.get("status", "unknown")),
+        metrics=evaluations[-1].summary(names) if evaluations else dict.fromkeys(names, math.nan),
+        steps=len(run.steps),
+        jobs=len(run.jobs),
+        lost=jobs.get("lost", 0),
+        late=jobs.get("late", 0),
+        empty_steps=steps.get("empty", 0),
+        virtual_us=virtual_end_us(run),
+        wall_s=wall_s(run),
+    )
+
+
+def closing_table(runs: Sequence[Run], split: str = "test") -> Table:
+    """Return a table for the terminal with one row per run: accuracy, fairness, what was lost, and time.
+
+    It fits 80 columns with short labels: long labels and the share of lost jobs wrap, other numbers do not.
+    """
+    caption = f"accuracy per client on the {split} split; spread and tails are over clients"
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=caption)
+    rows = [closing(run, split).cells() for run in runs]
+    for heading in HEADINGS:
+        wraps = heading in ("run", "jobs lost")
+        justify: Literal["left", "right"] = "left" if heading == "run" else "right"
+        table.add_column(heading.replace(" ", "\n", 1), justify=justify, overflow="fold", no_wrap=not wraps)
+    for label, *numbers in rows:
+        table.add_row(label.replace("[", "\\["), *numbers)
+    return table
+
+
+def virtual_end_us(run: Run) -> int:
+    """Return the virtual time reached, in microseconds: the manifest's, else the last recorded one."""
+    if isinstance(said := run.manifest.get("virtual_us"), int):
+        return said
+    times = ((run.jobs, "end_us"), (run.steps, "time_us"), (run.evals, "time_us"))
+    return max((int(table[name].to_numpy().max()) for table, name in times if len(table)), default=0)
+
+
+def wall_s(run: Run) -> float:
+    """Return the seconds on the wall clock that the run took; NaN if it never got to say."""
+    said: Any = run.manifest.get("wall_s")
+    total = said.get("total") if isinstance(said, dict) else said
+    return float(total) if isinstance(total, (int, float)) else math.nan
+
+
+def _brief(value: float, digits: int) -> str:
+    return _fixed(value, digits if value < 100 else 0)
+
+
+def _fixed(value: float, digits: int) -> str:
+    return "–" if math.isnan(value) else f"{value:.{digits}f}"

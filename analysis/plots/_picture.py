@@ -1,0 +1,103 @@
+"""What all pictures share: colours that colour-blind readers can tell apart, axes, units of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+INK = "#0a0b0c"
+"""Text and axes; `analysis.svg` replaces it by the colour of the surrounding text."""
+GREY = "#808080"
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
+"""Okabe and Ito, "Color universal design", 2008; without yellow and black, which vanish on some pages."""
+DASHES = ("solid", (0, (5, 2)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.5)))
+
+WIDTH_IN = 5.0
+_UNITS = ((7 * 86400e6, 86400e6, "days"), (3 * 3600e6, 3600e6, "hours"), (300e6, 60e6, "minutes"))
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One entry of a legend."""
+
+    label: str
+    colour: str
+    dashes: tuple[float, ...] = ()
+    """Lengths of strokes and gaps; empty for a solid line."""
+    area: bool = False
+    """Whether it names an area rather than a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure with its words: the legend stands outside, where it can wrap on a narrow page."""
+
+    figure: Figure
+    alt: str
+    """What the picture shows, for those who do not see it."""
+    caption: str
+    keys: tuple[Key, ...] = ()
+
+
+def arm_style(index: int) -> dict[str, Any]:
+    """Return the line style of arm `index`: the colour tells arms apart, and the dashes do on grey paper."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "linestyle": DASHES[index % len(DASHES)],
+        "linewidth": 1.6,
+    }
+
+
+def arm_keys(labels: Sequence[str]) -> tuple[Key, ...]:
+    """Return the legend of the arms, in the order that their styles follow; none if there is only one."""
+    if len(labels) < 2:
+        return ()
+    return tuple(Key(label, COLOURS[i % len(COLOURS)], _dashes(i)) for i, label in enumerate(labels))
+
+
+def panels(
+    heights: Sequence[float], *, share_x: bool = True, width_in: float = WIDTH_IN
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure of panels on top of each other, `heights` in inches, without global state."""
+    figure = Figure(figsize=(width_in, sum(heights) + 0.35), layout="constrained")
+    figure.patch.set_alpha(0)
+    found = figure.subplots(
+        len(heights), 1, sharex=share_x, squeeze=False, gridspec_kw={"height_ratios": heights}
+    )
+    axes = list(found[:, 0])
+    for ax in axes:
+        _plain(ax)
+    return figure, axes
+
+
+def whole_numbers(axis: Axis, ticks: int = 8) -> None:
+    """Put ticks at whole numbers only."""
+    axis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
+
+
+def time_unit(span_us: int) -> tuple[float, str]:
+    """Return microseconds per unit and the unit's name for an axis of virtual time that long."""
+    return next(((scale, name) for least, scale, name in _UNITS if span_us >= least), (1e6, "seconds"))
+
+
+def _plain(ax: Axes) -> None:
+    ax.patch.set_alpha(0)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(INK)
+    ax.tick_params(colors=INK, labelsize=9)
+    ax.xaxis.label.set_color(INK)
+    ax.yaxis.label.set_color(INK)
+    ax.grid(color=INK, alpha=0.15, linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
+def _dashes(index: int) -> tuple[float, ...]:
+    style = DASHES[index % len(DASHES)]
+    return () if isinstance(style, str) else tuple(style[1])

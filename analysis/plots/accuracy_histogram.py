@@ -1,0 +1,34 @@
+"""How the final accuracies are spread over clients: the share of clients in each class of accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from analysis.plots._picture import Picture, arm_keys, arm_style, panels
+from analysis.plots.client_accuracy import accuracies_percent
+from analysis.run import Evaluation
+
+BINS = 20
+
+
+def accuracy_histogram(finals: Mapping[str, Evaluation]) -> Picture:
+    """Draw the share of clients in each of 20 equal classes of final accuracy, for each arm by label."""
+    figure, (ax,) = panels([2.2])
+    fullest = []
+    for index, (label, evaluation) in enumerate(finals.items()):
+        accuracy = accuracies_percent(evaluation)
+        counts, edges = np.histogram(accuracy, bins=BINS, range=(0, 100))
+        share = 100 * counts / max(len(accuracy), 1)
+        style = arm_style(index)
+        ax.stairs(share, edges, fill=True, alpha=0.15, color=style["color"])
+        ax.stairs(share, edges, **style)
+        at = int(share.argmax())
+        fullest.append(f"{label}: {share[at]:.0f} % of clients from {edges[at]:.0f} to {edges[at + 1]:.0f} %")
+    ax.set_ylabel("clients, %", fontsize=9)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("accuracy of the client, %", fontsize=9)
+    alt = f"Histogram of accuracy over clients. The fullest class: {'; '.join(fullest)}."
+    caption = f"Share of clients in each of {BINS} equal classes of final accuracy."
+    return Picture(figure, alt, caption, arm_keys(list(finals)))

@@ -1,0 +1,234 @@
+"""Opening what a run left behind: manifest, configuration, three tables and the world that it saw."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.arrays import Floats, Ints
+from analysis.fairness import summary
+from analysis.tables import read_table, read_world, word_counts
+from fedsim import plugins
+from fedsim.errors import RunError, closest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MANIFEST, CONFIG, ARMS = "manifest.json", "config.resolved.toml", "arms.json"
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What one evaluation measured, client by client (arrays [K], in ascending order of client)."""
+
+    step: int
+    time_us: int
+    split: str
+    client: Ints
+    n: Ints
+    correct: Ints
+    accuracy: Floats
+    """Fractions; NaN for a client without samples in this split."""
+    loss: Floats
+
+    def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
+        """Return the value of each metric (all of `analysis.metrics` by default)."""
+        return summary(self.accuracy, self.n, metrics)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. Tables are read when first asked for; a run still going has the rows written so far."""
+
+    folder: Path
+    manifest: dict[str, Any]
+    config: dict[str, Any]
+    label: str
+    """The name used in tables and legends."""
+
+    @cached_property
+    def jobs(self) -> pa.Table:
+        """One row per job (`fedsim.records.JOBS`)."""
+        return read_table(self.folder, "jobs", complete=self.done)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """One row per server step (`fedsim.records.STEPS`)."""
+        return read_table(self.folder, "steps", complete=self.done)
+
+    @cached_property
+    def evals(self) -> pa.Table:
+        """One row per evaluation, split and client (`fedsim.records.EVALS`)."""
+        return read_table(self.folder, "evals", complete=self.done)
+
+    @cached_property
+    def world(self) -> pa.Table:
+        """The trace that the run saw: client, start_us, end_us, kind, value. Raises RunError if not kept."""
+        return read_world(self.folder)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run came to its regular end."""
+        return self.manifest.get("status") == "done"
+
+    def frame(self, table: str) -> pd.DataFrame:
+        """Return `jobs`, `steps`, `evals` or `world` as a pandas frame."""
+        known = ("jobs", "steps", "evals", "world")
+        if table not in known:
+            raise RunError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
+        return cast("pd.DataFrame", getattr(self, table).to_pandas())
+
+    def evaluations(self, split: str = "test") -> list[Evaluation]:
+        """Return the evaluations on one split in order of virtual time; empty if there was none."""
+        if split not in SPLITS:
+            raise RunError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
+        return list(_evaluations(self.evals, split))
+
+    def final(self, split: str = "test") -> Evaluation:
+        """Return the last evaluation on one split. Raises RunError if the run made none."""
+        found = self.evaluations(split)
+        if not found:
+            held = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
+            raise RunError(f"{self.folder}: no evaluation on split {split!r} was recorded; found {held}")
+        return found[-1]
+
+    def history(self, split: str = "test", metrics: Sequence[str] | None = None) -> pd.DataFrame:
+        """Return one row per evaluation: step, time_us, clients, loss (mean over clients), each metric."""
+        import pandas as pd  # half a second, not needed to open a run
+
+        names = list(plugins.names("metric") if metrics is None else metrics)
+        rows = [
+            {
+                "step": e.step,
+                "time_us": e.time_us,
+                "clients": len(e.client),
+                "loss": _mean(e.loss),
+                **e.summary(names),
+            }
+            for e in self.evaluations(split)
+        ]
+        return pd.DataFrame(rows, columns=["step", "time_us", "clients", "loss", *names])
+
+
+def open_run(path: str | Path) -> Run:
+    """Open the folder of one run. Raises RunError that names the folder or file and what is wrong with it."""
+    folder = _existing(Path(path))
+    if (folder / ARMS).is_file() and not (folder / MANIFEST).is_file():
+        arms = ", ".join(_arms(folder))
+        raise RunError(
+            f"{folder} holds several runs ({arms}); open one of these folders, or all with open_all"
+        )
+    manifest = _mapping(folder / MANIFEST, _json(folder / MANIFEST))
+    label = manifest.get("label") or manifest.get("name") or folder.resolve().name
+    return Run(folder, manifest, _config(folder / CONFIG), str(label))
+
+
+def open_all(paths: Iterable[str | Path]) -> list[Run]:
+    """Open several runs; a folder of several arms stands for all of them. Labels are made distinct."""
+    folders = [folder for path in paths for folder in _expand(_existing(Path(path)))]
+    return _distinct([open_run(folder) for folder in folders])
+
+
+def _expand(folder: Path) -> list[Path]:
+    if (folder / ARMS).is_file() and not (folder / MANIFEST).is_file():
+        return [_arm(folder, arm) for arm in _arms(folder)]
+    return [folder]
+
+
+def _arm(folder: Path, arm: str) -> Path:
+    if (folder / arm).is_dir():
+        return folder / arm
+    present = ", ".join(str(folder / name) for name in _arms(folder) if (folder / name).is_dir()) or "none"
+    raise RunError(f"{folder / ARMS} lists {arm!r}, but its folder is missing; those present: {present}")
+
+
+def _arms(folder: Path) -> list[str]:
+    arms = _mapping(folder / ARMS, _json(folder / ARMS)).get("arms")
+    if not isinstance(arms, list) or not all(isinstance(arm, str) for arm in arms):
+        raise RunError(f'{folder / ARMS}: expected {{"arms": [names of folders]}}, found {arms!r}')
+    return arms
+
+
+def _distinct(runs: list[Run]) -> list[Run]:
+    """Put the folder behind labels that occur twice, and a number behind those that still do."""
+    labels = [run.label for run in runs]
+    named = [f"{r.label} ({r.folder.name})" if labels.count(r.label) > 1 else r.label for r in runs]
+    unique = [f"{n} #{named[:i].count(n) + 1}" if named.count(n) > 1 else n for i, n in enumerate(named)]
+    return [replace(run, label=label) for run, label in zip(runs, unique, strict=True)]
+
+
+def _existing(folder: Path) -> Path:
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise RunError(f"{folder} is a file; expected the folder of a run")
+    parent = folder.parent
+    siblings = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+    raise RunError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found = sorted(p.name for p in path.parent.iterdir())
+        raise RunError(
+            f"{path.parent} is not a run folder: {path.name} is missing; found {found or 'nothing'}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from error
+
+
+def _mapping(path: Path, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: expected an object with named values, found {type(value).__name__}")
+    return value
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{path.parent} is not a complete run folder: {path.name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}: cannot be read: {error}") from error
+
+
+def _evaluations(evals: pa.Table, split: str) -> Iterator[Evaluation]:
+    rows = evals.filter(pc.equal(evals["split"].cast(pa.string()), split))
+    if not len(rows):
+        return
+    column = {name: rows[name].to_numpy() for name in rows.column_names if name != "split"}
+    order = np.lexsort((column["client"], column["step"], column["time_us"]))
+    column = {name: values[order] for name, values in column.items()}
+    fresh = np.flatnonzero((np.diff(column["step"]) != 0) | (np.diff(column["time_us"]) != 0)) + 1
+    for start, stop in zip([0, *fresh], [*fresh, len(order)], strict=True):
+        yield _evaluation({name: values[start:stop] for name, values in column.items()}, split)
+
+
+def _evaluation(column: dict[str, Any], split: str) -> Evaluation:
+    return Evaluation(
+        step=int(column["step"][0]),
+        time_us=int(column["time_us"][0]),
+        split=split,
+        client=column["client"].astype(np.int64),
+        n=column["n"].astype(np.int64),
+        correct=column["correct"].astype(np.int64),
+        accuracy=column["accuracy"].astype(np.float64),
+        loss=column["loss"].astype(np.float64),
+    )
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

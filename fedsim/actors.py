@@ -1,0 +1,226 @@
+"""Ray around the plain objects: a pool of client actors that each host all virtual clients, and one server actor.
+
+A virtual client is a row of data, never a process: any actor can train any client. Parameters go into the object
+store once per server step and data once per node; rows go from the client actors to the server actor without passing
+through the driver, which sees a few floats per job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else `uv run` rebuilds the environment in each worker
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+
+from fedsim.data import FederatedData
+from fedsim.errors import RunError
+from fedsim.job import Job, Update
+from fedsim.local import Evaluation, Workbench, WorkbenchSpec, chunks_of, per_client
+from fedsim.server import Arrivals, Server, ServerSpec
+from fedsim.trainer import Pending, StepColumns
+
+_CHUNK_BYTES = 64 * 2**20
+"""Most bytes of rows that one call returns."""
+
+Report = tuple[float, float, bool]
+
+
+class ClientActor:
+    """A process that trains and evaluates whichever virtual clients it is handed."""
+
+    bench: Workbench
+
+    def build(self, spec: WorkbenchSpec, data: FederatedData) -> None:
+        """Make the tools for a run; those of an earlier run are dropped."""
+        torch.set_num_threads(1)  # more threads than cores collapse, and the number must not change a bit
+        self.bench = Workbench(spec, data)
+
+    def train(self, jobs: list[Job], params: NDArray[np.float32]) -> tuple[list[Report], NDArray[np.float32]]:
+        """Train jobs from the same start; returns what each reports and their rows [k, P]."""
+        start = torch.tensor(params, device=self.bench.device)
+        rows = torch.empty(len(jobs), len(start), device=self.bench.device)
+        reports = [self.bench.run(job, start, out=row) for job, row in zip(jobs, rows, strict=True)]
+        return reports, rows.cpu().numpy()
+
+    def evaluate(
+        self, params: NDArray[np.float32], split: str, start: int, stop: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Evaluate a range of a split's rows."""
+        return self.bench.evaluate(torch.tensor(params, device=self.bench.device), split, start, stop)
+
+
+class ServerActor:
+    """A process that holds the Server."""
+
+    server: Server
+
+    def build(self, spec: ServerSpec, initial: NDArray[np.float32]) -> None:
+        """Make the server of a run; that of an earlier run is dropped."""
+        torch.set_num_threads(1)
+        self.server = Server(spec, torch.tensor(initial))
+
+    def step(
+        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
+    ) -> tuple[StepColumns, NDArray[np.float32]]:
+        """Take a step with row `i` of `stores[s]` for each `(s, i)`; returns its columns and the new parameters."""
+        rows = [torch.tensor(stores[s][i]) for s, i in takes]
+        columns = self.server.step(arrivals, rows)
+        return columns, self.server.params.cpu().numpy()
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """Jobs sent to one actor in one call."""
+
+    reports: Any
+    rows: Any
+    worker: int
+    position: dict[int, int]
+
+
+class RayPool:
+    """The actor processes, started once and used by one run after the other.
+
+    Args:
+        workers: number of client actors, at least 1.
+        gpus: GPUs on this machine; each actor gets an equal share of them.
+        object_store_bytes: memory for what the processes share.
+    """
+
+    def __init__(self, workers: int, *, gpus: int = 0, object_store_bytes: int = 2**30) -> None:
+        self._owns_ray = not ray.is_initialized()
+        if self._owns_ray:
+            ray.init(
+                num_cpus=workers + 1,
+                object_store_memory=max(object_store_bytes, 128 * 2**20),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        share = {"num_gpus": gpus / (workers + 1)} if gpus else {}
+        make_client = ray.remote(num_cpus=1, **share)(ClientActor)
+        self.clients: list[Any] = [make_client.remote() for _ in range(workers)]
+        self.server: Any = ray.remote(num_cpus=0, **share)(ServerActor).remote()
+
+    def trainer(
+        self,
+        bench: WorkbenchSpec,
+        server: ServerSpec,
+        data: FederatedData,
+        initial: torch.Tensor,
+        costs: NDArray[np.int64],
+    ) -> RayTrainer:
+        """Set the actors up for a run. `costs` [K]: relative cost of one job of each client, to spread work evenly."""
+        shared, params = ray.put(data), ray.put(initial.numpy())
+        builds = [client.build.remote(bench, shared) for client in self.clients]
+        _get([*builds, self.server.build.remote(server, params)])
+        return RayTrainer(self, data, params, initial.nbytes, costs)
+
+    def close(self) -> None:
+        """Stop the actors, and Ray if this pool started it. Safe to call twice."""
+        if ray.is_initialized():
+            for actor in (*self.clients, self.server):
+                ray.kill(actor)
+            if self._owns_ray:
+                ray.shutdown()
+        self.clients = []
+
+
+class RayTrainer:
+    """Trains in the client actors of a pool, with the server in its own; see `fedsim.trainer.Trainer`."""
+
+    def __init__(
+        self, pool: RayPool, data: FederatedData, params: Any, row_bytes: int, costs: NDArray[np.int64]
+    ) -> None:
+        self._clients, self._server = pool.clients, pool.server
+        self._data, self._params, self._row_bytes, self._costs = data, params, row_bytes, costs
+        self._load = [0.0] * len(pool.clients)
+        self._chunks: dict[int, _Chunk] = {}
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Spread jobs over the actors by cost, in calls of bounded size."""
+        shares: list[list[Job]] = [[] for _ in self._clients]
+        for job in sorted(jobs, key=lambda j: (-int(self._costs[j.client]), j.id)):
+            worker = min(range(len(shares)), key=lambda w: self._load[w])
+            shares[worker].append(job)
+            self._load[worker] += float(self._costs[job.client])
+        most = max(1, _CHUNK_BYTES // self._row_bytes)
+        for worker, share in enumerate(shares):
+            for a in range(0, len(share), most):
+                self._send(worker, share[a : a + most])
+
+    def _send(self, worker: int, jobs: list[Job]) -> None:
+        call = self._clients[worker].train.options(num_returns=2)
+        reports, rows = call.remote(jobs, self._params)
+        chunk = _Chunk(reports, rows, worker, {job.id: i for i, job in enumerate(jobs)})
+        self._chunks.update((job.id, chunk) for job in jobs)
+
+    def results(self, jobs: Sequence[Job]) -> list[Update]:
+        """Wait for the calls that hold the jobs; rows stay in the object store."""
+        chunks = [self._take(job) for job in jobs]
+        distinct = list({id(c): c for c in chunks}.values())
+        reports = dict(zip(map(id, distinct), _get([c.reports for c in distinct]), strict=True))
+        places = [(c, c.position[job.id]) for c, job in zip(chunks, jobs, strict=True)]
+        return [Update(*reports[id(c)][i], store=c.rows, index=i) for c, i in places]
+
+    def forget(self, jobs: Sequence[Job]) -> None:
+        """Drop the hold on jobs; what is already computed is freed by the object store."""
+        for job in jobs:
+            if job.id in self._chunks:
+                self._take(job)
+
+    def _take(self, job: Job) -> _Chunk:
+        chunk = self._chunks.pop(job.id)
+        self._load[chunk.worker] -= float(self._costs[job.client])
+        return chunk
+
+    def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
+        """Hand the rows to the server actor; returns at once."""
+        stores = list({id(u.store): u.store for u in updates}.values())
+        position = {id(store): s for s, store in enumerate(stores)}
+        takes = [(position[id(u.store)], u.index) for u in updates]
+        columns, self._params = self._server.step.options(num_returns=2).remote(arrivals, takes, *stores)
+        return lambda: _get(columns)  # type: ignore[no-any-return]
+
+    def evaluate(self, split: str) -> Pending:
+        """Spread the split's rows over the actors; returns at once."""
+        rows = {"train": self._data.train, "valid": self._data.valid, "test": self._data.test}[split]
+        pieces = chunks_of(rows, len(self._clients))
+        parts = [
+            client.evaluate.remote(self._params, split, a, b)
+            for client, (a, b) in zip(self._clients, pieces, strict=False)
+        ]
+
+        def result() -> Evaluation:
+            return per_client(rows, _get(parts))
+
+        return result
+
+    def params(self) -> torch.Tensor:
+        """Fetch the current parameters."""
+        return torch.tensor(_get(self._params))
+
+    def close(self) -> None:
+        """Drop all jobs; the pool stays."""
+        self._chunks.clear()
+        self._params = None
+
+
+def _get(refs: Any) -> Any:
+    """Fetch from the object store; an error raised in an actor is raised here as itself."""
+    try:
+        return ray.get(refs)
+    except ray.exceptions.RayTaskError as error:
+        cause: BaseException = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not cause:
+            cause = cause.cause
+        raise cause from error
+    except ray.exceptions.RayError as error:
+        raise RunError(f"a worker process failed: {type(error).__name__}: {error}") from error

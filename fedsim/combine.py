@@ -1,0 +1,226 @@
+"""Aggregation rules without the simulator: one call on a matrix of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from fedsim.errors import ConfigError
+from fedsim.linalg import Blocks, block_products, weighted_sum
+from fedsim.plugins import build
+from fedsim.stack import Algorithm, Floats, Ints, Stack, State
+
+Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Combined(Generic[Rows]):
+    """What a rule made of some updates: the new parameters are `keep * params - direction`."""
+
+    direction: Rows
+    """[P], of the same type, precision and device as the updates."""
+    weights: Floats
+    """[blocks, n] weight of each row in each block, in the caller's order; [1, n] if all blocks agree."""
+    keep: float
+    """Factor on the current parameters; 1 but for averages whose weights need not sum to one."""
+    diagnostics: Mapping[str, float]
+    state: State
+    """The rule's own memory, to be passed to the next call."""
+
+
+def combine(
+    rule: str | Algorithm,
+    updates: Rows,
+    *,
+    losses: ArrayLike | None,
+    n_samples: ArrayLike | None = None,
+    clients: ArrayLike | None = None,
+    ages: ArrayLike | None = None,
+    online: ArrayLike | None = None,
+    blocks: Sequence[int] | None = None,
+    state: State | None = None,
+    step: int = 0,
+    staleness: ArrayLike | None = None,
+    participations: ArrayLike | None = None,
+    n_clients: int | None = None,
+    total_samples: int | None = None,
+    n_seen: int | None = None,
+    **options: Any,
+) -> Combined[Rows]:
+    """Combine updates into one direction by a rule: its name and `options`, or an Algorithm.
+
+    `updates` is `[n, P]`, a tensor or array of floats; each row is `start - end` of one client's training.
+    The rest is by row, `[n]`: `losses` at the start of the training; `n_samples` (default 1); `clients`
+    (default: all different); `ages`, steps since the row was received, where at least 1 marks the remembered
+    last update of an absent client (default 0); `online` (default: the present rows); `staleness` (default
+    0); `participations`, updates of the client so far including this step's (default: those in the call).
+    `blocks` are the sizes of the parameter blocks (default: one block). `n_clients`, `total_samples`
+    (default: of the clients in the call) and `n_seen`, the distinct clients heard from before (default: by
+    `participations`), describe the whole population.
+
+    Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite.
+    """
+    algorithm = _algorithm(rule, options)
+    rows = _rows(updates)
+    spans = _spans(rows.shape[1], blocks)
+    if losses is None and algorithm.needs.losses:
+        raise ConfigError("argument 'losses': this rule needs the losses, found None")
+    columns: dict[str, ArrayLike | None] = {
+        "clients": clients,
+        "losses": losses,
+        "n_samples": n_samples,
+        "ages": ages,
+        "staleness": staleness,
+        "participations": participations,
+        "online": online,
+    }
+    table = _table(len(rows), columns)
+    order = _present_first(table["clients"], table["ages"])
+    table = {name: column[order] for name, column in table.items()}
+    if not np.array_equal(order, np.arange(len(rows))):
+        rows = rows[torch.from_numpy(order).to(rows.device)]
+    stack = Stack(
+        grams=_grams(algorithm, rows, spans),
+        m=int((table["ages"] == 0).sum()),
+        step=step,
+        n_clients=len(set(table["clients"])) if n_clients is None else n_clients,
+        total_samples=_total(table) if total_samples is None else total_samples,
+        n_seen=_seen_before(table) if n_seen is None else n_seen,
+        **table,
+    )
+    direction, after = algorithm.weigh(stack, algorithm.init() if state is None else state)
+    weights = np.atleast_2d(direction.weights)
+    given = np.empty_like(weights)
+    given[:, order] = weights
+    moved = _like(updates, weighted_sum(rows, weights, spans))
+    return Combined(moved, given, direction.keep, direction.diagnostics, after)
+
+
+def _algorithm(rule: str | Algorithm, options: Mapping[str, Any]) -> Algorithm:
+    if isinstance(rule, str):
+        return cast(Algorithm, build("rule", rule, options))
+    if options:
+        raise ConfigError(f"options {sorted(options)} go with the name of a rule, found an Algorithm")
+    return rule
+
+
+def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
+    if not isinstance(updates, (torch.Tensor, np.ndarray)):
+        raise ConfigError(
+            f"argument 'updates': expected a tensor or an array, found {type(updates).__name__}"
+        )
+    array = updates if isinstance(updates, torch.Tensor) else _tensor(updates)
+    rows = array.detach()
+    if rows.ndim != 2 or not rows.numel() or not rows.is_floating_point():
+        found = f"{rows.dtype} of shape {tuple(rows.shape)}"
+        raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {found}")
+    bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
+    if bad:
+        raise ConfigError(f"argument 'updates', row {bad[0]}: expected finite numbers, found NaN or infinity")
+    return rows if rows.dtype == torch.float64 else rows.float()
+
+
+def _tensor(updates: NDArray[Any]) -> torch.Tensor:
+    if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
+        raise ConfigError(f"argument 'updates': expected floats of at most 64 bits, found {updates.dtype}")
+    native = np.ascontiguousarray(updates, dtype=updates.dtype.newbyteorder("="))
+    return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def _like(updates: Rows, moved: torch.Tensor) -> Rows:
+    if isinstance(updates, torch.Tensor):
+        return moved.to(updates.dtype)
+    return moved.numpy().astype(updates.dtype, copy=False)
+
+
+def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
+    sizes = [n_parameters] if blocks is None else list(blocks)
+    whole = all(isinstance(size, (int, np.integer)) for size in sizes)
+    if not whole or sum(sizes) != n_parameters or min(sizes) < 1:
+        raise ConfigError(
+            f"argument 'blocks': expected positive sizes of sum {n_parameters} (columns), found {sizes}"
+        )
+    ends = np.cumsum(sizes).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _column(
+    name: str, values: ArrayLike | None, default: NDArray[Any], least: int | None = None
+) -> NDArray[Any]:
+    """Return `values` as an array like `default`; whole numbers of at least `least` where that is given."""
+    if values is None:
+        return default
+    given = np.asarray(values.cpu() if isinstance(values, torch.Tensor) else values)
+    if given.shape != default.shape:
+        raise ConfigError(
+            f"argument {name!r}: expected {len(default)} values, one per row, found shape {given.shape}"
+        )
+    if given.dtype.kind not in "biuf":
+        raise ConfigError(f"argument {name!r}: expected numbers, found {given.dtype}")
+    column = given.astype(default.dtype)
+    wrong = ~np.isfinite(given) if least is None else (column != given) | (column < least)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        wanted = "a finite number" if least is None else f"a whole number of at least {least}"
+        raise ConfigError(f"argument {name!r}, row {row}: expected {wanted}, found {given[row]}")
+    return column
+
+
+def _table(n: int, columns: Mapping[str, ArrayLike | None]) -> dict[str, Any]:
+    """Return the columns of a Stack, with defaults for those that are None."""
+    zeros, ones = np.zeros(n, np.int64), np.ones(n, np.int64)
+    table = {
+        "clients": _column("clients", columns["clients"], np.arange(n), least=0),
+        "losses": _column("losses", columns["losses"], np.full(n, np.nan)),
+        "n_samples": _column("n_samples", columns["n_samples"], ones, least=1),
+        "ages": _column("ages", columns["ages"], zeros, least=0),
+        "staleness": _column("staleness", columns["staleness"], zeros, least=0),
+    }
+    table["online"] = _column("online", columns["online"], table["ages"] == 0)
+    counts = _counts(table["clients"])
+    table["participations"] = _column("participations", columns["participations"], counts, least=1)
+    return table
+
+
+def _counts(clients: Ints) -> Ints:
+    _, inverse, counts = np.unique(clients, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse], dtype=np.int64)
+
+
+def _present_first(clients: Ints, ages: Ints) -> NDArray[np.intp]:
+    """Return the order that puts present rows first, else unchanged; refuse a client in both parts."""
+    if ages.min() > 0:
+        raise ConfigError("argument 'ages': expected at least one present row, of age 0, found none")
+    remembered = clients[ages > 0]
+    twice = np.isin(remembered, clients[ages == 0]) | (_counts(remembered) > 1)
+    if twice.any():
+        raise ConfigError(
+            f"argument 'ages': client {remembered[twice][0]} has a remembered row beside another row; "
+            "expected only its last update"
+        )
+    return np.argsort(ages > 0, kind="stable")
+
+
+def _total(table: Mapping[str, NDArray[Any]]) -> int:
+    _, first = np.unique(table["clients"], return_index=True)
+    return int(table["n_samples"][first].sum())
+
+
+def _seen_before(table: Mapping[str, NDArray[Any]]) -> int:
+    """Count the clients with more updates so far than rows present."""
+    clients, first = np.unique(table["clients"], return_index=True)
+    present = table["clients"][table["ages"] == 0]
+    now = [(present == client).sum() for client in clients]
+    return int((table["participations"][first] > now).sum())
+
+
+def _grams(algorithm: Algorithm, rows: torch.Tensor, spans: Blocks) -> Floats:
+    wanted = algorithm.needs.gram
+    if wanted == "none":
+        return np.zeros((0, len(rows), len(rows)))
+    return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])

@@ -1,0 +1,275 @@
+"""The configuration of a run: frozen pydantic models, one per TOML table. This file is its reference manual.
+
+A table that names a plug-in (`task`, `model`, `partition`, `selection`, `algorithm`) holds the plug-in's own options
+beside its name; they are checked against the signature of its factory. Unknown keys are refused everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import pydantic
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
+
+from fedsim import pacing as presets
+from fedsim import plugins
+from fedsim.config_errors import assign, problems, read_toml
+from fedsim.config_world import WorldConfig
+from fedsim.errors import ConfigError
+from fedsim.local import LocalSGD
+from fedsim.pacing import Pacing
+from fedsim.units import US, duration_us, size_bytes
+
+Duration = Annotated[int, BeforeValidator(duration_us), pydantic.PlainSerializer(lambda us: us / US, return_type=float)]
+"""A duration such as `"90s"` or `"1d12h"`, or a number of seconds; microseconds inside."""
+Size = Annotated[int, BeforeValidator(size_bytes)]
+"""A size such as `"20 MB"`, or a number of bytes."""
+
+
+class Section(BaseModel):
+    """A table whose keys are all known here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PluginSection(BaseModel):
+    """A table that names a plug-in and holds its options beside the name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    kind: ClassVar[str]
+    given: ClassVar[tuple[str, ...]] = ()
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plug-in's own options, as written."""
+        return dict(self.model_extra or {})
+
+    @pydantic.model_validator(mode="after")
+    def _check_options(self) -> PluginSection:
+        try:
+            plugins.check(self.kind, self.name, self.options, self.given)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the table with every option's default written out."""
+        fixed = self.model_dump(mode="json", exclude_none=True, exclude=set(self.options))
+        return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)
+
+
+class TaskSection(PluginSection):
+    """`[task]`: the data and how many clients share it."""
+
+    kind: ClassVar[str] = "task"
+    given: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
+    clients: PositiveInt
+    """K, number of registered clients."""
+    data_dir: Path | None = None
+    """Where the data set lies or is downloaded to; otherwise $FEDSIM_DATA, otherwise `data`."""
+    pool: Literal["all", "train"] = "all"
+    """`all` divides the official training and test sets together, `train` only the training set."""
+    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    """Shares of each client's samples used for training, validation and testing."""
+
+
+class ModelSection(PluginSection):
+    """`[model]`: the network; the task's own by default."""
+
+    kind: ClassVar[str] = "model"
+    given: ClassVar[tuple[str, ...]] = ("in_shape", "n_classes")
+
+
+class PartitionSection(PluginSection):
+    """`[partition]`: how samples are divided among clients; not for tasks that have natural clients."""
+
+    kind: ClassVar[str] = "partitioner"
+
+
+class SelectionSection(PluginSection):
+    """`[selection]`: who is chosen."""
+
+    kind: ClassVar[str] = "selector"
+    name: str = "uniform"
+
+
+class AlgorithmSection(PluginSection):
+    """`[algorithm]`: the server's rule."""
+
+    kind: ClassVar[str] = "rule"
+    name: str = "fedavg"
+
+
+class TrainSection(Section):
+    """`[train]`: local SGD, the same on every client."""
+
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt | Literal["full"] = 32
+    lr: float = Field(0.1, gt=0)
+    lr_decay: float = Field(1.0, gt=0, le=1)
+    """Factor on the learning rate for each server step."""
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+
+    def local_sgd(self) -> LocalSGD:
+        """Return the settings as the trainer wants them."""
+        size = None if self.batch_size == "full" else self.batch_size
+        return LocalSGD(self.epochs, size, self.lr, self.lr_decay, self.momentum, self.weight_decay)
+
+
+class PacingSection(Section):
+    """`[pacing]`: when the server steps. Each preset needs its own keys: see `fedsim.pacing`."""
+
+    preset: Literal["sync", "overselect", "deadline", "fedbuff"] = "sync"
+    clients: PositiveInt | None = None
+    extra: int | None = Field(None, ge=0)
+    deadline: Duration | None = None
+    concurrency: PositiveInt | None = None
+    buffer: PositiveInt | None = None
+
+    _KEYS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "sync": ("clients",),
+        "overselect": ("clients", "extra"),
+        "deadline": ("clients", "deadline"),
+        "fedbuff": ("concurrency", "buffer"),
+    }
+
+    @pydantic.model_validator(mode="after")
+    def _check_keys(self) -> PacingSection:
+        wanted = self._KEYS[self.preset]
+        present = {k for k in type(self).model_fields if k != "preset" and getattr(self, k) is not None}
+        lines = [f"preset {self.preset!r} needs {key!r}" for key in wanted if key not in present]
+        lines += [
+            f"preset {self.preset!r} does not use {key!r}; it uses {', '.join(wanted)}"
+            for key in sorted(present - set(wanted))
+        ]
+        if lines:
+            raise ValueError("\n".join(lines))
+        self.pacing()
+        return self
+
+    def pacing(self) -> Pacing:
+        """Return the Pacing object."""
+        make = getattr(presets, self.preset)
+        result: Pacing = make(*(getattr(self, key) for key in self._KEYS[self.preset]))
+        return result
+
+
+class CostSection(Section):
+    """`[cost]`: what one job moves and computes in virtual time, where it should differ from the model at hand."""
+
+    payload: Size | None = None
+    """Bytes sent down and up per job; otherwise the model's own size in float32."""
+    compute_scale: float = Field(1.0, gt=0)
+    """Factor on the seconds per sample of the world's devices."""
+
+
+class StopSection(Section):
+    """`[stop]`: the run ends at whichever comes first; at least one is needed."""
+
+    steps: PositiveInt | None = None
+    time: Duration | None = None
+    """Virtual time."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_any(self) -> StopSection:
+        if self.steps is None and self.time is None:
+            raise ValueError("give 'steps' or 'time', or the run would never end")
+        return self
+
+
+class EvaluateSection(Section):
+    """`[evaluate]`: the initial and the final model are always evaluated, on every client."""
+
+    every_steps: int = Field(10, ge=0)
+    split: Literal["train", "valid", "test"] = "test"
+
+
+class RunConfig(Section):
+    """One run."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")
+    seed: int = Field(0, ge=0)
+    task: TaskSection
+    model: ModelSection | None = None
+    partition: PartitionSection | None = None
+    world: WorldConfig = WorldConfig(scenario="always_on")
+    pacing: PacingSection
+    selection: SelectionSection = SelectionSection()
+    train: TrainSection = TrainSection()
+    algorithm: AlgorithmSection = AlgorithmSection()
+    cost: CostSection = CostSection()
+    stop: StopSection
+    evaluate: EvaluateSection = EvaluateSection()
+
+    @pydantic.model_validator(mode="after")
+    def _check_sizes(self) -> RunConfig:
+        wanted = self.pacing.pacing().concurrency
+        if wanted > self.task.clients:
+            raise ValueError(f"pacing asks for {wanted} clients at once, but task.clients is {self.task.clients}")
+        return self
+
+    @property
+    def label(self) -> str:
+        """The name used in tables and legends: the arm's, or the run's."""
+        return self.name.rpartition("/")[2]
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the whole configuration with defaults written out; running it gives the same run."""
+        tables: dict[str, Any] = {"name": self.name, "seed": self.seed}
+        for key in type(self).model_fields:
+            section = getattr(self, key)
+            if isinstance(section, PluginSection):
+                tables[key] = section.resolved()
+            elif isinstance(section, BaseModel):
+                tables[key] = section.model_dump(mode="json", exclude_none=True)
+        return tables
+
+
+def load(path: Path, sets: tuple[str, ...] = ()) -> list[RunConfig]:
+    """Read a TOML file into one run, or into one run for each of its `[arms.NAME]` tables.
+
+    An arm's keys replace those of the file. `sets` are `a.b=value` assignments made before that. Raises ConfigError
+    with one line for each problem.
+    """
+    raw = read_toml(path)
+    for text in sets:
+        assign(raw, text)
+    return parse(raw, path.name, default_name=path.stem)
+
+
+def parse(raw: Mapping[str, Any], source: str, default_name: str) -> list[RunConfig]:
+    """Check a configuration given as nested dictionaries; `source` names it in messages."""
+    base = {"name": default_name} | dict(raw)
+    arms = base.pop("arms", None)
+    if arms is None:
+        return [_validated(base, source)]
+    if not isinstance(arms, Mapping) or not arms or not all(isinstance(a, Mapping) for a in arms.values()):
+        raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
+    runs = []
+    for arm, changes in arms.items():
+        merged = _merged(base, changes) | {"name": f"{base['name']}/{arm}"}
+        runs.append(_validated(merged, f"{source}, arm {arm!r}"))
+    return runs
+
+
+def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
+    try:
+        return RunConfig.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise ConfigError(problems(error, RunConfig, source)) from error
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `changes` over `base`, table by table; a table that names another plug-in replaces the one below."""
+    result = dict(base)
+    for key, value in changes.items():
+        below = result.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping) and value.get("name") in (None, below.get("name")):
+            result[key] = _merged(below, value)
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,101 @@
+"""Reading TOML, `--set` assignments, and saying what pydantic finds wrong in lines to act on."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import pydantic
+
+from fedsim.errors import ConfigError, closest
+
+Model = TypeVar("Model", bound=pydantic.BaseModel)
+
+
+def read_toml(path: Path | str) -> dict[str, Any]:
+    """Read a TOML file. Raises ConfigError that names the file and, for a syntax error, the line."""
+    file = Path(path)
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        siblings = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
+        near = closest(file.name, siblings) if siblings else ""
+        raise ConfigError(f"{file}: there is no such file{near if 'mean' in near else ''}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from error
+
+
+def assign(config: dict[str, Any], text: str) -> None:
+    """Carry out an assignment such as `pacing.buffer=20` in nested tables; missing tables are made.
+
+    The value is read as TOML; what is no TOML value is taken as text, so quotes are not needed. Raises
+    ConfigError.
+    """
+    path, sign, value = text.partition("=")
+    keys = [key.strip() for key in path.split(".")]
+    if not sign or not all(keys):
+        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as pacing.buffer=20")
+    table = config
+    for depth, key in enumerate(keys[:-1], start=1):
+        table = table.setdefault(key, {})
+        if not isinstance(table, dict):
+            raise ConfigError(f"--set {text}: {'.'.join(keys[:depth])} is {table!r}, not a table")
+    table[keys[-1]] = _value(value.strip())
+
+
+def problems(error: pydantic.ValidationError, model: type[pydantic.BaseModel], file: Path | str) -> str:
+    """Write each error as `file: world.horizonn: unknown key; did you mean 'horizon'?`, one to a line."""
+    return "\n".join(line for found in error.errors() for line in _lines(found, model, str(file)))
+
+
+def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
+    """Check nested dictionaries against a model. Raises ConfigError with a line for each problem."""
+    try:
+        return model.model_validate(raw)
+    except pydantic.ValidationError as error:
+        raise ConfigError(problems(error, model, file)) from error
+
+
+def _value(text: str) -> Any:
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if set(parsed) == {"value"} else text
+
+
+def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[str]:
+    loc, kind = found["loc"], found["type"]
+    place = ".".join([file + ":", *map(str, loc)]).replace(":.", ": ", 1) if loc else f"{file}:"
+    place = place if place.endswith(":") else place + ":"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        yield f"{place} unknown key{closest(str(loc[-1]), _known(model, loc[:-1]))}"
+    elif kind == "missing":
+        yield f"{place} missing"
+    elif kind in ("value_error", "assertion_error"):
+        said = str(found["ctx"]["error"]) if "error" in found.get("ctx", {}) else found["msg"]
+        yield from (f"{place} {line}" for line in said.split("\n"))
+    else:
+        yield f"{place} {found['msg'][0].lower()}{found['msg'][1:]}, found {found['input']!r}"
+
+
+def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:
+    """Return the keys of the table at `loc`; list indices and tags of unions in it are passed over."""
+    tables = [model]
+    for step in loc:
+        inner = [
+            m for t in tables if step in t.model_fields for m in _models(t.model_fields[str(step)].annotation)
+        ]
+        tables = inner or tables
+    return {field.alias or name for table in tables for name, field in table.model_fields.items()}
+
+
+def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
+    """Return the models inside an annotation such as `dict[str, Table] | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]

@@ -1,0 +1,127 @@
+"""Dividing a task among clients, and each client's samples into training, validation and test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from fedsim import plugins
+from fedsim.data import FederatedData, Indices, Split, Task
+from fedsim.errors import ConfigError, DataError
+from fedsim.rng import rng
+
+Fractions = tuple[float, float, float]
+Pool = Literal["all", "train"]
+
+
+def federate(
+    task: Task,
+    *,
+    n_clients: int,
+    partitioner: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    fractions: Fractions = (0.8, 0.1, 0.1),
+    pool: Pool = "all",
+    seed: int,
+) -> FederatedData:
+    """Divide `task` among `n_clients`, then each client's shuffled rows into training, validation and test.
+
+    partitioner, options: a plug-in of `fedsim.partitioners`; None for a task with clients of its own, which
+    must be exactly `n_clients`. fractions: of training, validation and test, summing to 1; those that are
+    positive get at least one sample of each client. pool: "all" merges the official training and test sets,
+    "train" leaves the official test set out. ConfigError for a wrong argument, DataError when the samples do
+    not suffice.
+    """
+    _check_arguments(task, n_clients, fractions, pool)
+    rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
+        task, n_clients, partitioner, options or {}, pool, seed
+    )
+    if task.natural is not None and pool == "train":
+        rows = [r[~task.official_test[r]] for r in rows]
+    parts = [_split(r, k, fractions, seed) for k, r in enumerate(rows)]
+    train, valid, test = (Split.of(of_kind) for of_kind in zip(*parts, strict=True))
+    return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
+
+
+def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
+    """Return how many of n samples go to training, validation and test.
+
+    Validation and test are rounded to the nearest number, but at least 1 where the fraction is positive;
+    training takes the rest, and at least 1 at the cost of the larger of the two. The caller ensures that n is
+    at least the number of positive fractions.
+    """
+    valid, test = (max(1, round(f * n)) if f > 0 else 0 for f in fractions[1:])
+    while n - valid - test < 1:
+        valid, test = (valid - 1, test) if valid > test else (valid, test - 1)
+    return n - valid - test, valid, test
+
+
+def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str) -> None:
+    if n_clients < 1:
+        raise ConfigError(f"expected at least 1 client, found {n_clients}")
+    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6 or fractions[0] <= 0:
+        raise ConfigError(
+            "expected three fractions (training, validation, test), none negative, the first positive, that "
+            f"sum to 1; found {tuple(fractions)}"
+        )
+    if pool not in ("all", "train"):
+        raise ConfigError(f"expected pool 'all' or 'train', found {pool!r}")
+    if pool == "train" and not task.official_test.any():
+        raise ConfigError(f"task {task.name!r} has no official test set to leave out: pool must be 'all'")
+
+
+def _natural_rows(task: Task, n_clients: int, partitioner: str | None) -> list[Indices] | None:
+    if task.natural is None:
+        return None
+    if partitioner is not None:
+        raise ConfigError(
+            f"task {task.name!r} has clients of its own: remove the partitioner {partitioner!r}"
+        )
+    if len(task.natural) != n_clients:
+        raise ConfigError(f"task {task.name!r} has {len(task.natural)} clients of its own, not {n_clients}")
+    return list(task.natural)
+
+
+def _partitioned_rows(
+    task: Task, n_clients: int, partitioner: str | None, options: Mapping[str, Any], pool: str, seed: int
+) -> list[Indices]:
+    if partitioner is None:
+        known = ", ".join(plugins.names("partitioner"))
+        raise ConfigError(
+            f"task {task.name!r} has no clients of its own: name a partitioner (known: {known})"
+        )
+    partition = plugins.build("partitioner", partitioner, options)
+    pooled = np.flatnonzero(~task.official_test) if pool == "train" else np.arange(len(task.y))
+    positions = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
+    _check_partition(partitioner, positions, len(pooled), n_clients)
+    return [pooled[p] for p in positions]
+
+
+def _check_partition(name: str, positions: list[Indices], n: int, n_clients: int) -> None:
+    """Check what a partitioner returned, as it may come from elsewhere."""
+    if len(positions) != n_clients:
+        raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
+    used = np.concatenate(positions)
+    if len(used) and not 0 <= used.min() <= used.max() < n:
+        raise DataError(
+            f"partitioner {name!r} gave positions from {used.min()} to {used.max()}, expected 0 to {n - 1}"
+        )
+    repeated = np.flatnonzero(np.bincount(used, minlength=n) > 1)
+    if len(repeated):
+        raise DataError(
+            f"partitioner {name!r} used {len(repeated)} samples twice, the first at {repeated[0]}"
+        )
+
+
+def _split(rows: Indices, client: int, fractions: Fractions, seed: int) -> tuple[Indices, Indices, Indices]:
+    wanted = sum(f > 0 for f in fractions)
+    if len(rows) < wanted:
+        raise DataError(
+            f"client {client} has {len(rows)} samples: too few for {wanted} non-empty parts with fractions "
+            f"{tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
+        )
+    shuffled = rng(seed, "split", client).permutation(rows)
+    train, valid, _ = split_sizes(len(rows), fractions)
+    return shuffled[:train], shuffled[train : train + valid], shuffled[train + valid :]

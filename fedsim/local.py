@@ -1,0 +1,180 @@
+"""Local training and evaluation: pure functions of (parameters, a client's data, a job). No Ray, no wall clock."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from fedsim.data import FederatedData, Split
+from fedsim.job import Job
+from fedsim.network import build_network
+from fedsim.rng import rng
+
+_EVAL_ROWS = 2048
+"""Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSGD:
+    """How a client trains. `lr` decays by `lr_decay` for each server step that the job's start model is old."""
+
+    epochs: int = 1
+    batch_size: int | None = 32
+    """None: the whole local training set."""
+    lr: float = 0.1
+    lr_decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkbenchSpec:
+    """What a Workbench is made of besides the data; plain values, so that it can be built in another process."""
+
+    model: str
+    model_options: Mapping[str, Any]
+    in_shape: tuple[int, ...]
+    n_classes: int
+    sgd: LocalSGD
+    seed: int
+    losses: bool
+    """Whether the rule asks for the loss before training."""
+    device: str = "cpu"
+
+
+class Workbench:
+    """One process's tools to train and evaluate any client: a network whose parameters are one flat buffer, the
+    samples as tensors, and the rows of each client.
+
+    `run(job, params)` depends on nothing but its arguments, the data and the spec: whoever else was trained before,
+    here or elsewhere, does not change a bit of it.
+    """
+
+    def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
+        self.sgd, self.seed, self.losses = spec.sgd, spec.seed, spec.losses
+        self.device = torch.device(spec.device)
+        network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
+        self.flat = torch.zeros(network.P, device=self.device)
+        network.load(self.flat)
+        self.module = network.module
+        self.weights = list(network.module.parameters())
+        self.x, self.y = (_tensor(a).to(self.device) for a in (data.x, data.y))
+        self.splits = {"train": data.train, "valid": data.valid, "test": data.test}
+
+    def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> tuple[float, float, bool]:
+        """Train `job` from `params` [P] and write the row `start - end` into `out` [P].
+
+        Returns the loss before training (NaN unless asked for), the mean minibatch loss, and whether the row is
+        finite.
+        """
+        self.flat.copy_(params)
+        rows = torch.from_numpy(self.splits["train"].rows(job.client)).to(self.device)
+        before = float(self._forward(rows)[0].mean()) if self.losses else math.nan
+        during = self._train(job, rows)
+        torch.sub(params, self.flat, out=out)
+        return before, during, bool(torch.isfinite(out).all())
+
+    def _train(self, job: Job, rows: torch.Tensor) -> float:
+        sgd, n = self.sgd, len(rows)
+        size = min(sgd.batch_size or n, n)
+        lr = sgd.lr * sgd.lr_decay**job.version
+        draws = rng(self.seed, "batches", job.client, job.nth)
+        self.module.train()
+        velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        with self._seeded(int(draws.integers(2**63))):
+            for _ in range(sgd.epochs):
+                order = rows[torch.from_numpy(draws.permutation(n)).to(self.device)]
+                x, y = self.x[order], self.y[order]
+                for a in range(0, n, size):
+                    loss = functional.cross_entropy(self.module(x[a : a + size]), y[a : a + size])
+                    self._descend(torch.autograd.grad(loss, self.weights), lr, velocity)
+                    total += loss.detach() * min(size, n - a)
+        return float(total) / (sgd.epochs * n)
+
+    @contextmanager
+    def _seeded(self, seed: int) -> Iterator[None]:
+        """Seed what layers such as dropout draw from, and restore the process's own state afterwards."""
+        on_gpu = self.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
+            torch.default_generator.manual_seed(seed)
+            if on_gpu:
+                torch.cuda.manual_seed(seed)
+            yield
+
+    def _descend(
+        self, grads: Sequence[torch.Tensor], lr: float, velocity: list[torch.Tensor] | None
+    ) -> None:
+        """One step of SGD with heavy-ball momentum and L2 weight decay, as in torch.optim.SGD without dampening."""
+        with torch.no_grad():
+            if self.sgd.weight_decay:
+                grads = torch._foreach_add(grads, self.weights, alpha=self.sgd.weight_decay)
+            if velocity is not None:
+                torch._foreach_mul_(velocity, self.sgd.momentum)
+                torch._foreach_add_(velocity, grads)
+                grads = velocity
+            torch._foreach_add_(self.weights, grads, alpha=-lr)
+
+    def _forward(self, rows: torch.Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        self.module.eval()
+        losses, correct = [], []
+        with torch.inference_mode():
+            for part in rows.split(_EVAL_ROWS):
+                logits, labels = self.module(self.x[part]), self.y[part]
+                losses.append(functional.cross_entropy(logits, labels, reduction="none").double())
+                correct.append(logits.argmax(dim=1) == labels)
+        return torch.cat(losses).cpu().numpy(), torch.cat(correct).cpu().numpy()
+
+    def evaluate(
+        self, params: torch.Tensor, split: str, start: int, stop: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return per-sample losses and correctness of entries `start` to `stop` of a split's rows."""
+        self.flat.copy_(params)
+        return self._forward(torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Per-client results on one split, for the clients that hold samples of it; arrays of equal length."""
+
+    clients: NDArray[np.int64]
+    n: NDArray[np.int64]
+    correct: NDArray[np.int64]
+    loss: NDArray[np.float64]
+
+
+def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:
+    """Cut a split's rows into at most `pieces` ranges whose ends are multiples of the evaluation batch."""
+    total = len(split.indices)
+    batches = math.ceil(total / _EVAL_ROWS)
+    step = max(1, math.ceil(batches / pieces)) * _EVAL_ROWS
+    return [(a, min(a + step, total)) for a in range(0, total, step)]
+
+
+def per_client(
+    split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]
+) -> Evaluation:
+    """Add up per-sample results, in the order of the split's rows, client by client."""
+    sizes = split.sizes
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    losses = np.concatenate([p[0] for p in parts]) if parts else np.zeros(0)
+    correct = np.concatenate([p[1] for p in parts]) if parts else np.zeros(0, dtype=bool)
+    holders = np.flatnonzero(sizes)
+    sums = np.bincount(owner, weights=losses, minlength=len(sizes))[holders]
+    hits = np.bincount(owner[correct], minlength=len(sizes))[holders]
+    return Evaluation(holders, sizes[holders], hits, sums / sizes[holders])
+
+
+def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    with warnings.catch_warnings():  # arrays from shared memory are read-only, and nothing here writes to them
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)

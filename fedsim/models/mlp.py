@@ -1,0 +1,28 @@
+"""A multilayer perceptron; 784-200-200-10 is the Fashion-MNIST model of FedMDFG and FedLF."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+from torch import nn
+
+Width = Annotated[int, Field(ge=1)]
+
+
+def mlp(*, in_shape: tuple[int, ...], n_classes: int, hidden: Sequence[Width] = (200, 200)) -> nn.Module:
+    """Linear layers with ReLU between them, over the flattened sample.
+
+    hidden: width of each hidden layer; empty for logistic regression.
+    """
+    model = nn.Sequential()
+    model.add_module("flatten", nn.Flatten())
+    widths = [math.prod(in_shape), *hidden]
+    for number, (before, after) in enumerate(pairwise(widths), start=1):
+        model.add_module(f"fc{number}", nn.Linear(before, after))
+        model.add_module(f"relu{number}", nn.ReLU())
+    model.add_module("out", nn.Linear(widths[-1], n_classes))
+    return model

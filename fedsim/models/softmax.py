@@ -1,0 +1,25 @@
+"""Multinomial logistic regression, the model of the convex experiments of q-FFL (Li et al., 2020)."""
+
+from __future__ import annotations
+
+import math
+
+from torch import nn
+
+
+def softmax(
+    *, in_shape: tuple[int, ...], n_classes: int, bias: bool = True, zero_init: bool = False
+) -> nn.Module:
+    """One linear layer over the flattened sample.
+
+    zero_init starts from all zeros, the usual choice for a convex problem; otherwise as `torch.nn.Linear`
+    does.
+    """
+    out = nn.Linear(math.prod(in_shape), n_classes, bias=bias)
+    if zero_init:
+        for parameter in out.parameters():
+            nn.init.zeros_(parameter)
+    model = nn.Sequential()
+    model.add_module("flatten", nn.Flatten())
+    model.add_module("out", out)
+    return model

@@ -1,0 +1,178 @@
+"""A model seen as one flat vector of parameters, cut into blocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedsim import plugins
+from fedsim.errors import ConfigError
+from fedsim.rng import torch_seed
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where one parameter lies in the flat vector: columns `[start, stop)`, seen as `shape`."""
+
+    name: str
+    start: int
+    stop: int
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
+class Network:
+    """A torch module and the layout of its parameters in a flat float32 vector of P columns.
+
+    Columns follow `module.named_parameters()`. A block holds the parameters of one submodule, weight and bias
+    together. Build it with `build_network`.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    in_shape: tuple[int, ...]
+    n_classes: int
+    module: nn.Module
+    slots: tuple[Slot, ...]
+    blocks: list[tuple[int, int]]
+    """Half-open column ranges, one per submodule with parameters, contiguous and covering all P columns."""
+    block_names: list[str]
+    flops: int
+    """Operations (a multiplication and an addition count as two) of the forward pass of one sample."""
+
+    @property
+    def P(self) -> int:
+        """Number of parameters."""
+        return self.slots[-1].stop
+
+    def initial(self, seed: int) -> torch.Tensor:
+        """Return fresh initial parameters [P] on the CPU, a function of the model and `seed` alone."""
+        module = _make(self.name, self.options, self.in_shape, self.n_classes, torch_seed(seed, "init"))
+        return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+    def load(self, flat: torch.Tensor) -> nn.Module:
+        """Make the module's parameters views into `flat` [P] and return the module; nothing is copied.
+
+        A later change of `flat` in place changes the module, and the other way round. The module moves to the
+        device of `flat`. Raises ValueError for another shape or type.
+        """
+        if flat.shape != (self.P,) or flat.dtype != torch.float32:
+            found = f"{list(flat.shape)} {flat.dtype}"
+            raise ValueError(f"expected flat parameters [{self.P}] torch.float32, found {found}")
+        for slot, parameter in zip(self.slots, self.module.parameters(), strict=True):
+            parameter.data = flat[slot.start : slot.stop].view(slot.shape)
+        return self.module
+
+    def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return views into `flat` [..., P] by parameter name, each [..., *shape]; for `functional_call`."""
+        lead = flat.shape[:-1]
+        return {s.name: flat[..., s.start : s.stop].view(*lead, *s.shape) for s in self.slots}
+
+
+def build_network(
+    name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int
+) -> Network:
+    """Build the model `name` for samples of shape `in_shape`, without touching torch's global random state.
+
+    Raises ConfigError for unknown names or options, for a model that keeps running statistics, has frozen or
+    non-float32 parameters, or does not map [1, *in_shape] to [1, n_classes].
+    """
+    module = _make(name, options, in_shape, n_classes, seed=0)
+    _check_parameters(name, module)
+    slots = _slots(module)
+    blocks, block_names = _blocks(slots)
+    flops = _forward_flops(name, module, in_shape, n_classes)
+    return Network(name, dict(options), in_shape, n_classes, module, slots, blocks, block_names, flops)
+
+
+def _make(
+    name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int, seed: int
+) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: it reseeds the accelerators too, whose state this fork does not restore.
+        torch.default_generator.manual_seed(seed)
+        module = plugins.build("model", name, options, in_shape=in_shape, n_classes=n_classes)
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model {name!r}: expected a torch.nn.Module, found {type(module).__name__}")
+    return module
+
+
+def _check_parameters(name: str, module: nn.Module) -> None:
+    for path, part in module.named_modules():
+        if isinstance(part, _BatchNorm) or getattr(part, "running_mean", None) is not None:
+            raise ConfigError(
+                f"model {name!r}: {path or 'the model'} is a {type(part).__name__}. Its running statistics "
+                "are state outside the parameters, and averaging them over clients is undefined; use "
+                "GroupNorm (for cnn: norm = 'group') or no normalisation"
+            )
+    for path, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32 or not parameter.requires_grad:
+            found = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
+            raise ConfigError(
+                f"model {name!r}: expected float32 parameters that are all trained, found {path} with {found}"
+            )
+    if next(module.parameters(), None) is None:
+        raise ConfigError(f"model {name!r} has no parameters")
+
+
+def _slots(module: nn.Module) -> tuple[Slot, ...]:
+    slots, start = [], 0
+    for name, parameter in module.named_parameters():
+        slots.append(Slot(name, start, start + parameter.numel(), parameter.shape))
+        start = slots[-1].stop
+    return tuple(slots)
+
+
+def _blocks(slots: tuple[Slot, ...]) -> tuple[list[tuple[int, int]], list[str]]:
+    blocks, names = [], []
+    for owner, members in groupby(slots, key=lambda s: s.name.rpartition(".")[0]):
+        of_owner = list(members)
+        blocks.append((of_owner[0].start, of_owner[-1].stop))
+        names.append(owner or "root")
+    return blocks, names
+
+
+def _forward_flops(name: str, module: nn.Module, in_shape: tuple[int, ...], n_classes: int) -> int:
+    """Count by hooks: torch's own counter imports torch._dynamo, which takes seconds."""
+    counts: list[int] = []
+
+    def count(part: nn.Module, _: object, output: object) -> None:
+        counts.append(_flops(part, output))
+
+    hooks = [
+        m.register_forward_hook(count)
+        for m in module.modules()
+        if next(m.parameters(False), None) is not None
+    ]
+    was_training = module.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            out = module.eval()(torch.zeros(1, *in_shape))
+    except RuntimeError as error:
+        raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
+    finally:
+        module.train(was_training)
+        for hook in hooks:
+            hook.remove()
+    if tuple(out.shape) != (1, n_classes):
+        raise ConfigError(
+            f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {list(out.shape)}"
+        )
+    return sum(counts)
+
+
+def _flops(part: nn.Module, output: object) -> int:
+    """Two per weight and output position of linear layers and convolutions, two per parameter of others."""
+    own = list(part.parameters(recurse=False))
+    weight = getattr(part, "weight", None)
+    linear = isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
+    if linear and isinstance(weight, torch.Tensor) and isinstance(output, torch.Tensor):
+        return 2 * output.numel() * math.prod(weight.shape[1:])
+    return 2 * sum(p.numel() for p in own)

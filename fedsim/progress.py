@@ -1,0 +1,66 @@
+"""Progress for people: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fedsim.simulate import Progress, Watch
+from fedsim.units import show_us
+
+_PLAIN_EVERY_S = 5.0
+_LIVE_EVERY_S = 0.1
+
+
+@contextmanager
+def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
+    """Yield a watcher that shows progress on `console`; nothing if `quiet`."""
+    if quiet:
+        yield lambda progress: None
+    elif console.is_terminal:
+        with Live(console=console, refresh_per_second=10, transient=True) as live:
+            yield _Line(_LIVE_EVERY_S, lambda text: live.update(Text(text)))
+    else:
+        yield _Line(_PLAIN_EVERY_S, lambda text: console.print(text, highlight=False, soft_wrap=True))
+
+
+class _Line:
+    """Writes one line about a run, now and then."""
+
+    def __init__(self, every_s: float, write: Callable[[str], None]) -> None:
+        self.every_s, self.write = every_s, write
+        self.run = ""
+        self.started = self.last = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = monotonic()
+        name = progress.setup.config.name
+        if name != self.run:
+            self.run, self.started, self.last = name, now, now
+        if now - self.last >= self.every_s:
+            self.last = now
+            self.write(line(progress, now - self.started))
+
+
+def line(progress: Progress, elapsed_s: float) -> str:
+    """Say where a run stands: virtual time, step, clients online, training and lost, accuracy, time to go."""
+    course, setup = progress.course, progress.setup
+    stop = setup.plan.stop
+    done = max(
+        course.step / stop.steps if stop.steps else 0.0,
+        course.now_us / stop.time_us if stop.time_us else 0.0,
+    )
+    steps = f"{course.step}/{stop.steps}" if stop.steps else f"{course.step}"
+    online = int(setup.world.online(course.now_us).sum())
+    accuracy = "-" if math.isnan(progress.accuracy) else f"{progress.accuracy:.1%}"
+    eta = "-" if done <= 0 else f"{elapsed_s * (1 - min(done, 1)) / min(done, 1):.0f} s"
+    return (
+        f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(course.now_us)}  online {online}  "
+        f"training {len(course.running)}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"
+    )

@@ -1,0 +1,139 @@
+"""The server: parameters, the gradient history and the rule. A plain object; `actors.py` puts it into a Ray actor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedsim.errors import RunError, SolverError
+from fedsim.history import GradientHistory, slots_needed
+from fedsim.linalg import Blocks
+from fedsim.plugins import build
+from fedsim.stack import Algorithm, Direction, Floats, Ints, Stack, State
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSpec:
+    """What a Server is made of; plain values, so that it can be built in another process."""
+
+    rule: str
+    options: Mapping[str, Any]
+    n_clients: int
+    total_samples: int
+    most_updates: int
+    blocks: Blocks
+    device: str = "cpu"
+
+    def algorithm(self) -> Algorithm:
+        """Build the rule."""
+        algorithm = build("rule", self.rule, self.options)
+        if not isinstance(algorithm, Algorithm):
+            raise TypeError(f"rule {self.rule!r} returned {type(algorithm).__name__}, expected an Algorithm")
+        return algorithm
+
+    def slots(self) -> int:
+        """Return the number of rows that the history is made for."""
+        return slots_needed(self.n_clients, self.most_updates, self.algorithm().needs.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What the server is told of one step's updates, in order of arrival; arrays of length m, m may be 0."""
+
+    step: int
+    clients: Ints
+    staleness: Ints
+    losses: Floats
+    n_samples: Ints
+    online: Ints
+    """Clients that are online now, of all registered ones."""
+
+
+class Server:
+    """Holds the model and turns updates into the next one.
+
+    Args:
+        spec: the rule, the sizes and the device.
+        initial: `[P]` start parameters.
+    """
+
+    def __init__(self, spec: ServerSpec, initial: torch.Tensor) -> None:
+        self.spec = spec
+        self.device = torch.device(spec.device)
+        self.params = initial.to(self.device).clone()
+        self.algorithm = spec.algorithm()
+        self.state: State = self.algorithm.init()
+        self.history = GradientHistory(spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype)
+        self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
+
+    def step(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> dict[str, float | str]:
+        """Apply one step and return its columns of `steps.parquet`. No rows: the model stays as it is."""
+        if not len(rows):
+            return {"status": "empty"}
+        n_seen = int(np.count_nonzero(self.participations))
+        np.add.at(self.participations, arrivals.clients, 1)
+        present = self.history.add(
+            rows, arrivals.clients, arrivals.step, arrivals.staleness, arrivals.losses, arrivals.n_samples
+        )
+        slots = self.history.order(present)
+        stack = self._stack(slots, arrivals, n_seen)
+        direction, state = self._weigh(stack)
+        vector = self.history.combine(slots, direction.weights)
+        norm = float(vector.norm())
+        if not math.isfinite(norm):
+            raise RunError(f"step {arrivals.step}: rule {self.spec.rule!r} gave a direction with norm {norm}")
+        self.params = (self.params if direction.keep == 1.0 else direction.keep * self.params) - vector
+        self.state = state
+        self.history.settle(present)
+        return _columns(stack, direction, norm)
+
+    def _stack(self, slots: Ints, arrivals: Arrivals, n_seen: int) -> Stack:
+        history = self.history
+        clients = history.client[slots]
+        return Stack(
+            grams=history.grams_of(slots),
+            m=len(arrivals.clients),
+            clients=clients,
+            losses=history.loss[slots],
+            n_samples=history.n_samples[slots],
+            ages=arrivals.step - history.received[slots],
+            staleness=history.staleness[slots],
+            participations=self.participations[clients],
+            online=np.isin(clients, arrivals.online),
+            step=arrivals.step,
+            n_clients=self.spec.n_clients,
+            total_samples=self.spec.total_samples,
+            n_seen=n_seen,
+        )
+
+    def _weigh(self, stack: Stack) -> tuple[Direction, State]:
+        try:
+            direction, state = self.algorithm.weigh(stack, self.state)
+        except SolverError as error:
+            clients = ", ".join(map(str, stack.clients[: stack.m].tolist()[:20]))
+            message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
+            raise SolverError(message, error.matrix) from error
+        if not np.isfinite(direction.weights).all():
+            raise RunError(f"step {stack.step}: rule {self.spec.rule!r} gave weights that are not finite")
+        return direction, state
+
+
+def _columns(stack: Stack, direction: Direction, norm: float) -> dict[str, float | str]:
+    weights = np.atleast_2d(direction.weights)
+    still = norm == 0.0 and direction.keep == 1.0
+    columns: dict[str, float | str] = {
+        "status": "still" if still else "applied",
+        "direction_norm": norm,
+        "remembered": int(np.any(weights[:, stack.m :], axis=0).sum()),
+        "max_weight": float(weights.max()),
+    }
+    if len(stack.grams):
+        gram = stack.gram()[: stack.m, : stack.m]
+        columns["conflicts"] = int((np.triu(gram, 1) < 0).sum())
+        columns["mean_norm"] = float(np.sqrt(max(gram.sum(), 0.0))) / stack.m
+    return columns | dict(direction.diagnostics)

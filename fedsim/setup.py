@@ -1,0 +1,125 @@
+"""From a configuration to the parts of a run: data, network, world and plan. Everything is built before it starts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedsim import plugins
+from fedsim.config import RunConfig
+from fedsim.data import FederatedData, Task
+from fedsim.federate import federate
+from fedsim.local import WorkbenchSpec
+from fedsim.network import Network, build_network
+from fedsim.scenario import make_trace
+from fedsim.server import ServerSpec
+from fedsim.timeline import Plan, Stop
+from fedsim.trace import Trace, read_trace
+from fedsim.world import Work, World
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All parts of a run, built from its configuration; nothing in it changes while the run goes on."""
+
+    config: RunConfig
+    data: FederatedData
+    trace: Trace
+    world: World
+    plan: Plan
+    bench: WorkbenchSpec
+    server: ServerSpec
+    network: Network
+
+    def initial(self) -> torch.Tensor:
+        """Return the start parameters [P], the same for equal seeds and models."""
+        return self.network.initial(self.config.seed)
+
+
+def prepare(config: RunConfig, device: str = "cpu") -> Setup:
+    """Build all parts. Raises ConfigError, DataError or TraceError before anything is written."""
+    task = _task(config)
+    partition = config.partition
+    data = federate(
+        task,
+        n_clients=config.task.clients,
+        partitioner=None if partition is None else partition.name,
+        options={} if partition is None else partition.options,
+        fractions=config.task.fractions,
+        pool=config.task.pool,
+        seed=config.seed,
+    )
+    model = config.model.name if config.model else task.model
+    options = config.model.options if config.model else {}
+    network = build_network(model, options, data.x.shape[1:], data.n_classes)
+    trace = _trace(config)
+    pacing = config.pacing.pacing()
+    algorithm = config.algorithm
+    server = ServerSpec(
+        rule=algorithm.name,
+        options=algorithm.options,
+        n_clients=data.n_clients,
+        total_samples=int(data.train.sizes.sum()),
+        most_updates=pacing.concurrency,
+        blocks=network.blocks,
+        device=device,
+    )
+    bench = WorkbenchSpec(
+        model=model,
+        model_options=options,
+        in_shape=data.x.shape[1:],
+        n_classes=data.n_classes,
+        sgd=config.train.local_sgd(),
+        seed=config.seed,
+        losses=server.algorithm().needs.losses,
+        device=device,
+    )
+    world = World(trace, data.n_clients)
+    return Setup(config, data, trace, world, _plan(config, data, network.P), bench, server, network)
+
+
+def _task(config: RunConfig) -> Task:
+    section = config.task
+    data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA", "data"))
+    task: Task = plugins.build(
+        "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir
+    )
+    return task
+
+
+def _trace(config: RunConfig) -> Trace:
+    world = config.world
+    if world.trace is not None:
+        return read_trace(world.trace)
+    clients = world.clients or config.task.clients
+    seed = config.seed if world.seed is None else world.seed
+    assert world.scenario is not None
+    return make_trace(
+        world.scenario,
+        world.options,
+        clients=clients,
+        horizon_us=world.horizon,
+        seed=seed,
+        after_end=world.after_end,
+    )
+
+
+def _plan(config: RunConfig, data: FederatedData, n_params: int) -> Plan:
+    payload = 4 * n_params if config.cost.payload is None else config.cost.payload
+    sizes = data.train.sizes
+    each = np.full(data.n_clients, payload, dtype=np.int64)
+    samples = sizes * config.train.epochs * config.cost.compute_scale
+    return Plan(
+        pacing=config.pacing.pacing(),
+        selector=plugins.build("selector", config.selection.name, config.selection.options),
+        work=Work(each, samples, each),
+        n_samples=sizes,
+        stop=Stop(config.stop.steps, config.stop.time),
+        seed=config.seed,
+        evaluate_every=config.evaluate.every_steps,
+        evaluate_split=config.evaluate.split,
+    )

@@ -1,0 +1,255 @@
+"""Running configurations: the engine's front door for the command line and for Python."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import tomli_w
+import torch
+
+from fedsim import memory
+from fedsim.config import RunConfig
+from fedsim.errors import ConfigError
+from fedsim.local import Workbench
+from fedsim.recorder import Recorder, make_folder, write_atomically, write_json
+from fedsim.server import Server
+from fedsim.setup import Setup, prepare
+from fedsim.stopwatch import Stopwatch
+from fedsim.timeline import Course, Timeline
+from fedsim.trainer import InlineTrainer, Trainer
+
+Device = Literal["auto", "cpu", "cuda"]
+_PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a watcher is told after each step."""
+
+    setup: Setup
+    course: Course
+    accuracy: float
+    """Mean accuracy over clients at the last evaluation that is known; NaN before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run."""
+
+    folder: Path
+    status: Literal["done", "interrupted"]
+    digest: str | None
+
+
+Watch = Callable[[Progress], None]
+
+
+def simulate(
+    configs: RunConfig | Sequence[RunConfig],
+    *,
+    out: Path | str = "runs",
+    workers: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    force: bool = False,
+    watch: Watch = lambda progress: None,
+) -> list[Result]:
+    """Run one configuration or several one after the other; each writes `<out>/<name>/`.
+
+    Args:
+        workers: client actors in Ray; 0 runs everything in this process; "auto" takes one per core. The results do
+            not depend on it, bit for bit.
+        device: "auto" takes a GPU if there is one.
+        force: overwrite an existing run of the same name.
+        watch: called after each server step.
+
+    Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known.
+    An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
+    """
+    runs = [configs] if isinstance(configs, RunConfig) else list(configs)
+    count = workers_of(workers)
+    place = _device(device)
+    folders = [Path(out) / run.name for run in runs]
+    results: list[Result] = []
+    with _one_thread(), _pool(count, place) as pool:
+        for run, folder in zip(runs, folders, strict=True):
+            clock = Stopwatch()
+            with clock.part("start"):
+                setup = prepare(run, place)
+            results.append(_Run(setup, folder, clock, count, force).go(pool, watch))
+            if results[-1].status == "interrupted":
+                break
+    return results
+
+
+def workers_of(workers: int | Literal["auto"]) -> int:
+    """Return the number of client actors meant by a `--workers` value."""
+    if workers == "auto":
+        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    if workers < 0:
+        raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers}")
+    return workers
+
+
+def _device(device: Device) -> str:
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device: 'cuda' was asked for, but torch sees no GPU")
+    return "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One torch thread: sums then do not depend on the number of cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _pool(workers: int, device: str) -> Iterator[Any]:
+    if not workers:
+        yield None
+        return
+    from fedsim.actors import RayPool  # importing Ray takes a second, and inline runs do without it
+
+    pool = RayPool(workers, gpus=torch.cuda.device_count() if device == "cuda" else 0)
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+class _Run:
+    """One run folder from its first file to its last."""
+
+    def __init__(self, setup: Setup, folder: Path, clock: Stopwatch, workers: int, force: bool) -> None:
+        self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
+        config = setup.config
+        self.predicted = memory.predict(
+            setup.server,
+            setup.plan.pacing,
+            data_bytes=setup.data.nbytes,
+            trace_bytes=setup.trace.nbytes,
+            workers=workers,
+        )
+        memory.check_fits(self.predicted, config.algorithm.name)
+        make_folder(folder, force=force)
+        text = tomli_w.dumps(config.resolved())
+        write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))
+        setup.trace.write(folder / "world.parquet")
+        self.recorder = Recorder(folder, setup.data.train.sizes)
+        self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._manifest("running")
+
+    def go(self, pool: Any, watch: Watch) -> Result:
+        """Run, and leave a readable folder whatever happens."""
+        with self.clock.part("start"):
+            trainer = self._trainer(pool)
+        timeline = Timeline(
+            self.setup.world,
+            self.setup.plan,
+            trainer,
+            self.recorder,
+            self.clock,
+            lambda course: watch(Progress(self.setup, course, self.recorder.last_accuracy)),
+        )
+        try:
+            ended_by = timeline.run()
+        except KeyboardInterrupt:
+            self._finish(timeline, None, "interrupted", "interrupt")
+            return Result(self.folder, "interrupted", None)
+        except Exception as error:
+            self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}")
+            raise
+        digest = self._finish(timeline, trainer, "done", ended_by)
+        return Result(self.folder, "done", digest)
+
+    def _trainer(self, pool: Any) -> Trainer:
+        setup = self.setup
+        if pool is None:
+            return InlineTrainer(Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()))
+        trainer: Trainer = pool.trainer(
+            setup.bench, setup.server, setup.data, setup.initial(), setup.data.train.sizes
+        )
+        return trainer
+
+    def _finish(
+        self, timeline: Timeline, trainer: Trainer | None, status: str, ended_by: str, error: str | None = None
+    ) -> str | None:
+        timeline.abandon()
+        with self.clock.part("record"):
+            self._settle(status)
+            digest = self.recorder.close(trainer.params() if trainer else None)
+        if trainer:
+            trainer.close()
+        course = timeline.course
+        self._manifest(
+            status,
+            error=error,
+            digest=digest,
+            ended_by=ended_by,
+            virtual_us=course.now_us,
+            steps=course.step,
+            jobs=dict(sorted(self.recorder.counts.items())),
+            waits=self.recorder.waits,
+        )
+        return digest
+
+    def _settle(self, status: str) -> None:
+        """Wait for what is under way; after an error or an interrupt the last pending row may never come."""
+        try:
+            self.recorder.settle()
+        except BaseException:
+            if status == "done":
+                raise
+
+    def _manifest(self, status: str, **known: Any) -> None:
+        config = self.setup.config
+        content = {
+            "name": config.name,
+            "label": config.label,
+            "status": status,
+            "error": None,
+            "seed": config.seed,
+            "rule": config.algorithm.name,
+            "started": self.started,
+            "digest": None,
+            "workers": self.workers,
+            "device": self.setup.server.device,
+            "versions": {p: _version(p) for p in _PACKAGES} | {"python": platform.python_version()},
+            "hardware": _hardware(self.setup.server.device),
+            "memory": {"predicted_bytes": self.predicted, "peak_bytes": memory.peak_bytes()},
+            "wall_s": self.clock.report(),
+        }
+        write_json(self.folder / "manifest.json", content | known)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+    }

@@ -1,0 +1,19 @@
+"""MNIST (LeCun et al., 1998)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsim.data import Task
+from fedsim.tasks._torchvision import ImageSet, load
+
+_IMAGES = ImageSet("mnist", "MNIST", mean=0.1307, std=0.3081)
+
+
+def mnist(*, clients: int, seed: int, data_dir: Path | None, normalise: bool = False) -> Task:
+    """70,000 grey 28x28 images of handwritten digits in 10 classes, 10,000 of them the official test set.
+
+    data_dir: the folder that holds `MNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if absent.
+    normalise: shift and scale the pixels by the mean and deviation of the training images instead of to 0..1.
+    """
+    return load(_IMAGES, data_dir, normalise)

@@ -1,0 +1,289 @@
+"""The world as a table: when each client is online, how fast it is, and when it fails.
+
+One row is one half-open interval `[start_us, end_us)` of one client and one kind (see `KINDS`). A client
+without rows exists and is never online. Intervals of the same client and kind may touch but not overlap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike, NDArray
+
+from fedsim.errors import TraceError, closest
+from fedsim.trace_check import (
+    COLUMNS,
+    KINDS,
+    MODELLED,
+    MOST_INT64,
+    Columns,
+    Malformed,
+    columns_of,
+    listed,
+    row_problems,
+    told,
+    undescribed,
+)
+
+__all__ = ["AFTER_ENDS", "KINDS", "MODELLED", "SCHEMA", "AfterEnd", "Spans", "Trace", "read_trace"]
+
+AfterEnd = Literal["error", "repeat", "stop"]
+AFTER_ENDS: tuple[str, ...] = get_args(AfterEnd)
+"""What a world does after its horizon: refuse to answer, begin again, or be offline for ever."""
+SCHEMA_VERSION = 1
+MOST_CLIENTS = 2**31 - 1
+SCHEMA = pa.schema(
+    [
+        ("client", pa.int32()),
+        ("start_us", pa.int64()),
+        ("end_us", pa.int64()),
+        ("kind", pa.dictionary(pa.int8(), pa.string())),
+        ("value", pa.float64()),
+    ]
+)
+_PREFIX = "fedsim."
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """The intervals of one kind as arrays of equal length, in order of (client, start)."""
+
+    client: NDArray[np.int64]
+    start_us: NDArray[np.int64]
+    end_us: NDArray[np.int64]
+    value: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """An immutable, checked table of intervals and what is known about it.
+
+    Any table with the columns of `SCHEMA` may be given (integers of any width, text of any kind); it is
+    checked, put in order of (kind, client, start) and kept in `SCHEMA`. Raises TraceError with every problem,
+    naming client and row of the given table (rows count from 0).
+    """
+
+    table: pa.Table
+    clients: int
+    """Number of clients, 1 or more; their ids run from 0."""
+    horizon_us: int
+    """The world is described over [0, horizon_us)."""
+    after_end: AfterEnd = "error"
+    source: str = ""
+    """Where the trace comes from: free text or JSON."""
+    origin: str = ""
+    """The date and time of virtual time 0 in ISO format, or an empty text."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "table", _canonical(_checked(self)))
+
+    @classmethod
+    def of(
+        cls,
+        client: ArrayLike,
+        start_us: ArrayLike,
+        end_us: ArrayLike,
+        kind: str | Sequence[str],
+        value: ArrayLike = 1.0,
+        *,
+        clients: int,
+        horizon_us: int,
+        after_end: AfterEnd = "error",
+        source: str = "",
+        origin: str = "",
+    ) -> Trace:
+        """Make a Trace of columns of equal length; a single kind or value stands for all rows."""
+        n = len(np.atleast_1d(client))
+        columns = {
+            "client": np.atleast_1d(client),
+            "start_us": np.atleast_1d(start_us),
+            "end_us": np.atleast_1d(end_us),
+            "kind": pa.array([kind] * n if isinstance(kind, str) else kind, pa.string()),
+            "value": np.broadcast_to(value, n) if np.ndim(value) == 0 else value,
+        }
+        if not n:
+            return cls(SCHEMA.empty_table(), clients, horizon_us, after_end, source, origin)
+        return cls(_table(columns), clients, horizon_us, after_end, source, origin)
+
+    @classmethod
+    def from_table(
+        cls,
+        table: pa.Table,
+        *,
+        clients: int,
+        horizon_us: int,
+        after_end: AfterEnd = "error",
+        source: str = "",
+        origin: str = "",
+    ) -> Trace:
+        """Make a Trace of an Arrow table with the columns of `SCHEMA`."""
+        return cls(table, clients, horizon_us, after_end, source, origin)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the table in memory."""
+        return int(self.table.nbytes)
+
+    def spans(self, kind: str) -> Spans:
+        """Return the intervals of one kind."""
+        if kind not in KINDS:
+            raise ValueError(f"there is no kind {kind!r}{closest(kind, KINDS)}")
+        codes = self.table.column("kind").chunk(0).indices.to_numpy()
+        first, last = np.searchsorted(codes, [KINDS.index(kind), KINDS.index(kind) + 1]).tolist()
+        part = self.table.slice(first, last - first)
+        arrays = {name: part.column(name).to_numpy() for name in COLUMNS if name != "kind"}
+        return Spans(arrays["client"].astype(np.int64), arrays["start_us"], arrays["end_us"], arrays["value"])
+
+    def digest(self) -> str:
+        """Return a SHA-256 that is equal for worlds that behave equally, however their files are laid out.
+
+        It covers intervals, number of clients, horizon and what happens after it; not `source` and `origin`.
+        """
+        text = f"trace {SCHEMA_VERSION} {self.clients} {self.horizon_us} {self.after_end} {len(self.table)}"
+        sha = hashlib.sha256(text.encode())
+        sha.update(self.table.column("kind").chunk(0).indices.to_numpy().tobytes())
+        for name in ("client", "start_us", "end_us", "value"):
+            little = self.table.column(name).to_numpy()
+            sha.update(little.astype(little.dtype.newbyteorder("<"), copy=False).tobytes())
+        return sha.hexdigest()
+
+    def write(self, path: Path | str) -> None:
+        """Write the Trace as Parquet, all or nothing. Raises TraceError that names the file if it cannot."""
+        target = Path(path)
+        part = target.with_name(f".{target.name}.{os.getpid()}.part")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                pq.write_table(self.table.replace_schema_metadata(self._metadata()), file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(target)
+            _sync_folder(target.parent)
+        except OSError as error:
+            raise TraceError(f"{target}: cannot write the trace: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _metadata(self) -> dict[str, str]:
+        told = {
+            "schema_version": SCHEMA_VERSION,
+            "clients": self.clients,
+            "horizon_us": self.horizon_us,
+            "after_end": self.after_end,
+            "source": self.source,
+            "origin": self.origin,
+        }
+        return {_PREFIX + key: str(value) for key, value in told.items()}
+
+
+def read_trace(path: Path | str) -> Trace:
+    """Read and check a trace file. Raises TraceError with the file's name and every problem."""
+    file = Path(path)
+    if not file.is_file():
+        raise TraceError(f"{file}: there is no such trace file")
+    try:
+        table = pq.ParquetFile(file).read()
+    except (pa.ArrowException, OSError) as error:
+        raise TraceError(f"{file}: not a readable Parquet file (truncated or foreign): {error}") from error
+    try:
+        return Trace(table, **_from_metadata(table.schema.metadata or {}))
+    except TraceError as error:
+        raise TraceError(f"{file}: {error}") from error
+
+
+def _from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
+    found = {k.decode(): v.decode() for k, v in raw.items() if k.startswith(_PREFIX.encode())}
+    if not found:
+        raise TraceError(
+            "not a trace: the file holds no metadata 'fedsim.schema_version', 'fedsim.clients', ..."
+        )
+    lines, numbers = [], {}
+    for key in ("schema_version", "clients", "horizon_us"):
+        text = found.get(_PREFIX + key)
+        try:
+            numbers[key] = int(text or "")
+        except ValueError:
+            lines.append(f"metadata {_PREFIX + key!r}: expected an integer, found {text!r}")
+    version = numbers.pop("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        lines.append(f"metadata 'fedsim.schema_version': expected {SCHEMA_VERSION}, found {version}")
+    if lines:
+        raise TraceError(listed(lines))
+    return {**numbers, **{key: found.get(_PREFIX + key, "") for key in ("after_end", "source", "origin")}}
+
+
+def _checked(trace: Trace) -> Columns:
+    problems = _metadata_problems(trace)
+    try:
+        columns = columns_of(trace.table)
+    except Malformed as found:
+        raise TraceError(listed(problems + found.lines)) from None
+    if problems:
+        raise TraceError(listed(problems))
+    findings = list(row_problems(columns, trace.clients, trace.horizon_us))
+    inside = columns.rows((columns.client >= 0) & (columns.client < trace.clients))
+    problems = list(undescribed(inside, trace.clients))
+    if problems or any(len(f.rows) for f in findings):
+        raise TraceError(told(findings, columns, problems))
+    return columns
+
+
+def _metadata_problems(trace: Trace) -> list[str]:
+    lines = []
+    for name, least in (("clients", 1), ("horizon_us", 1)):
+        found = getattr(trace, name)
+        if isinstance(found, bool) or not isinstance(found, int | np.integer) or found < least:
+            lines.append(f"{name}: expected a whole number of at least {least}, found {found!r}")
+    if not lines and trace.clients > MOST_CLIENTS:
+        lines.append(f"clients: expected at most {MOST_CLIENTS}, found {trace.clients}")
+    elif not lines and int(trace.clients) * (int(trace.horizon_us) + 1) > MOST_INT64:
+        lines.append(
+            f"clients x horizon_us: {trace.clients} x {trace.horizon_us} exceeds 2^63;"
+            f" the longest horizon for so many clients is {MOST_INT64 // trace.clients - 1}"
+        )
+    if trace.after_end not in AFTER_ENDS:
+        lines.append(f"after_end: unknown {trace.after_end!r}{closest(str(trace.after_end), AFTER_ENDS)}")
+    try:
+        datetime.fromisoformat(trace.origin or "2000-01-01")
+    except ValueError:
+        lines.append(f"origin: expected an ISO date and time or an empty text, found {trace.origin!r}")
+    return lines
+
+
+def _canonical(columns: Columns) -> pa.Table:
+    order = np.lexsort((columns.start_us, columns.client, columns.kind))
+    ordered = columns.rows(order)
+    unused = ~np.isin(ordered.kind, [KINDS.index(kind) for kind in MODELLED])
+    kind = pa.DictionaryArray.from_arrays(pa.array(ordered.kind.astype(np.int8)), pa.array(KINDS))
+    arrays = [
+        pa.array(ordered.client.astype(np.int32)),
+        pa.array(ordered.start_us),
+        pa.array(ordered.end_us),
+        kind,
+        pa.array(np.where(unused, 1.0, ordered.value)),
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
+
+
+def _table(columns: Mapping[str, Any]) -> pa.Table:
+    try:
+        return pa.table(dict(columns))
+    except (pa.ArrowException, ValueError) as error:
+        raise TraceError(f"cannot make a table of the columns: {error}") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

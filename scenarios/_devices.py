@@ -1,0 +1,94 @@
+"""What clients differ in, in every scenario: speed of the device, speed of the network, and faults.
+
+Each client draws its own constant speeds from log-normal laws: `median * exp(sigma * Z)`, Z standard normal.
+Faults come as a Poisson process that runs all the time, whether or not the client is online; each lasts an
+exponential time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedsim.errors import closest
+from fedsim.scenario import Clock, Life, Me
+from fedsim.units import duration_us
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Sigma = Annotated[float, Field(ge=0, le=5)]
+
+
+class Devices(BaseModel):
+    """A population of phones; the option `devices` of every scenario."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    seconds_per_sample: Positive = 0.02
+    """Median time to train on one sample, in seconds."""
+    compute_sigma: Sigma = 0.6
+    downlink_bytes_per_s: Positive = 4e6
+    """Median; 4e6 is 32 Mbit/s."""
+    downlink_sigma: Sigma = 0.8
+    uplink_bytes_per_s: Positive = 1e6
+    """Median; 1e6 is 8 Mbit/s."""
+    uplink_sigma: Sigma = 0.8
+    fault_every: str | float = "2d"
+    """Mean time from the end of one fault to the start of the next; `"never"` or 0 for none."""
+    fault_length: str | float = "1min"
+    """Mean length of a fault."""
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        unknown = [k for k in given if k not in cls.model_fields] if isinstance(given, dict) else []
+        if unknown:
+            raise ValueError(
+                "; ".join(f"unknown key {k!r}{closest(str(k), cls.model_fields)}" for k in unknown)
+            )
+        return given
+
+    @pydantic.field_validator("fault_every", "fault_length")
+    @classmethod
+    def _is_duration(cls, text: str | float, info: pydantic.ValidationInfo) -> str | float:
+        if not (info.field_name == "fault_every" and text == "never"):
+            duration_us(text)
+        return text
+
+    @property
+    def fault_every_us(self) -> int:
+        """Mean time between faults; 0 if there are none."""
+        return 0 if self.fault_every == "never" else duration_us(self.fault_every)
+
+    def describe(self, env: Clock, me: Me) -> None:
+        """Give a client its speeds, and start the process of its faults."""
+        # A draw for each quantity, used or not, so that changing one of them leaves the others alone.
+        compute, down, up = me.stream("device").standard_normal(3).tolist()
+        me.write(
+            "compute", 0, me.horizon_us, self.seconds_per_sample * math.exp(self.compute_sigma * compute)
+        )
+        me.write(
+            "downlink", 0, me.horizon_us, self.downlink_bytes_per_s * math.exp(self.downlink_sigma * down)
+        )
+        me.write("uplink", 0, me.horizon_us, self.uplink_bytes_per_s * math.exp(self.uplink_sigma * up))
+        if self.fault_every_us:
+            env.process(self._faults(env, me))
+
+    def _faults(self, env: Clock, me: Me) -> Life:
+        rng, every_us, length_us = me.stream("faults"), self.fault_every_us, duration_us(self.fault_length)
+        while True:
+            yield env.timeout(exponential_us(rng, every_us))
+            length = exponential_us(rng, length_us)
+            me.fault(env.now, env.now + length)
+            yield env.timeout(length)
+
+
+PHONES = Devices()
+
+
+def exponential_us(rng: np.random.Generator, mean_us: float) -> int:
+    """Draw an exponential duration in whole microseconds, at least 1."""
+    return max(1, round(rng.exponential(mean_us)))

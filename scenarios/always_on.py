@@ -1,0 +1,17 @@
+"""Everybody is online all the time: a laboratory, a data centre, or no interest in availability."""
+
+from __future__ import annotations
+
+from fedsim.scenario import Clock, Life, Me, Scenario
+from scenarios._devices import PHONES, Devices
+
+
+def always_on(*, devices: Devices = PHONES) -> Scenario:
+    """Clients that never leave; they differ in speed and have faults."""
+
+    def client(env: Clock, me: Me) -> Life:
+        devices.describe(env, me)
+        me.online(0, me.horizon_us)
+        yield env.timeout(me.horizon_us)
+
+    return Scenario(client)

@@ -1,0 +1,106 @@
+"""Day and night: phones train while they charge, so most are online at night, each in its own time zone.
+
+The probability that a client is online at local hour h is
+
+    p(h) = expit(logit(day + (night - day) w(h)) + shift)
+    w(h) = exp(k (cos(2 pi (h - centre) / 24) - 1))
+
+with k such that w is 1/2 at `width / 2` from the centre. `shift` (normal, `habit_sigma`) and the client's own
+centre (normal around `night_centre_h`, `habit_shift`) are its habit. Sessions are those of a two-state Markov
+process whose online probability is exactly p: clients leave at rate 1 / mean_session and return at rate (p' +
+p / mean_session) / (1 - p); where p falls faster than that, nobody returns and they leave at rate -p' / p.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
+from fedsim.units import US
+from scenarios._devices import PHONES, Devices
+
+HOUR_US = 3600 * US
+DAY_US = 24 * HOUR_US
+CELLS = 96
+"""Cells of a day over which rates are constant: 15 minutes."""
+EDGES_US = np.linspace(0.0, DAY_US, CELLS + 1)
+
+Floats = NDArray[np.float64]
+
+
+def diurnal(
+    *,
+    night_share: float = 0.6,
+    day_share: float = 0.08,
+    night_centre_h: float = 2.0,
+    night_width: str | float = "8h",
+    mean_session: str | float = "2h",
+    time_zones: int = 4,
+    zone_spread: str | float = "6h",
+    habit_sigma: float = 0.7,
+    habit_shift: str | float = "1h",
+    devices: Devices = PHONES,
+) -> Scenario:
+    """Clients that are online mostly at night, each with its own habit and time zone.
+
+    `night_share` and `day_share` are a typical client's probabilities to be online at the centre of the night
+    and far from it. `time_zones` zones lie evenly over `zone_spread`; virtual time 0 is midnight in the
+    easternmost.
+    """
+    night = number_option("night_share", night_share, 0, 1, open_ends=True)
+    day = number_option("day_share", day_share, 0, 1, open_ends=True)
+    number_option("night_centre_h", night_centre_h, 0, 24)
+    number_option("time_zones", time_zones, 1, 48)
+    number_option("habit_sigma", habit_sigma, 0, 5)
+    width = number_option(
+        "night_width (hours)", duration_option("night_width", night_width) / HOUR_US, 0.5, 24
+    )
+    session_us = duration_option("mean_session", mean_session, least_us=60 * US)
+    spread_us = duration_option("zone_spread", zone_spread, least_us=0)
+    shift_us = duration_option("habit_shift", habit_shift, least_us=0)
+    kappa = math.log(2) / (1 - math.cos(math.pi * width / 24))
+
+    def client(env: Clock, me: Me) -> Life:
+        devices.describe(env, me)
+        zone_us = int(me.rng.integers(time_zones)) / max(time_zones - 1, 1) * spread_us
+        late, inclination = me.rng.standard_normal(2).tolist()
+        centre_us = night_centre_h * HOUR_US + zone_us + late * shift_us
+        window = np.exp(kappa * (np.cos(2 * np.pi * (EDGES_US - centre_us) / DAY_US) - 1))
+        share = day + (night - day) * window
+        odds = share / (1 - share) * math.exp(habit_sigma * inclination)
+        return _sessions(env, me, odds / (1 + odds), session_us)
+
+    return Scenario(client)
+
+
+def _sessions(env: Clock, me: Me, share: Floats, session_us: int) -> Life:
+    """Come and go so that the probability to be online is `share`, given at the edges of the day's cells."""
+    leave, come = _hazards(share, session_us)
+    if me.rng.random() >= share[0]:
+        yield env.timeout(_next_us(come, env.now, me.rng) - env.now)
+    while True:
+        leaves_us = _next_us(leave, env.now, me.rng)
+        me.online(env.now, leaves_us)
+        yield env.timeout(_next_us(come, leaves_us, me.rng) - env.now)
+
+
+def _hazards(share: Floats, session_us: int) -> tuple[Floats, Floats]:
+    """Return the hazards of leaving and of coming, cumulated up to each edge of the day's cells."""
+    middle = (share[1:] + share[:-1]) / 2
+    gain = np.diff(share)
+    turnover = middle * (DAY_US / CELLS / session_us)
+    come = np.maximum(gain + turnover, 0) / (1 - middle)
+    leave = np.maximum(turnover, -gain) / middle
+    return np.concatenate([[0.0], np.cumsum(leave)]), np.concatenate([[0.0], np.cumsum(come)])
+
+
+def _next_us(hazard: Floats, now_us: int, rng: np.random.Generator) -> int:
+    """Draw when a state is left: when the hazard since `now_us` reaches an exponential number."""
+    day, time = divmod(now_us, DAY_US)
+    reached = np.interp(time, EDGES_US, hazard) + rng.exponential()
+    days, rest = divmod(float(reached), float(hazard[-1]))
+    at_us = (day + int(days)) * DAY_US + round(float(np.interp(rest, hazard, EDGES_US)))
+    return max(at_us, now_us + 1)

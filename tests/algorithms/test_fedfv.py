@@ -1,0 +1,151 @@
+"""FedFV: what the projections guarantee, against a plain implementation on the vectors themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from stacks import assert_same, distinct_losses, seeds, updates
+
+from algorithms.fedfv import external, fedfv, internal
+from fedsim.combine import combine
+
+fast = settings(max_examples=60, deadline=None)
+sizes = st.integers(2, 10)
+dimensions = st.integers(2, 30)
+alphas = st.floats(0, 1)
+
+
+def run(rows: NDArray[np.float64], losses: NDArray[np.float64], **options: Any) -> NDArray[np.float64]:
+    return combine("fedfv", rows, losses=losses, **{"alpha": 0.0, "tau": 0, **options}).direction
+
+
+def plain_projection(
+    rows: NDArray[np.float64], losses: NDArray[np.float64], n_kept: int
+) -> NDArray[np.float64]:
+    """Algorithm 2 on full vectors, one at a time."""
+    order = sorted(range(len(rows)), key=lambda i: losses[i])
+    projected = rows.copy()
+    for i in order[: len(rows) - n_kept]:
+        for j in order:
+            inner = projected[i] @ rows[j]
+            if j != i and inner < 0:
+                projected[i] = projected[i] - inner / (rows[j] @ rows[j]) * rows[j]
+    return projected
+
+
+@fast
+@given(seeds, sizes, dimensions, st.floats(0, 1), st.integers(0, 10))
+def test_internal_projection_equals_the_plain_loop(
+    seed: int, m: int, d: int, common: float, n_kept: int
+) -> None:
+    rows, losses = updates(seed, m, d, common), distinct_losses(seed, m)
+    order = np.argsort(losses)
+    kept = order[m - min(n_kept, m) :]
+    projected = internal(rows @ rows.T, order, kept) @ rows
+    assert_same(projected, plain_projection(rows, losses, len(kept)))
+    lengths = np.linalg.norm(rows, axis=1)
+    assert (np.linalg.norm(projected, axis=1) <= lengths * (1 + 1e-9)).all()
+    last = order[-1]
+    changed = np.setdiff1d(order, [*kept, last])
+    assert (projected[changed] @ rows[last] >= -1e-9 * lengths[changed] * lengths[last]).all()
+
+
+@fast
+@given(seeds, sizes, dimensions)
+def test_keeping_everybody_gives_the_plain_mean(seed: int, m: int, d: int) -> None:
+    rows = updates(seed, m, d)
+    assert_same(run(rows, distinct_losses(seed, m), alpha=1.0), rows.mean(axis=0))
+
+
+@fast
+@given(seeds, sizes, dimensions, alphas)
+def test_without_conflict_the_plain_mean_is_left(seed: int, m: int, d: int, alpha: float) -> None:
+    rows = np.abs(updates(seed, m, d))
+    assert_same(run(rows, distinct_losses(seed, m), alpha=alpha), rows.mean(axis=0))
+
+
+@fast
+@given(seeds, sizes, dimensions, alphas, st.floats(1e-3, 1e3))
+def test_direction_has_the_mean_s_length_scales_and_ignores_order(
+    seed: int, m: int, d: int, alpha: float, factor: float
+) -> None:
+    rows, losses = updates(seed, m, d), distinct_losses(seed, m)
+    direction = run(rows, losses, alpha=alpha)
+    assert np.linalg.norm(direction) == pytest.approx(np.linalg.norm(rows.mean(axis=0)), rel=1e-9)
+    assert_same(run(rows * factor, losses, alpha=alpha), direction * factor, 1e-7)
+    shuffled = np.random.default_rng(seed).permutation(m)
+    assert_same(run(rows[shuffled], losses[shuffled], alpha=alpha), direction, 1e-7)
+
+
+@fast
+@given(seeds, dimensions)
+def test_two_conflicting_updates_lose_what_points_against_the_other(seed: int, d: int) -> None:
+    one, two = updates(seed, 2, d, 0.0)
+    assume(one @ two < -1e-3 * np.linalg.norm(one) * np.linalg.norm(two))
+    assume(one @ two > -0.999 * np.linalg.norm(one) * np.linalg.norm(two))
+    inner = one @ two
+    expected = one + two - inner / (one @ one) * one - inner / (two @ two) * two
+    direction = run(np.stack([one, two]), np.array([0.1, 0.2]))
+    assert_same(direction / np.linalg.norm(direction), expected / np.linalg.norm(expected), 1e-7)
+
+
+@fast
+@given(seeds, st.integers(1, 8), dimensions)
+def test_external_step_leaves_no_component_along_the_conflict(seed: int, n: int, d: int) -> None:
+    rows = updates(seed, n + 1, d, 0.0)
+    ages = np.array([0] + [1] * n)
+    start = np.eye(n + 1)[0]
+    gram = rows @ rows.T
+    mean = external(gram, start, ages, range(1, 0, -1)) @ rows
+    conflict = (rows @ rows[0] < 0) & (ages == 1)
+    total = rows[conflict].sum(axis=0)
+    assert abs(mean @ total) <= 1e-9 * np.linalg.norm(rows[0]) * np.linalg.norm(total)
+    if not conflict.any():
+        assert_same(mean, rows[0])
+
+
+def test_windows_differ_in_the_ages_that_they_visit() -> None:
+    rows = np.array([[1.0, 0.0], [-1.0, 1.0], [-1.0, -2.0]])
+    given: dict[str, Any] = {"losses": [1.0, 1.0, 1.0], "ages": [0, 1, 2], "tau": 2, "alpha": 0.0}
+    early = combine("fedfv", rows, **given, step=1).weights
+    np.testing.assert_allclose(early, [[1, 0, 0]])  # the paper waits for step tau
+    both = combine("fedfv", rows, **given, step=2)
+    assert (both.weights[0, 1:] > 0).all()
+    later = combine("fedfv", rows, **given, step=1, window="flgo")
+    assert later.weights[0, 1] > 0
+    assert later.weights[0, 2] == 0
+    assert fedfv(tau=3).needs.memory == 3
+    assert fedfv(tau=3, window="flgo").needs.memory == 2
+
+
+@pytest.mark.parametrize(
+    ("m", "alpha", "n_kept"),
+    [(10, 0.0, 0), (10, 0.1, 1), (10, 0.5, 5), (10, 1 / 3, 3), (10, 0.334, 4), (11, 0.1, 2), (20, 0.1, 2)],
+)
+def test_number_of_kept_clients_is_that_of_the_authors(m: int, alpha: float, n_kept: int) -> None:
+    rows, losses = updates(3, m, 4, 0.0), distinct_losses(3, m)
+    mean = plain_projection(rows, losses, n_kept).mean(axis=0)
+    expected = mean * np.linalg.norm(rows.mean(axis=0)) / np.linalg.norm(mean)
+    assert_same(run(rows, losses, alpha=alpha), expected)
+
+
+def test_opposite_and_zero_updates_make_no_move_and_no_nan() -> None:
+    pair = np.array([[1.0, -2.0, 0.5], [-1.0, 2.0, -0.5]])
+    assert not run(pair, np.array([0.3, 0.9])).any()
+    assert not run(np.zeros((3, 2)), np.array([1.0, 2.0, 3.0])).any()
+    with_zero = np.array([[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]])
+    assert_same(run(with_zero, np.array([1.0, 2.0, 3.0])), with_zero.mean(axis=0))
+
+
+def test_orders_differ_and_random_order_depends_on_seed_and_step_alone() -> None:
+    rows, losses = updates(5, 8, 4, 0.0), distinct_losses(5, 8)
+    results = {order: run(rows, losses, order=order) for order in ("loss", "reverse", "random")}
+    assert len({r.tobytes() for r in results.values()}) == 3
+    np.testing.assert_array_equal(run(rows, losses, order="random"), results["random"])
+    steps = {run(rows, losses, order="random", seed=s).tobytes() for s in range(4)}
+    assert len(steps) > 1

@@ -1,0 +1,133 @@
+"""FedLF: no conflict in any block, the fair row, merging, and who counts as absent."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from stacks import assert_same, distinct_losses, seeds, updates
+
+from algorithms.fedlf import fair_weights, fedlf
+from fedsim.combine import Combined, combine
+
+fast = settings(max_examples=50, deadline=None)
+sizes = st.integers(2, 8)
+SIZES = [12, 9, 30]
+
+
+def run(seed: int, m: int, absent: int = 0, **options: Any) -> tuple[NDArray[np.float64], Combined[Any]]:
+    rows = updates(seed, m + absent, sum(SIZES))
+    ages = [0] * m + [1] * absent
+    losses = distinct_losses(seed, m + absent)
+    return rows, combine(
+        "fedlf", rows, losses=losses, ages=ages, n_seen=m + absent + 1, blocks=SIZES, **options
+    )
+
+
+def blocks_of(rows: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    return np.split(rows, np.cumsum(SIZES)[:-1], axis=-1)
+
+
+@fast
+@given(seeds, sizes, st.integers(0, 3))
+def test_nobody_s_block_conflicts_and_the_mean_s_norm_is_kept(seed: int, m: int, absent: int) -> None:
+    rows, result = run(seed, m, absent)
+    assert result.diagnostics["blocks"] == len(SIZES)
+    for part, d in zip(blocks_of(rows), blocks_of(result.direction), strict=True):
+        assert (part @ d >= -1e-9 * np.linalg.norm(part, axis=1) * np.linalg.norm(d)).all()
+    fair = fair_weights(distinct_losses(seed, m + absent)[:m]) @ rows[:m]
+    assert fair @ result.direction >= -1e-9 * np.linalg.norm(fair) * np.linalg.norm(result.direction)
+    mean = np.linalg.norm(rows[:m].mean(axis=0))
+    assert np.linalg.norm(result.direction) == pytest.approx(mean, rel=1e-9)
+
+
+@fast
+@given(seeds, sizes)
+def test_released_form_conflicts_with_no_fragment(seed: int, m: int) -> None:
+    rows, result = run(seed, m, form="released")
+    for part, d in zip(blocks_of(rows), blocks_of(result.direction), strict=True):
+        assert (part @ d >= -1e-9 * np.linalg.norm(part, axis=1) * np.linalg.norm(d)).all()
+
+
+@fast
+@given(seeds, st.integers(2, 30))
+def test_fair_weights_are_equation_5(seed: int, m: int) -> None:
+    losses = distinct_losses(seed, m)
+    q, norm = fair_weights(losses), np.linalg.norm(losses)
+    literal = (losses.sum() * losses / (math.sqrt(m) * norm) - norm / math.sqrt(m)) / norm**2
+    np.testing.assert_allclose(q, literal, rtol=1e-9, atol=1e-12)
+    assert abs(q @ losses) <= 1e-12
+    assert q.sum() <= 1e-12
+    np.testing.assert_allclose(fair_weights(losses * 1e200), q / 1e200, rtol=1e-9)
+
+
+@pytest.mark.parametrize("losses", [[1.25] * 3, [0.0, 0.0], [7.0]])
+def test_equal_losses_have_no_fair_row(losses: list[float]) -> None:
+    assert not fair_weights(np.array(losses)).any()
+    rows = updates(1, len(losses), 6)
+    with_row, without = (combine("fedlf", rows, losses=losses, fair_row=f).direction for f in (True, False))
+    np.testing.assert_array_equal(with_row, without)
+
+
+def test_one_parameter_of_mixed_signs_joins_the_next_block() -> None:
+    rows = np.array([[1.0, 2.0, 0.1, 5.0], [-1.0, 0.5, 0.3, -1.0]])
+    given: dict[str, Any] = {"losses": [1.0, 2.0], "fair_row": False}
+    merged = combine("fedlf", rows, blocks=[1, 2, 1], **given)
+    np.testing.assert_array_equal(merged.weights[0], merged.weights[1])
+    np.testing.assert_array_equal(merged.weights[1], merged.weights[2])  # the last joins the one before
+    assert merged.diagnostics["blocks"] == 1
+    apart = combine("fedlf", rows, blocks=[1, 2, 1], merging=False, **given)
+    assert apart.diagnostics["blocks"] == 3
+    assert apart.direction[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_opposite_updates_make_no_move() -> None:
+    pair = np.array([[1.0, -2.0, 0.5], [-1.0, 2.0, -0.5]])
+    for form in ("paper", "released"):
+        result = combine("fedlf", pair, losses=[1.0, 1.0], blocks=[1, 2], form=form)
+        assert not result.direction.any()
+
+
+def test_a_zero_update_has_no_row() -> None:
+    rows = np.array([[1.0, 2.0], [0.0, 0.0], [2.0, 1.0]])
+    for form in ("paper", "released"):
+        result = combine("fedlf", rows, losses=[1.0, 1.0, 1.0], form=form)
+        assert np.linalg.norm(result.direction) == pytest.approx(np.linalg.norm(rows.mean(axis=0)))
+        assert result.weights[0, 1] == 0
+
+
+@pytest.mark.parametrize(
+    ("absent", "n_seen", "used"),
+    [
+        ("window", 2, [False, False, False]),  # M = m: no absent rows
+        ("window", 4, [True, True, False]),  # age <= M/m = 2
+        ("none", 9, [False, False, False]),
+        ("previous", 9, [True, False, False]),
+        ("all", 2, [True, True, True]),
+    ],
+)
+def test_window_of_absent_clients(absent: str, n_seen: int, used: list[bool]) -> None:
+    rows = np.array(
+        [[3.0, 0, 0, 0, 1], [3.0, 0, 0, 0, 2], [-1, 4.0, 0, 0, 0], [-1, 0, 4.0, 0, 0], [-1, 0, 0, 4.0, 0]]
+    )
+    result = combine("fedlf", rows, losses=[1.0] * 5, ages=[0, 0, 1, 2, 3], n_seen=n_seen, absent=absent)
+    assert (result.weights[0, 2:] > 0).tolist() == used
+
+
+def test_needs_follow_the_options() -> None:
+    assert fedlf().needs.gram == "blocks"
+    assert fedlf().needs.memory == math.inf
+    assert fedlf(blocks="model").needs.gram == "model"
+    assert fedlf(absent="none", fair_row=False).needs.memory == 0
+    assert not fedlf(fair_row=False).needs.losses
+
+
+def test_solvers_agree() -> None:
+    direct = run(4, 5)[1]
+    reference = run(4, 5, solver="cvxpy")[1]
+    assert_same(reference.direction, direct.direction, 1e-3)

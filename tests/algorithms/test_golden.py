@@ -1,0 +1,21 @@
+"""Our rules against the outputs of the authors' own code and exact recomputations, file by file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import golden_cases
+import numpy as np
+import pytest
+
+FILES = list(golden_cases.golden_files())
+
+
+@pytest.mark.skipif(
+    not FILES, reason=f"no golden vectors in {golden_cases.golden_folder()}; set FEDSIM_GOLDEN"
+)
+@pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_rule_gives_the_published_result(path: Path) -> None:
+    with np.load(path, allow_pickle=False) as file:
+        case = {name: file[name] for name in file.files}
+    golden_cases.CHECKS[path.parent.name](case, path.stem)

@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsim.data import FederatedData, Task
+from fedsim.errors import ConfigError, DataError
+from fedsim.federate import federate, split_sizes
+from fedsim.rng import rng
+
+KINDS = ("train", "valid", "test")
+
+
+def toy(n: int = 400, official: int = 100) -> Task:
+    draws = rng(0, "toy")
+    return Task(
+        name="toy",
+        x=draws.normal(size=(n, 3)).astype(np.float32),
+        y=draws.integers(4, size=n),
+        n_classes=4,
+        official_test=np.arange(n) >= n - official,
+    )
+
+
+def natural(sizes: list[int]) -> Task:
+    task = toy(sum(sizes), official=0)
+    return replace(task, natural=tuple(np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])))
+
+
+def rows(data: FederatedData, client: int) -> list[list[int]]:
+    return [getattr(data, kind).rows(client).tolist() for kind in KINDS]
+
+
+@settings(max_examples=60, deadline=None)
+@given(clients=st.integers(1, 30), seed=st.integers(0, 2**40), pool=st.sampled_from(["all", "train"]))
+def test_splits_are_disjoint_and_cover_the_pool(clients: int, seed: int, pool: Any) -> None:
+    data = federate(toy(), n_clients=clients, partitioner="iid", pool=pool, seed=seed)
+    assert data.n_clients == clients
+    used = np.concatenate([getattr(data, kind).indices for kind in KINDS])
+    np.testing.assert_array_equal(np.sort(used), np.arange(400 if pool == "all" else 300))
+    assert all(getattr(data, kind).sizes.min() >= 1 for kind in KINDS)
+
+
+def test_equal_seeds_federate_equally_and_others_differ() -> None:
+    def train(seed: int) -> list[int]:
+        split = federate(toy(), n_clients=7, partitioner="dirichlet", options={"alpha": 1.0}, seed=seed).train
+        return [*split.indices.tolist(), *split.offsets.tolist()]
+
+    assert train(4) == train(4)
+    assert train(4) != train(5)
+
+
+def test_a_clients_split_does_not_depend_on_the_other_clients() -> None:
+    """Growing client 1 must leave the draw of client 0 alone."""
+    one, other = (federate(natural(sizes), n_clients=2, seed=9) for sizes in ([30, 10], [30, 50]))
+    assert rows(one, 0) == rows(other, 0)
+
+
+def test_rows_are_shuffled_before_they_are_split() -> None:
+    data = federate(natural([100]), n_clients=1, seed=0)
+    assert data.test.rows(0).tolist() != list(range(90, 100))
+    assert not np.array_equal(data.train.rows(0), np.sort(data.train.rows(0)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    n=st.integers(1, 3000),
+    parts=st.tuples(st.integers(1, 100), st.integers(0, 100), st.integers(0, 100)),
+)
+def test_split_sizes_are_within_one_of_the_fractions_for_large_clients(
+    n: int, parts: tuple[int, int, int]
+) -> None:
+    fractions = (parts[0] / sum(parts), parts[1] / sum(parts), parts[2] / sum(parts))
+    wanted = [f > 0 for f in fractions]
+    if n < sum(wanted):
+        return
+    sizes = split_sizes(n, fractions)
+    assert sum(sizes) == n
+    assert [s > 0 for s in sizes] == wanted
+    if min(f * n for f in fractions if f > 0) >= 1.5:
+        np.testing.assert_allclose(sizes, np.array(fractions) * n, atol=1.01)
+
+
+@pytest.mark.parametrize(
+    ("n", "fractions", "expected"),
+    [
+        (500, (0.8, 0.1, 0.1), (400, 50, 50)),  # the CIFAR-10 clients of FedFV
+        (3, (0.8, 0.1, 0.1), (1, 1, 1)),
+        (4, (0.1, 0.45, 0.45), (1, 2, 1)),
+        (700, (6 / 7, 0.0, 1 / 7), (600, 0, 100)),  # the Fashion-MNIST clients of FedLF
+        (1, (1.0, 0.0, 0.0), (1, 0, 0)),
+    ],
+)
+def test_split_sizes_by_hand(
+    n: int, fractions: tuple[float, float, float], expected: tuple[int, int, int]
+) -> None:
+    assert split_sizes(n, fractions) == expected
+
+
+def test_a_fraction_of_zero_leaves_that_part_empty() -> None:
+    data = federate(toy(), n_clients=3, partitioner="iid", fractions=(0.8, 0.0, 0.2), seed=0)
+    assert data.valid.sizes.tolist() == [0, 0, 0]
+    assert data.test.sizes.min() > 0
+
+
+def test_a_client_too_small_to_split_is_named() -> None:
+    with pytest.raises(DataError, match=r"client 1 has 2 samples: too few for 3 non-empty parts"):
+        federate(natural([10, 2, 10]), n_clients=3, seed=0)
+    assert federate(natural([10, 2]), n_clients=2, fractions=(0.5, 0.0, 0.5), seed=0).train.sizes[1] == 1
+
+
+def test_natural_clients_keep_their_rows() -> None:
+    data = federate(natural([20, 5, 40]), n_clients=3, seed=0)
+    assert [sorted(sum(rows(data, k), [])) for k in range(3)] == [
+        list(range(20)),
+        list(range(20, 25)),
+        list(range(25, 65)),
+    ]
+
+
+def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
+    task = natural([20, 20])
+    task = replace(task, official_test=np.arange(40) % 4 == 0)
+    data = federate(task, n_clients=2, pool="train", seed=0)
+    assert not task.official_test[np.concatenate([getattr(data, kind).indices for kind in KINDS])].any()
+
+
+@pytest.mark.parametrize(
+    ("task", "arguments", "message"),
+    [
+        (
+            natural([9, 9]),
+            {"n_clients": 2, "partitioner": "iid"},
+            "'toy' has clients of its own: remove .* 'iid'",
+        ),
+        (natural([9, 9]), {"n_clients": 3}, "'toy' has 2 clients of its own, not 3"),
+        (toy(), {"n_clients": 3}, r"name a partitioner \(known: dirichlet, iid"),
+        (toy(), {"n_clients": 3, "partitioner": "dirichelt"}, "did you mean 'dirichlet'"),
+        (toy(), {"n_clients": 0, "partitioner": "iid"}, "at least 1 client, found 0"),
+        (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.8, 0.1, 0.2)}, "sum to 1"),
+        (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.0, 0.5, 0.5)}, "the first positive"),
+        (
+            toy(),
+            {"n_clients": 3, "partitioner": "iid", "pool": "test"},
+            "pool 'all' or 'train', found 'test'",
+        ),
+        (toy(official=0), {"n_clients": 3, "partitioner": "iid", "pool": "train"}, "no official test set"),
+    ],
+)
+def test_wrong_arguments_are_explained(task: Task, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        federate(task, seed=0, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("[np.arange(5)]", "returned 1 clients, expected 2"),
+        ("[np.arange(5), np.arange(4, 9)]", "used 1 samples twice, the first at 4"),
+        ("[np.arange(5), np.array([400])]", "positions from 0 to 400, expected 0 to 399"),
+    ],
+)
+def test_a_partitioner_from_elsewhere_is_checked(tmp_path: Path, returned: str, message: str) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        f"import numpy as np\ndef mine():\n    return lambda y, n_classes, n_clients, rng: {returned}\n"
+    )
+    with pytest.raises(DataError, match=message):
+        federate(toy(), n_clients=2, partitioner=f"{file}:mine", seed=0)

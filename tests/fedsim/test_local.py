@@ -1,0 +1,140 @@
+"""Local training against torch.optim.SGD on a copy of the module, and evaluation against plain means."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from fedsim.data import FederatedData, Split
+from fedsim.federate import federate
+from fedsim.job import Job
+from fedsim.local import LocalSGD, Workbench, WorkbenchSpec, chunks_of, per_client
+from fedsim.network import build_network
+from fedsim.rng import rng
+from fedsim.tasks.digits import digits
+
+SPEC = WorkbenchSpec(
+    model="mlp", model_options={"hidden": [16]}, in_shape=(1, 8, 8), n_classes=10, sgd=LocalSGD(), seed=3, losses=True
+)
+
+
+@pytest.fixture(scope="module")
+def data() -> FederatedData:
+    task = digits(clients=20, seed=0, data_dir=None)
+    options = {"sizes": "lognormal"}
+    return federate(task, n_clients=20, partitioner="iid", options=options, fractions=(0.7, 0.1, 0.2), seed=0)
+
+
+def start() -> torch.Tensor:
+    return build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10).initial(0)
+
+
+SETTINGS = [
+    LocalSGD(epochs=1, batch_size=7, lr=0.1),
+    LocalSGD(epochs=3, batch_size=None, lr=0.05),
+    LocalSGD(epochs=2, batch_size=10, lr=0.1, momentum=0.9, weight_decay=0.01),
+    LocalSGD(epochs=1, batch_size=10_000, lr=0.1, lr_decay=0.5),
+]
+
+
+@pytest.mark.parametrize("sgd", SETTINGS, ids=str)
+def test_it_is_sgd(data: FederatedData, sgd: LocalSGD) -> None:
+    bench = Workbench(dataclasses.replace(SPEC, sgd=sgd), data)
+    job, params = Job(id=9, client=4, nth=2, version=3), start()
+    row = torch.empty_like(params)
+    before, _, finite = bench.run(job, params, row)
+    expected, loss = oracle(data, job, sgd, params)
+    torch.testing.assert_close(params - row, expected, rtol=1e-4, atol=1e-6)
+    assert before == pytest.approx(loss, rel=1e-5)
+    assert finite
+
+
+def oracle(data: FederatedData, job: Job, sgd: LocalSGD, params: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """The readable version: a module, an optimiser, one minibatch after the other."""
+    network = build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10)
+    module = network.load(params.clone())
+    lr = sgd.lr * sgd.lr_decay**job.version
+    optimiser = torch.optim.SGD(module.parameters(), lr=lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
+    rows = data.train.rows(job.client)
+    x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
+    loss = functional.cross_entropy(module(x[rows]), y[rows]).item()
+    draws = rng(3, "batches", job.client, job.nth)
+    draws.integers(2**63)
+    for _ in range(sgd.epochs):
+        order = rows[draws.permutation(len(rows))]
+        for a in range(0, len(order), sgd.batch_size or len(order)):
+            batch = order[a : a + (sgd.batch_size or len(order))]
+            optimiser.zero_grad()
+            functional.cross_entropy(module(x[batch]), y[batch]).backward()
+            optimiser.step()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()]), loss
+
+
+def test_a_job_does_not_depend_on_what_was_trained_before(data: FederatedData) -> None:
+    job, params = Job(0, 1, 0, 0), start()
+    fresh, used = Workbench(SPEC, data), Workbench(SPEC, data)
+    first, second = torch.empty_like(params), torch.empty_like(params)
+    fresh.run(job, params, first)
+    for client in (3, 5, 2):
+        used.run(Job(client, client, 1, 0), params + 0.1, second)
+    used.evaluate(params, "test", 0, 50)
+    used.run(job, params, second)
+    assert torch.equal(first, second)
+
+
+def test_the_nth_job_of_a_client_has_its_own_minibatches(data: FederatedData) -> None:
+    bench, params = Workbench(SPEC, data), start()
+    rows = torch.empty(3, len(params))
+    for i, job in enumerate((Job(0, 1, 0, 0), Job(1, 1, 1, 0), Job(7, 1, 0, 0))):
+        bench.run(job, params, rows[i])
+    assert not torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0], rows[2]), "the number of the job alone must not matter"
+
+
+def test_without_being_asked_no_loss_is_computed(data: FederatedData) -> None:
+    bench, params = Workbench(dataclasses.replace(SPEC, losses=False), data), start()
+    before, during, _ = bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params))
+    assert math.isnan(before)
+    assert during > 0
+
+
+def test_training_that_diverges_is_reported(data: FederatedData) -> None:
+    bench, params = Workbench(dataclasses.replace(SPEC, sgd=LocalSGD(lr=1e30, batch_size=2)), data), start()
+    assert not bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params))[2]
+
+
+def test_evaluation_adds_up_client_by_client(data: FederatedData) -> None:
+    bench, params = Workbench(SPEC, data), start()
+    found = per_client(data.test, [bench.evaluate(params, "test", a, b) for a, b in chunks_of(data.test, 3)])
+    module = build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10).load(params.clone())
+    for i, client in enumerate(found.clients):
+        rows = data.test.rows(client)
+        logits, y = module(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows])
+        assert found.n[i] == len(rows)
+        assert found.correct[i] == int((logits.argmax(1) == y).sum())
+        assert found.loss[i] == pytest.approx(functional.cross_entropy(logits, y).item(), rel=1e-5)
+
+
+def test_evaluation_chunks_end_at_batches_whatever_their_number() -> None:
+    split = Split.of([np.arange(5000), np.arange(5000, 9001)])
+    for pieces in (1, 2, 3, 7):
+        chunks = chunks_of(split, pieces)
+        assert len(chunks) <= pieces
+        assert chunks[0][0] == 0
+        assert chunks[-1][1] == 9001
+        assert all(a % 2048 == 0 for a, _ in chunks)
+        assert [b for _, b in chunks[:-1]] == [a for a, _ in chunks[1:]]
+
+
+def test_clients_without_samples_of_a_split_are_left_out() -> None:
+    split = Split.of([np.array([4, 5]), np.array([], dtype=np.int64), np.array([6])])
+    found = per_client(split, [(np.array([1.0, 3.0, 5.0]), np.array([True, False, True]))])
+    assert found.clients.tolist() == [0, 2]
+    assert found.n.tolist() == [2, 1]
+    assert found.correct.tolist() == [1, 1]
+    assert found.loss.tolist() == [2.0, 5.0]

@@ -1,0 +1,271 @@
+"""Schedules by hand: what happens when, in a world of three clients, for each pacing.
+
+In the plain world a job of client 0, 1, 2 takes 3, 5 and 9 seconds: one second down, one up, the rest computing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from fedsim.job import Update
+from fedsim.pacing import Pacing, deadline, fedbuff, overselect, sync
+from fedsim.selection import Clients, View
+from fedsim.timeline import Flight, Plan, Stop, Timeline
+from fedsim.trace import Trace
+from fedsim.trainer import Pending, PlanningTrainer, StepColumns
+from fedsim.units import US
+from fedsim.world import Work, World
+
+SECONDS = (1, 3, 7)
+
+
+@dataclass
+class Log:
+    """Records in words: jobs as (end, status, client, version), steps as (time, cause, updates)."""
+
+    jobs: list[tuple[float, str, int, int]] = field(default_factory=list)
+    steps: list[tuple[float, str, int]] = field(default_factory=list)
+    columns: list[StepColumns] = field(default_factory=list)
+    evaluations: list[int] = field(default_factory=list)
+
+    def job(self, flight: Flight, status: str, step: int, update: Update | None) -> None:
+        self.jobs.append((flight.end_us / US, status, flight.job.client, flight.job.version))
+
+    def step(self, columns: Callable[[], StepColumns]) -> None:
+        row = columns()
+        self.columns.append(row)
+        self.steps.append((float(row["time_us"]) / US, str(row["cause"]), int(row["updates"])))
+
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
+        self.evaluations.append(step)
+
+
+def world(
+    online: dict[int, list[tuple[float, float]]] | None = None,
+    faults: list[tuple[int, float, float]] = (),  # type: ignore[assignment]
+    horizon_s: float = 1000,
+    after_end: str = "stop",
+) -> World:
+    rows: list[tuple[int, float, float, str, float]] = []
+    for client in range(3):
+        rows += [(client, a, b, "online", 1.0) for a, b in (online or {}).get(client, [(0, horizon_s)])]
+        rows += [(client, 0, horizon_s, "compute", float(SECONDS[client]))]
+        rows += [(client, 0, horizon_s, kind, 100.0) for kind in ("downlink", "uplink")]
+    rows += [(client, a, b, "fault", 1.0) for client, a, b in faults]
+    client, start, end, kind, value = zip(*rows, strict=True)
+    trace = Trace.of(
+        client,
+        (np.array(start) * US).astype(np.int64),
+        (np.array(end) * US).astype(np.int64),
+        kind,
+        value,
+        clients=3,
+        horizon_us=round(horizon_s * US),
+        after_end=after_end,  # type: ignore[arg-type]
+    )
+    return World(trace)
+
+
+def lowest_first(view: View, k: int, rng: np.random.Generator) -> Clients:
+    return view.candidates[:k]
+
+
+def plan(pacing: Pacing, stop: Stop, select: Callable[[View, int, np.random.Generator], Clients]) -> Plan:
+    each = np.full(3, 100, dtype=np.int64)
+    return Plan(pacing, select, Work(each, np.ones(3), each), np.full(3, 5), stop, seed=0, evaluate_every=2)
+
+
+def run(
+    pacing: Pacing,
+    place: World,
+    stop: Stop = Stop(steps=2),
+    select: Callable[[View, int, np.random.Generator], Clients] = lowest_first,
+) -> tuple[Log, str, Timeline]:
+    log = Log()
+    timeline = Timeline(place, plan(pacing, stop, select), PlanningTrainer(), log)
+    ended_by = timeline.run()
+    timeline.abandon()
+    return log, ended_by, timeline
+
+
+def test_sync_waits_for_the_slowest() -> None:
+    log, ended_by, _ = run(sync(3), world())
+    assert log.steps == [(9, "full", 3), (18, "full", 3)]
+    assert log.jobs == [
+        (3, "aggregated", 0, 0),
+        (5, "aggregated", 1, 0),
+        (9, "aggregated", 2, 0),
+        (12, "aggregated", 0, 1),
+        (14, "aggregated", 1, 1),
+        (18, "aggregated", 2, 1),
+    ]
+    assert ended_by == "steps"
+    assert log.evaluations == [0, 2]
+
+
+def test_overselect_takes_the_first_and_cancels_the_rest() -> None:
+    log, _, timeline = run(overselect(2, 1), world())
+    assert log.steps == [(5, "full", 2), (10, "full", 2)]
+    assert log.jobs == [
+        (3, "aggregated", 0, 0),
+        (5, "aggregated", 1, 0),
+        (5, "late", 2, 0),
+        (8, "aggregated", 0, 1),
+        (10, "aggregated", 1, 1),
+        (10, "late", 2, 1),
+    ]
+    assert [row["late"] for row in log.columns] == [1, 1]
+    assert not timeline.course.busy.any()
+
+
+def test_overselect_without_extra_is_sync() -> None:
+    assert run(overselect(3, 0), world())[0].jobs == run(sync(3), world())[0].jobs
+
+
+def test_an_arrival_at_the_instant_of_the_deadline_counts() -> None:
+    log, _, _ = run(deadline(3, 5 * US), world())
+    assert log.steps == [(5, "deadline", 2), (10, "deadline", 2)]
+    assert log.jobs[:3] == [(3, "aggregated", 0, 0), (5, "aggregated", 1, 0), (5, "late", 2, 0)]
+
+
+def test_a_deadline_before_the_first_arrival_gives_an_empty_step() -> None:
+    log, _, _ = run(deadline(3, 2 * US), world())
+    assert log.steps == [(2, "deadline", 0), (4, "deadline", 0)]
+    assert [row["status"] for row in log.columns] == ["empty", "empty"]
+    assert {status for _, status, _, _ in log.jobs} == {"late"}
+
+
+def test_a_full_buffer_makes_the_deadline_void() -> None:
+    log, _, _ = run(deadline(3, 10 * US), world())
+    assert log.steps == [(9, "full", 3), (18, "full", 3)]
+
+
+def test_fedbuff_refills_each_place_at_once_and_keeps_versions() -> None:
+    log, _, _ = run(fedbuff(2, 2), world(), Stop(steps=3))
+    # 0 and 1 start at 0. 0 is idle and chosen again at 3, 6, 9; 1 at 5 and 10. The buffer is full at 5, 9 and 12.
+    assert log.steps == [(5, "full", 2), (9, "full", 2), (12, "full", 2)]
+    assert log.jobs[:6] == [
+        (3, "aggregated", 0, 0),
+        (5, "aggregated", 1, 0),
+        (6, "aggregated", 0, 0),
+        (9, "aggregated", 0, 1),
+        (10, "aggregated", 1, 1),
+        (12, "aggregated", 0, 2),
+    ]
+    assert [row["mean_staleness"] for row in log.columns] == [0, 0.5, 0.5]
+    assert log.jobs[6:] == [(12, "unfinished", 1, 2)]
+
+
+def test_fedbuff_with_buffer_and_concurrency_of_all_equally_fast_clients_is_sync() -> None:
+    rows = [
+        (client, kind, value)
+        for client in range(3)
+        for kind, value in (("online", 1.0), ("compute", 4.0), ("downlink", 100.0), ("uplink", 100.0))
+    ]
+    client, kind, value = zip(*rows, strict=True)
+    end = [1000 * US] * len(rows)
+    trace = Trace.of(client, [0] * len(rows), end, kind, value, clients=3, horizon_us=end[0], after_end="stop")
+    buffered, synchronous = run(fedbuff(3, 3), World(trace))[0], run(sync(3), World(trace))[0]
+    assert buffered.steps == synchronous.steps
+    assert [j for j in buffered.jobs if j[1] == "aggregated"] == synchronous.jobs
+
+
+@pytest.mark.parametrize(("leaves_s", "phase"), [(0.5, 1), (4, 2), (8.5, 3)])
+def test_a_client_that_leaves_in_any_phase_is_lost_then(leaves_s: float, phase: int) -> None:
+    place = world(online={2: [(0, leaves_s)]})
+    log = Log()
+    flights: list[Flight] = []
+    log.job = lambda flight, status, step, update: flights.append(flight)  # type: ignore[method-assign]
+    Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log).run()
+    lost = next(f for f in flights if f.job.client == 2)
+    assert (lost.end_us, lost.ok, lost.phase) == (leaves_s * US, False, phase)
+    assert log.steps == [(max(5, leaves_s), "drained", 2)]
+
+
+def test_a_cohort_that_is_lost_entirely_gives_an_empty_step() -> None:
+    log, _, _ = run(sync(3), world(faults=[(c, 1, 2) for c in range(3)]))
+    assert log.steps[0] == (1, "drained", 0)
+    assert log.columns[0]["lost"] == 3
+    assert log.columns[0]["status"] == "empty"
+
+
+def test_equal_times_are_ordered_by_kind_then_client() -> None:
+    """Client 1 arrives at 5 s, at the very instant at which client 2 fails: first the arrival, then the loss."""
+    log, _, _ = run(sync(3), world(faults=[(2, 5, 6)]), Stop(steps=1))
+    assert log.jobs == [(5, "lost", 2, 0), (3, "aggregated", 0, 0), (5, "aggregated", 1, 0)]
+    assert log.steps == [(5, "drained", 2)]
+
+
+def test_when_nobody_is_online_the_clock_jumps_and_the_wait_is_counted() -> None:
+    place = world(online={0: [(20, 100)], 1: [(50, 100)], 2: []})
+    log, _, _ = run(sync(2), place, Stop(steps=1))
+    assert log.jobs == [(23, "aggregated", 0, 0)]
+    assert log.columns[0]["waits"] == 1
+
+
+def test_fedbuff_takes_a_client_as_soon_as_it_comes_online() -> None:
+    place = world(online={0: [(0, 100)], 1: [(1.5, 100)], 2: []})
+    log, _, _ = run(fedbuff(2, 2), place, Stop(steps=1))
+    assert [j[:3] for j in log.jobs if j[1] == "aggregated"] == [(3, "aggregated", 0), (6, "aggregated", 0)]
+    assert (6.5, "unfinished", 1, 0) not in log.jobs  # it is cut at the end of the run
+    assert any(status == "unfinished" and client == 1 for _, status, client, _ in log.jobs)
+
+
+def test_an_empty_world_ends_the_run() -> None:
+    log, ended_by, _ = run(sync(2), world(online={0: [], 1: [], 2: []}))
+    assert ended_by == "world"
+    assert log.steps == []
+
+
+def test_a_world_that_stops_ends_the_run() -> None:
+    log, ended_by, timeline = run(sync(3), world(horizon_s=20), Stop(steps=100))
+    assert ended_by == "world"
+    assert [t for t, _, _ in log.steps] == [9, 18, 20]
+    assert timeline.course.now_us == 20 * US
+
+
+def test_a_time_limit_ends_the_run_at_that_time() -> None:
+    log, ended_by, timeline = run(sync(3), world(), Stop(time_us=10 * US))
+    assert ended_by == "time"
+    assert timeline.course.now_us == 10 * US
+    assert [j for j in log.jobs if j[1] == "unfinished"] == [(10, "unfinished", c, 1) for c in range(3)]
+
+
+def test_jobs_whose_update_cannot_be_used_are_never_submitted() -> None:
+    class Strict(PlanningTrainer):
+        submitted: list[int] = []
+
+        def submit(self, jobs):  # type: ignore[no-untyped-def]
+            self.submitted += [job.client for job in jobs]
+
+    trainer = Strict()
+    place = world(faults=[(0, 1, 2)])
+    Timeline(place, plan(deadline(3, 6 * US), Stop(steps=1), lowest_first), trainer, Log()).run()
+    assert trainer.submitted == [1]
+
+
+def test_a_selector_that_breaks_its_contract_is_named() -> None:
+    def twice(view: View, k: int, rng: np.random.Generator) -> Clients:
+        return np.zeros(k, dtype=np.int64)
+
+    with pytest.raises(ValueError, match="must return 3 distinct candidates"):
+        run(sync(3), world(), select=twice)
+
+
+def test_a_selector_cannot_change_what_it_sees() -> None:
+    def greedy(view: View, k: int, rng: np.random.Generator) -> Clients:
+        view.received[:] = 0
+        return view.candidates[:k]
+
+    with pytest.raises(ValueError, match="read-only"):
+        run(sync(3), world(), select=greedy)
+
+
+def test_the_future_of_the_world_never_changes_the_past() -> None:
+    cut = world(online={c: [(0, 12)] for c in range(3)})
+    whole, short = run(sync(2), world(), Stop(steps=3))[0], run(sync(2), cut, Stop(steps=3))[0]
+    assert [j for j in short.jobs if j[0] < 12] == [j for j in whole.jobs if j[0] < 12]

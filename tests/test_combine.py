@@ -1,0 +1,111 @@
+"""Rules without the simulator: types, orders, defaults and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim.combine import combine
+from fedsim.errors import ConfigError
+from fedsim.stack import Algorithm, Direction, Needs, Stack, State, stateless
+
+ROWS = np.array([[4.0, 0.0], [-1.0, 2.0], [1.0, 1.0]])
+SEEN: list[Stack] = []
+
+
+def _spy(stack: Stack) -> Direction:
+    SEEN.append(stack)
+    return Direction(np.arange(1.0, stack.n + 1))
+
+
+SPY = stateless(_spy, Needs(gram="model"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_tensors_come_back_as_they_were(dtype: torch.dtype) -> None:
+    rows = torch.tensor(ROWS, dtype=dtype, requires_grad=True)
+    direction = combine("fedavg", rows, losses=None).direction
+    assert direction.dtype == dtype
+    assert not direction.requires_grad
+    np.testing.assert_allclose(direction.double().numpy(), ROWS.mean(axis=0), rtol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", ">f8"])
+def test_arrays_come_back_as_they_were(dtype: str) -> None:
+    rows = ROWS.astype(dtype)
+    rows.flags.writeable = False
+    direction = combine("fedavg", rows, losses=None).direction
+    assert isinstance(direction, np.ndarray)
+    assert direction.dtype == np.dtype(dtype)
+    np.testing.assert_allclose(direction.astype(float), ROWS.mean(axis=0), rtol=1e-3)
+
+
+def test_rows_of_any_order_are_sorted_for_the_rule_and_unsorted_for_the_caller() -> None:
+    given: dict[str, Any] = {"losses": [1.0, 2.0, 3.0], "clients": [7, 8, 9], "ages": [2, 0, 0]}
+    result = combine(SPY, ROWS, **given, online=[True, False, True])
+    stack = SEEN.pop()
+    assert stack.m == 2
+    assert stack.clients.tolist() == [8, 9, 7]
+    assert stack.losses.tolist() == [2.0, 3.0, 1.0]
+    assert stack.online.tolist() == [False, True, True]
+    np.testing.assert_allclose(stack.gram(), (ROWS @ ROWS.T)[[1, 2, 0]][:, [1, 2, 0]])
+    assert result.weights.tolist() == [[3.0, 1.0, 2.0]]
+    np.testing.assert_allclose(result.direction, [3.0, 1.0, 2.0] @ ROWS)
+
+
+def test_defaults_describe_the_clients_of_the_call() -> None:
+    combine(SPY, ROWS, losses=None, clients=[5, 5, 6], ages=[0, 0, 1], n_samples=[10, 10, 30])
+    stack = SEEN.pop()
+    assert (stack.n_clients, stack.total_samples, stack.n_seen) == (2, 40, 1)
+    assert stack.participations.tolist() == [2, 2, 1]
+    assert stack.online.tolist() == [True, True, False]
+    assert np.isnan(stack.losses).all()
+    combine(SPY, ROWS, losses=None, ages=[0, 0, 1], participations=[1, 4, 2])
+    assert SEEN.pop().n_seen == 2
+
+
+def test_weights_by_block_move_each_block() -> None:
+    rule = stateless(lambda stack: Direction(np.array([[1.0, 0, 0], [0, 2.0, 0]])))
+    result = combine(rule, ROWS, losses=None, blocks=[1, 1])
+    assert result.direction.tolist() == [4.0, 4.0]
+
+
+def test_state_is_passed_on() -> None:
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        return Direction(np.ones(stack.n)), {"count": state["count"] + 1}
+
+    rule = Algorithm(weigh, init=lambda: {"count": 0})
+    first = combine(rule, ROWS, losses=None)
+    assert combine(rule, ROWS, losses=None, state=first.state).state == {"count": 2}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "rows": ({"updates": ROWS[0]}, r"'updates': expected floats \[n, P\].* shape \(2,\)"),
+    "integers": ({"updates": ROWS.astype(int)}, "'updates': expected floats of at most 64 bits, found int64"),
+    "list": ({"updates": ROWS.tolist()}, "'updates': expected a tensor or an array, found list"),
+    "nan": ({"updates": np.array([[1.0], [np.nan]])}, "'updates', row 1: expected finite numbers"),
+    "length": ({"losses": [1.0]}, r"'losses': expected 3 values, one per row, found shape \(1,\)"),
+    "loss": ({"losses": [1.0, np.inf, 2.0]}, "'losses', row 1: expected a finite number, found inf"),
+    "no losses": ({"rule": "fedfv", "losses": None}, "'losses': this rule needs the losses"),
+    "fraction": ({"ages": [0, 0.5, 0]}, "'ages', row 1: expected a whole number of at least 0, found 0.5"),
+    "samples": ({"n_samples": [0, 1, 1]}, "'n_samples', row 0: expected a whole number of at least 1"),
+    "words": ({"n_samples": ["a", "b", "c"]}, "'n_samples': expected numbers"),
+    "absent": ({"ages": [1, 1, 2]}, "'ages': expected at least one present row"),
+    "twice": ({"clients": [3, 3, 4], "ages": [0, 1, 0]}, "'ages': client 3 has a remembered row beside"),
+    "blocks": ({"blocks": [1, 2]}, r"'blocks': expected positive sizes of sum 2 \(columns\), found \[1, 2\]"),
+    "level": ({"blocks": "model"}, "'blocks': expected positive sizes of sum 2"),
+    "option": ({"weighing": "data"}, "no option 'weighing'; did you mean 'weighting'"),
+    "value": ({"weighting": "date"}, "option 'weighting'"),
+    "rule": ({"rule": "fedvag"}, "there is no rule 'fedvag'; did you mean 'fedavg'"),
+    "algorithm": ({"rule": SPY, "alpha": 1}, r"options \['alpha'\] go with the name of a rule"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_arguments_are_named(changes: dict[str, Any], message: str) -> None:
+    arguments = {"rule": "fedavg", "updates": ROWS, "losses": [1.0, 2.0, 3.0], **changes}
+    with pytest.raises(ConfigError, match=message):
+        combine(**arguments)
