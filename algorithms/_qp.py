@@ -36,7 +36,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 def min_norm(
-    gram: Floats, *, lower: ArrayLike = 0.0, upper: ArrayLike = np.inf, solver: Solver = "direct"
+    gram: Floats, *, lower: ArrayLike | None = None, upper: ArrayLike | None = None, solver: Solver = "direct"
 ) -> tuple[Floats, float]:
     """Return weights `[n]` of the point of least norm, and the KKT residual of the solution.
 
@@ -80,9 +80,11 @@ def _normalised(gram: Floats) -> Floats:
     return np.asarray((g + g.T) / 2)
 
 
-def _bounds(gram: Floats, lower: ArrayLike, upper: ArrayLike) -> tuple[Floats, Floats]:
-    low = np.broadcast_to(np.asarray(lower, dtype=np.float64), len(gram))
-    high = np.broadcast_to(np.asarray(upper, dtype=np.float64), len(gram))
+def _bounds(gram: Floats, lower: ArrayLike | None, upper: ArrayLike | None) -> tuple[Floats, Floats]:
+    if lower is None and upper is None:
+        return np.zeros(len(gram)), np.full(len(gram), np.inf)
+    low = np.broadcast_to(np.asarray(0.0 if lower is None else lower, dtype=np.float64), len(gram))
+    high = np.broadcast_to(np.asarray(np.inf if upper is None else upper, dtype=np.float64), len(gram))
     slack = 8 * _EPS
     if not ((low >= 0).all() and (low <= high).all() and low.sum() <= 1 + slack and high.sum() >= 1 - slack):
         raise SolverError(
@@ -176,7 +178,7 @@ def _move(r: Floats, sub: Floats) -> Floats:
         return p
     for _ in range(2):
         e = r + sub @ p
-        y = solve(e.mean() - e)
+        y = solve(e.sum() / len(e) - e)
         p += y - (y.sum() / u.sum()) * u
     return p
 

@@ -36,6 +36,6 @@ def _average(stack: Stack, weighting: str) -> Floats:
     if weighting == "uniform":
         return np.full(stack.m, 1 / stack.m)
     if weighting == "data":
-        return n_samples / n_samples.sum()
+        return np.asarray(n_samples / n_samples.sum())
     factor = stack.n_clients / stack.m if weighting == "scaled" else 1.0
     return np.asarray(n_samples * (factor / stack.total_samples))

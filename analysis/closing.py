@@ -51,7 +51,7 @@ class Closing:
         return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
 
 
-def closing(run: Run, split: str = "test") -> Closing:
+def closing(run: Run, split: str | None = None) -> Closing:
     """Return the closing numbers of one run, counted from its tables."""
     evaluations = run.evaluations(split)
     names = list(ACCURACIES.values())
@@ -70,12 +70,13 @@ def closing(run: Run, split: str = "test") -> Closing:
     )
 
 
-def closing_table(runs: Sequence[Run], split: str = "test") -> Table:
+def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     """Return a table for the terminal with one row per run: accuracy, fairness, what was lost, and time.
 
     It fits 80 columns with short labels: long labels and the share of lost jobs wrap, other numbers do not.
     """
-    caption = f"accuracy per client on the {split} split; spread and tails are over clients"
+    splits = ", ".join(dict.fromkeys(split or run.split for run in runs))
+    caption = f"accuracy per client on the {splits} split; spread and tails are over clients"
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=caption)
     rows = [closing(run, split).cells() for run in runs]
     for heading in HEADINGS:

@@ -90,12 +90,14 @@ class Comparison:
         return self.table()
 
 
-def compare(first: Run, second: Run, split: str = "test") -> Comparison:
+def compare(first: Run, second: Run, split: str | None = None) -> Comparison:
     """Pair the clients of two runs by their last evaluation.
 
-    Raises RunError if a run was not evaluated on the split, or the two were evaluated on different clients
-    or different numbers of samples: a paired difference would compare unlike things.
+    `split` is by default that of the first run. Raises RunError if a run was not evaluated on it, or the two
+    were evaluated on different clients or different numbers of samples: a paired difference would compare
+    unlike things.
     """
+    split = split or first.split
     a, b = first.final(split), second.final(split)
     _require_same_clients(first, second, a, b)
     held = a.n > 0

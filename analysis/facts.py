@@ -19,6 +19,7 @@ _SECTIONS = (
     "selection",
     "train",
     "algorithm",
+    "cost",
     "stop",
     "evaluate",
 )
@@ -33,7 +34,7 @@ def troubles(run: Run) -> Iterator[str]:
     if not len(run.jobs):
         yield f"{run.label}: no job was recorded."
     if not run.evaluations():
-        yield f"{run.label}: no evaluation on the test split was recorded."
+        yield f"{run.label}: no evaluation on the {run.split} split was recorded."
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
@@ -93,9 +94,14 @@ def _memory(memory: Mapping[str, Any]) -> str:
     )
 
 
+def _workers(said: Mapping[str, Any]) -> str:
+    workers = said.get("workers")
+    return f"{workers} workers" if workers else "" if workers is None else "in one process"
+
+
 def _machine(said: Mapping[str, Any]) -> str:
     hardware = _mapping(said, "hardware")
-    parts = [str(said.get("device") or ""), f"{said['workers']} workers" if "workers" in said else ""]
+    parts = [str(said.get("device") or ""), _workers(said)]
     parts += [str(hardware.get(key) or "") for key in ("gpu", "cpu")]
     parts.append(f"{hardware['cores']} cores" if "cores" in hardware else "")
     return ", ".join(part for part in parts if part)

@@ -49,9 +49,10 @@ def _body(runs: Sequence[Run]) -> Iterator[str]:
     yield from (page.paragraph(text, "warning") for run in runs for text in troubles(run))
     yield page.heading("Summary")
     yield page.table(HEADINGS, [closing(run).cells() for run in runs])
+    splits = ", ".join(dict.fromkeys(run.split for run in runs))
     yield page.paragraph(
-        "Accuracies are per client at the last evaluation on the test split; std and angle are over clients,"
-        " worst and best are means over the given share of clients."
+        f"Accuracies are per client at the last evaluation on the {splits} split; std and angle are over"
+        " clients, worst and best are means over the given share of clients."
         " Lost and late count jobs, empty counts server steps.",
         "note",
     )
@@ -85,7 +86,7 @@ def _accuracy(runs: Sequence[Run]) -> Iterator[str]:
     finals = {run.label: found[-1] for run in runs if (found := run.evaluations())}
     yield page.heading("Accuracy and fairness")
     if not finals:
-        yield page.paragraph("No evaluation on the test split was recorded.")
+        yield page.paragraph("No evaluation was recorded.")
         return
     histories = {run.label: run.history(metrics=list(METRICS)) for run in runs if run.label in finals}
     pictures = (
@@ -120,7 +121,7 @@ def _single(run: Run, prefix: str) -> Iterator[str]:
     yield _or_reason(lambda: page.figure(participation(run), prefix, wide=True))
     config = run.folder / CONFIG
     yield page.heading("Reproduce", 3)
-    yield page.code(f"fedsim run {shlex.quote(str(config))}")
+    yield page.code(f"fedsim run {shlex.quote(str(config))} --out reproduced")
     yield page.details("Configuration", page.code(config.read_text(encoding="utf-8")))
 
 

@@ -88,21 +88,30 @@ class Run:
             raise RunError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
         return cast("pd.DataFrame", getattr(self, table).to_pandas())
 
-    def evaluations(self, split: str = "test") -> list[Evaluation]:
-        """Return the evaluations on one split in order of virtual time; empty if there was none."""
+    @property
+    def split(self) -> str:
+        """The split that the run was evaluated on by its configuration, `test` if that does not say."""
+        section = self.config.get("evaluate")
+        said = section.get("split") if isinstance(section, dict) else None
+        return said if said in SPLITS else "test"
+
+    def evaluations(self, split: str | None = None) -> list[Evaluation]:
+        """Return the evaluations on a split (default: the run's) by virtual time; empty if there was none."""
+        split = self.split if split is None else split
         if split not in SPLITS:
             raise RunError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
         return list(_evaluations(self.evals, split))
 
-    def final(self, split: str = "test") -> Evaluation:
-        """Return the last evaluation on one split. Raises RunError if the run made none."""
+    def final(self, split: str | None = None) -> Evaluation:
+        """Return the last evaluation on a split (default: the run's). Raises RunError if there was none."""
         found = self.evaluations(split)
         if not found:
             held = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
-            raise RunError(f"{self.folder}: no evaluation on split {split!r} was recorded; found {held}")
+            wanted = self.split if split is None else split
+            raise RunError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
         return found[-1]
 
-    def history(self, split: str = "test", metrics: Sequence[str] | None = None) -> pd.DataFrame:
+    def history(self, split: str | None = None, metrics: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per evaluation: step, time_us, clients, loss (mean over clients), each metric."""
         import pandas as pd  # half a second, not needed to open a run
 
@@ -123,10 +132,10 @@ class Run:
 def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises RunError that names the folder or file and what is wrong with it."""
     folder = _existing(Path(path))
-    if (folder / ARMS).is_file() and not (folder / MANIFEST).is_file():
-        arms = ", ".join(_arms(folder))
+    if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
+        named = ", ".join(arm.name for arm in arms)
         raise RunError(
-            f"{folder} holds several runs ({arms}); open one of these folders, or all with open_all"
+            f"{folder} holds several runs ({named}); open one of these folders, or all with open_all"
         )
     manifest = _mapping(folder / MANIFEST, _json(folder / MANIFEST))
     label = manifest.get("label") or manifest.get("name") or folder.resolve().name
@@ -134,29 +143,32 @@ def open_run(path: str | Path) -> Run:
 
 
 def open_all(paths: Iterable[str | Path]) -> list[Run]:
-    """Open several runs; a folder of several arms stands for all of them. Labels are made distinct."""
+    """Open several runs; a folder of several runs stands for all of them. Labels are made distinct.
+
+    The runs of a folder come in the order of its `arms.json`, or by name if it has none.
+    """
     folders = [folder for path in paths for folder in _expand(_existing(Path(path)))]
     return _distinct([open_run(folder) for folder in folders])
 
 
 def _expand(folder: Path) -> list[Path]:
-    if (folder / ARMS).is_file() and not (folder / MANIFEST).is_file():
-        return [_arm(folder, arm) for arm in _arms(folder)]
-    return [folder]
+    return [folder] if (folder / MANIFEST).is_file() else _arms(folder) or [folder]
 
 
-def _arm(folder: Path, arm: str) -> Path:
-    if (folder / arm).is_dir():
-        return folder / arm
-    present = ", ".join(str(folder / name) for name in _arms(folder) if (folder / name).is_dir()) or "none"
-    raise RunError(f"{folder / ARMS} lists {arm!r}, but its folder is missing; those present: {present}")
-
-
-def _arms(folder: Path) -> list[str]:
-    arms = _mapping(folder / ARMS, _json(folder / ARMS)).get("arms")
-    if not isinstance(arms, list) or not all(isinstance(arm, str) for arm in arms):
-        raise RunError(f'{folder / ARMS}: expected {{"arms": [names of folders]}}, found {arms!r}')
-    return arms
+def _arms(folder: Path) -> list[Path]:
+    """Return the run folders within a folder."""
+    listed = folder / ARMS
+    if not listed.is_file():
+        return sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
+    names = _mapping(listed, _json(listed)).get("arms")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise RunError(f'{listed}: expected {{"arms": [names of folders]}}, found {names!r}')
+    present = [folder / name for name in names if (folder / name).is_dir()]
+    missing = [name for name in names if folder / name not in present]
+    if missing:
+        there = ", ".join(map(str, present)) or "none"
+        raise RunError(f"{listed} lists {missing[0]!r}, but its folder is missing; those present: {there}")
+    return present
 
 
 def _distinct(runs: list[Run]) -> list[Run]:

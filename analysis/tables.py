@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from fedsim.errors import RunError
 from fedsim.records import TABLES
 
-PARTS = "parts"
+PARTS, WORLD = "parts", "world.parquet"
 
 
 def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
@@ -33,9 +33,9 @@ def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
 
 def read_world(folder: Path) -> pa.Table:
     """Return the trace that the run saw. Raises RunError if it is missing."""
-    path = folder / "world.parquet"
+    path = folder / WORLD
     if not path.is_file():
-        raise RunError(f"{folder}: world.parquet is missing")
+        raise RunError(f"{folder}: {WORLD} is missing")
     return read_parquet(path)
 
 

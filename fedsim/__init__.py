@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from fedsim.combine import Combined, combine
     from fedsim.config import RunConfig
     from fedsim.config import load as load_config
-    from fedsim.errors import CheckpointError, ConfigError, DataError, Error, RunError, SolverError, TraceError
+    from fedsim.errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        Error,
+        RunError,
+        SolverError,
+        TraceError,
+    )
     from fedsim.simulate import Result, simulate
     from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
     from fedsim.trace import Trace, read_trace

@@ -7,18 +7,22 @@ through the driver, which sees a few floats per job.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")  # else `uv run` rebuilds the environment in each worker
+os.environ.setdefault(
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"
+)  # else `uv run` rebuilds the environment in each worker
 
 import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
 
+from fedsim import memory
 from fedsim.data import FederatedData
 from fedsim.errors import RunError
 from fedsim.job import Job, Update
@@ -41,6 +45,10 @@ class ClientActor:
         """Make the tools for a run; those of an earlier run are dropped."""
         torch.set_num_threads(1)  # more threads than cores collapse, and the number must not change a bit
         self.bench = Workbench(spec, data)
+
+    def peak_bytes(self) -> int:
+        """Return the highest resident memory of this process so far."""
+        return memory.peak_bytes()
 
     def train(self, jobs: list[Job], params: NDArray[np.float32]) -> tuple[list[Report], NDArray[np.float32]]:
         """Train jobs from the same start; returns what each reports and their rows [k, P]."""
@@ -65,6 +73,10 @@ class ServerActor:
         """Make the server of a run; that of an earlier run is dropped."""
         torch.set_num_threads(1)
         self.server = Server(spec, torch.tensor(initial))
+
+    def peak_bytes(self) -> int:
+        """Return the highest resident memory of this process so far."""
+        return memory.peak_bytes()
 
     def step(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
@@ -102,12 +114,12 @@ class RayPool:
                 object_store_memory=max(object_store_bytes, 128 * 2**20),
                 include_dashboard=False,
                 log_to_driver=False,
-                logging_level="ERROR",
+                logging_level=logging.ERROR,
             )
-        share = {"num_gpus": gpus / (workers + 1)} if gpus else {}
-        make_client = ray.remote(num_cpus=1, **share)(ClientActor)
+        share = gpus / (workers + 1)
+        make_client = ray.remote(num_cpus=1, num_gpus=share)(ClientActor)
         self.clients: list[Any] = [make_client.remote() for _ in range(workers)]
-        self.server: Any = ray.remote(num_cpus=0, **share)(ServerActor).remote()
+        self.server: Any = ray.remote(num_cpus=0, num_gpus=share)(ServerActor).remote()
 
     def trainer(
         self,
@@ -166,9 +178,10 @@ class RayTrainer:
         """Wait for the calls that hold the jobs; rows stay in the object store."""
         chunks = [self._take(job) for job in jobs]
         distinct = list({id(c): c for c in chunks}.values())
-        reports = dict(zip(map(id, distinct), _get([c.reports for c in distinct]), strict=True))
+        found: list[list[Report]] = _get([c.reports for c in distinct])
+        reports = dict(zip(map(id, distinct), found, strict=True))
         places = [(c, c.position[job.id]) for c, job in zip(chunks, jobs, strict=True)]
-        return [Update(*reports[id(c)][i], store=c.rows, index=i) for c, i in places]
+        return [Update(*reports[id(c)][i], c.rows, i) for c, i in places]
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop the hold on jobs; what is already computed is freed by the object store."""
@@ -187,7 +200,7 @@ class RayTrainer:
         position = {id(store): s for s, store in enumerate(stores)}
         takes = [(position[id(u.store)], u.index) for u in updates]
         columns, self._params = self._server.step.options(num_returns=2).remote(arrivals, takes, *stores)
-        return lambda: _get(columns)  # type: ignore[no-any-return]
+        return lambda: _get(columns)
 
     def evaluate(self, split: str) -> Pending:
         """Spread the split's rows over the actors; returns at once."""
@@ -206,6 +219,10 @@ class RayTrainer:
     def params(self) -> torch.Tensor:
         """Fetch the current parameters."""
         return torch.tensor(_get(self._params))
+
+    def peak_bytes(self) -> int:
+        """Ask every actor for its peak."""
+        return int(sum(_get([actor.peak_bytes.remote() for actor in (*self._clients, self._server)])))
 
     def close(self) -> None:
         """Drop all jobs; the pool stays."""

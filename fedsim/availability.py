@@ -12,7 +12,7 @@ Mask = NDArray[np.bool_]
 
 
 class Availability:
-    """Answers from merged sessions; the last answer is kept to find the next one quickly, never to change it.
+    """Answers from sessions of which none touch; the last answer helps to find the next one.
 
     Time must be inside the horizon where `after_end` is `error`: see `World`.
     """

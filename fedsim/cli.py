@@ -46,7 +46,8 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     pass
@@ -57,7 +58,9 @@ def run(
     config: Annotated[Path, typer.Argument(help="A TOML file; see docs/config.md.")],
     sets: Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.alpha=0.2")] = None,
     out: Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")] = Path("runs"),
-    workers: Annotated[str, typer.Option(help="Client actors in Ray: auto or a number; 0 runs inline.")] = "auto",
+    workers: Annotated[
+        str, typer.Option(help="Client actors in Ray: auto or a number; 0 runs inline.")
+    ] = "auto",
     device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")] = False,
     write_report: Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")] = False,
@@ -71,7 +74,9 @@ def run(
     configs = load(config, tuple(sets or ()))
     console = Console()
     with shown(console, quiet) as watch:
-        results = simulate(configs, out=out, workers=_workers(workers), device=device, force=force, watch=watch)
+        results = simulate(
+            configs, out=out, workers=_workers(workers), device=device, force=force, watch=watch
+        )
     folders = [result.folder for result in results]
     interrupted = any(result.status == "interrupted" for result in results)
     _close(console, folders, write_report)

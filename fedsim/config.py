@@ -16,14 +16,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
 from fedsim import pacing as presets
 from fedsim import plugins
 from fedsim.config_errors import assign, problems, read_toml
-from fedsim.config_world import WorldConfig
+from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
 from fedsim.local import LocalSGD
 from fedsim.pacing import Pacing
-from fedsim.units import US, duration_us, size_bytes
+from fedsim.units import size_bytes
 
-Duration = Annotated[int, BeforeValidator(duration_us), pydantic.PlainSerializer(lambda us: us / US, return_type=float)]
-"""A duration such as `"90s"` or `"1d12h"`, or a number of seconds; microseconds inside."""
 Size = Annotated[int, BeforeValidator(size_bytes)]
 """A size such as `"20 MB"`, or a number of bytes."""
 
@@ -209,7 +207,9 @@ class RunConfig(Section):
     def _check_sizes(self) -> RunConfig:
         wanted = self.pacing.pacing().concurrency
         if wanted > self.task.clients:
-            raise ValueError(f"pacing asks for {wanted} clients at once, but task.clients is {self.task.clients}")
+            raise ValueError(
+                f"pacing asks for {wanted} clients at once, but task.clients is {self.task.clients}"
+            )
         return self
 
     @property
@@ -268,7 +268,11 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     result = dict(base)
     for key, value in changes.items():
         below = result.get(key)
-        if isinstance(value, Mapping) and isinstance(below, Mapping) and value.get("name") in (None, below.get("name")):
+        if (
+            isinstance(value, Mapping)
+            and isinstance(below, Mapping)
+            and value.get("name") in (None, below.get("name"))
+        ):
             result[key] = _merged(below, value)
         else:
             result[key] = value

@@ -41,7 +41,11 @@ class Split:
     def of(rows: Sequence[Indices]) -> Split:
         """Pack one array of rows per client."""
         sizes = np.array([len(r) for r in rows], dtype=np.int64)
-        indices = np.concatenate([np.asarray(r, dtype=np.int64) for r in rows]) if len(rows) else np.zeros(0, np.int64)
+        indices = (
+            np.concatenate([np.asarray(r, dtype=np.int64) for r in rows])
+            if len(rows)
+            else np.zeros(0, np.int64)
+        )
         return Split(indices, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
     def rows(self, client: int) -> Indices:

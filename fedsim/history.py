@@ -28,7 +28,12 @@ class GradientHistory:
     """
 
     def __init__(
-        self, slots: int, blocks: Blocks, needs: Needs, device: torch.device, dtype: torch.dtype = torch.float32
+        self,
+        slots: int,
+        blocks: Blocks,
+        needs: Needs,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         self.blocks = list(blocks) if needs.gram == "blocks" else [(blocks[0][0], blocks[-1][1])]
         self.memory = needs.memory
@@ -43,7 +48,13 @@ class GradientHistory:
         self._high = 0  # slots at and above this were never used: products need not read them
 
     def add(
-        self, rows: Sequence[torch.Tensor], clients: Ints, step: int, staleness: Ints, losses: Floats, n_samples: Ints
+        self,
+        rows: Sequence[torch.Tensor],
+        clients: Ints,
+        step: int,
+        staleness: Ints,
+        losses: Floats,
+        n_samples: Ints,
     ) -> Ints:
         """Write the rows received by server step `step`; each client's remembered row makes room. Returns the slots."""
         self._expire(step)
@@ -69,7 +80,7 @@ class GradientHistory:
         # A product of two new rows was computed twice; keep one of the two so that the matrix is exactly symmetric.
         corner = products[:, :, slots]
         lower = np.tril(np.ones(corner.shape[1:], dtype=bool))
-        self.grams[np.ix_(range(len(products)), slots, slots)] = np.where(lower, corner, corner.transpose(0, 2, 1))
+        self.grams[:, slots[:, None], slots] = np.where(lower, corner, corner.transpose(0, 2, 1))
 
     def order(self, present: Ints) -> Ints:
         """Return the slots of a step's Stack: the present rows, then the remembered ones by client."""

@@ -36,15 +36,10 @@ class Intervals:
     horizon_us: int
 
     @staticmethod
-    def of(spans: Spans, n: int, horizon_us: int, *, merge: bool = False) -> Intervals:
-        """Take the intervals of the first `n` clients; `merge` joins those that touch."""
+    def of(spans: Spans, n: int, horizon_us: int) -> Intervals:
+        """Take the intervals of the first `n` clients."""
         keep = slice(0, int(np.searchsorted(spans.client, n)))
         client, start, end = spans.client[keep], spans.start_us[keep], spans.end_us[keep]
-        if merge and len(client):
-            joined = (client[1:] == client[:-1]) & (start[1:] == end[:-1])
-            opens = np.concatenate([[True], ~joined])
-            closes = np.concatenate([~joined, [True]])
-            client, start, end = client[opens], start[opens], end[closes]
         first = np.searchsorted(client, np.arange(n + 1))
         return Intervals(start, end, first, client * (horizon_us + 1) + end, horizon_us)
 
@@ -72,8 +67,8 @@ class Intervals:
     def until(self, clients: Ints, t_us: int, repeat: bool) -> Ints:
         """Return the end of the interval that each client is in at `t_us` (it must be in one).
 
-        For merged intervals. Where the world repeats, one that ends at the horizon goes on in one that starts
-        at 0; if they are the same, it ends NEVER.
+        For intervals of which none touch. Where the world repeats, one that ends at the horizon goes on in
+        one that starts at 0; if they are the same, it ends NEVER.
         """
         lap, time = divmod(t_us, self.horizon_us) if repeat else (0, t_us)
         at = self.after(clients, np.full(len(clients), time))
@@ -99,21 +94,21 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Piecewise-constant speeds: a unit of work takes `cost_us`; between intervals nothing moves."""
+    """Piecewise-constant speeds: `per` units of work take `cost_us`; between intervals nothing moves."""
 
     spans: Intervals
     cost_us: Floats
-    """Microseconds per unit of work, above 0."""
+    per: Floats
     lap_capacity: Floats
     """[n] work that a client does over the whole horizon."""
     repeat: bool
 
     @staticmethod
-    def of(spans: Intervals, cost_us: Floats, repeat: bool) -> Series:
+    def of(spans: Intervals, cost_us: Floats, per: Floats, repeat: bool) -> Series:
         """Pair intervals with their costs."""
-        work = (spans.end - spans.start) / cost_us
+        work = (spans.end - spans.start) * per / cost_us
         capacity = np.bincount(spans.client, work, minlength=len(spans.first) - 1)
-        return Series(spans, cost_us, capacity.astype(np.float64), repeat)
+        return Series(spans, cost_us, per, capacity.astype(np.float64), repeat)
 
     def advance(self, clients: Ints, start_us: Ints, amount: Floats, limit_us: Ints) -> Progress:
         """Do `amount` of work per client from `start_us` on, as far as that is possible up to `limit_us`.
@@ -175,13 +170,13 @@ class Series:
         begin = np.maximum(now[active], offset + self.spans.start[which])
         stop = np.minimum(offset + self.spans.end[which], limit_us[active])
         span = np.maximum(stop - begin, 0)
-        cost = self.cost_us[which]
-        needed = np.ceil(left[active] * cost * (1 - _SLACK))
+        cost, per = self.cost_us[which], self.per[which]
+        needed = np.ceil(left[active] * cost / per * (1 - _SLACK))
         ends = (needed <= span) & (begin <= limit_us[active])
         now[active[ends]] = begin[ends] + needed[ends].astype(np.int64)
         done[active[ends]] = True
         on = ~ends
-        left[active[on]] -= span[on] / cost[on]
+        left[active[on]] -= span[on] * per[on] / cost[on]
         now[active[on]] = np.maximum(begin, stop)[on]
         at[active[on]] += 1
         unfinished: Ints = active[on & (now[active] < limit_us[active])]

@@ -13,7 +13,9 @@ Blocks = Sequence[tuple[int, int]]
 """Half-open column ranges `[start, stop)`, contiguous and covering all P columns."""
 
 TILE = 4096
-"""Columns per partial product. Products within a tile run in the rows' own precision, tiles add up in float64."""
+"""Columns per partial product. Tiles add up in float64; within a tile products run in the rows' own precision, except
+in blocks of at most one tile: those may have fewer columns than there are rows, and then rounding in float32 would make
+the Gram matrix indefinite."""
 
 
 def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
@@ -22,7 +24,10 @@ def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> F
     for index, (start, stop) in enumerate(blocks):
         for a in range(start, stop, TILE):
             b = min(a + TILE, stop)
-            out[index] += (left[:, a:b] @ right[:, a:b].T).double()
+            mine, theirs = left[:, a:b], right[:, a:b]
+            if stop - start <= TILE:
+                mine, theirs = mine.double(), theirs.double()
+            out[index] += (mine @ theirs.T).double()
     return np.asarray(out.cpu().numpy())
 
 
@@ -37,7 +42,11 @@ def weighted_sum(rows: torch.Tensor, weights: Floats, blocks: Blocks) -> torch.T
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     for (start, stop), w in zip(blocks, table, strict=True):
         used = np.flatnonzero(w)
-        part = rows[:, start:stop] if len(used) == len(rows) else rows[torch.from_numpy(used).to(rows.device), start:stop]
+        part = (
+            rows[:, start:stop]
+            if len(used) == len(rows)
+            else rows[torch.from_numpy(used).to(rows.device), start:stop]
+        )
         factors = torch.from_numpy(np.ascontiguousarray(w[used])).to(device=rows.device, dtype=rows.dtype)
         torch.mv(part.T, factors, out=out[start:stop])
     return out

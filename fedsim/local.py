@@ -19,6 +19,7 @@ from fedsim.job import Job
 from fedsim.network import build_network
 from fedsim.rng import rng
 
+Grads = tuple[torch.Tensor, ...]
 _EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
 
@@ -66,7 +67,7 @@ class Workbench:
         self.flat = torch.zeros(network.P, device=self.device)
         network.load(self.flat)
         self.module = network.module
-        self.weights = list(network.module.parameters())
+        self.weights: tuple[torch.Tensor, ...] = tuple(network.module.parameters())
         self.x, self.y = (_tensor(a).to(self.device) for a in (data.x, data.y))
         self.splits = {"train": data.train, "valid": data.valid, "test": data.test}
 
@@ -111,9 +112,7 @@ class Workbench:
                 torch.cuda.manual_seed(seed)
             yield
 
-    def _descend(
-        self, grads: Sequence[torch.Tensor], lr: float, velocity: list[torch.Tensor] | None
-    ) -> None:
+    def _descend(self, grads: Grads, lr: float, velocity: list[torch.Tensor] | None) -> None:
         """One step of SGD with heavy-ball momentum and L2 weight decay, as in torch.optim.SGD without dampening."""
         with torch.no_grad():
             if self.sgd.weight_decay:
@@ -121,14 +120,14 @@ class Workbench:
             if velocity is not None:
                 torch._foreach_mul_(velocity, self.sgd.momentum)
                 torch._foreach_add_(velocity, grads)
-                grads = velocity
+                grads = tuple(velocity)
             torch._foreach_add_(self.weights, grads, alpha=-lr)
 
     def _forward(self, rows: torch.Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
-            for part in rows.split(_EVAL_ROWS):
+            for part in torch.split(rows, _EVAL_ROWS):
                 logits, labels = self.module(self.x[part]), self.y[part]
                 losses.append(functional.cross_entropy(logits, labels, reduction="none").double())
                 correct.append(logits.argmax(dim=1) == labels)
@@ -160,9 +159,7 @@ def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:
     return [(a, min(a + step, total)) for a in range(0, total, step)]
 
 
-def per_client(
-    split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]
-) -> Evaluation:
+def per_client(split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> Evaluation:
     """Add up per-sample results, in the order of the split's rows, client by client."""
     sizes = split.sizes
     owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -175,6 +172,8 @@ def per_client(
 
 
 def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
-    with warnings.catch_warnings():  # arrays from shared memory are read-only, and nothing here writes to them
+    with (
+        warnings.catch_warnings()
+    ):  # arrays from shared memory are read-only, and nothing here writes to them
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

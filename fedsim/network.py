@@ -155,7 +155,7 @@ def _forward_flops(name: str, module: nn.Module, in_shape: tuple[int, ...], n_cl
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             out = module.eval()(torch.zeros(1, *in_shape))
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
     finally:
         module.train(was_training)

@@ -36,7 +36,9 @@ class Pacing:
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or self.buffer < 1:
-            raise ValueError(f"concurrency and buffer must be at least 1, found {self.concurrency}, {self.buffer}")
+            raise ValueError(
+                f"concurrency and buffer must be at least 1, found {self.concurrency}, {self.buffer}"
+            )
         if self.buffer > self.concurrency:
             raise ValueError(
                 f"buffer ({self.buffer}) is larger than concurrency ({self.concurrency}): it would never fill"

@@ -48,7 +48,9 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 def make_folder(path: Path, *, force: bool) -> None:
     """Make a new run folder. An existing one is refused, or replaced if `force`; nothing but a run is ever removed."""
     if path.exists():
-        known = (path / "manifest.json").is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+        known = (
+            (path / "manifest.json").is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+        )
         if not known:
             raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
@@ -100,11 +102,11 @@ class Recorder:
 
     def step(self, columns: Callable[[], StepColumns]) -> None:
         """Append a row to `steps` once the next step is recorded, so that nobody waits for the server."""
-        self._settle_step()
+        self.settle()
         self._step = columns
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
-        """Append rows to `evals` once the next evaluation is recorded."""
+        """Append rows to `evals` once the next step or evaluation is recorded."""
         self._settle_evaluation()
         self._evaluation = (step, time_us, split, result)
 
@@ -157,7 +159,9 @@ class Recorder:
         shutil.rmtree(self.folder / "parts")
         if params is None:
             return None
-        write_atomically(self.folder / "model.safetensors", lambda beside: save_file({"params": params}, beside))
+        write_atomically(
+            self.folder / "model.safetensors", lambda beside: save_file({"params": params}, beside)
+        )
         return digest(self.folder, params)
 
     def _merge(self, table: str, target: Path) -> None:

@@ -49,9 +49,15 @@ STEPS = pa.schema(
         ("online", pa.int32()),  # clients online at the step
         ("in_flight", pa.int32()),  # jobs still running after the step
         ("mean_staleness", pa.float64()),
-        ("mean_norm", pa.float64()),  # norm of the plain mean of the present updates; NaN without a Gram matrix
+        (
+            "mean_norm",
+            pa.float64(),
+        ),  # norm of the plain mean of the present updates; NaN without a Gram matrix
         ("direction_norm", pa.float64()),
-        ("conflicts", pa.int32()),  # pairs of present rows with a negative inner product; -1 without a Gram matrix
+        (
+            "conflicts",
+            pa.int32(),
+        ),  # pairs of present rows with a negative inner product; -1 without a Gram matrix
         ("max_weight", pa.float64()),
         ("kkt_residual", pa.float64()),  # worst of the step's quadratic programs; NaN if there was none
         ("blocks", pa.int32()),  # blocks that the direction was computed on, after merging
@@ -60,7 +66,10 @@ STEPS = pa.schema(
 
 EVALS = pa.schema(
     [
-        ("step", pa.int32()),  # number of server steps taken when the model was evaluated; 0 is the initial model
+        (
+            "step",
+            pa.int32(),
+        ),  # number of server steps taken when the model was evaluated; 0 is the initial model
         ("time_us", pa.int64()),
         ("client", pa.int32()),
         ("split", _WORD),  # train, valid or test

@@ -38,5 +38,7 @@ Selector = Callable[[View, int, np.random.Generator], Clients]
 def checked(chosen: Clients, view: View, k: int) -> Clients:
     """Return `chosen` if it keeps the contract of a Selector, else raise ValueError."""
     if len(chosen) != k or len(np.unique(chosen)) != k or not np.isin(chosen, view.candidates).all():
-        raise ValueError(f"a selector must return {k} distinct candidates, it returned {chosen.tolist()[:20]}")
+        raise ValueError(
+            f"a selector must return {k} distinct candidates, it returned {chosen.tolist()[:20]}"
+        )
     return chosen

@@ -68,7 +68,9 @@ class Server:
         self.params = initial.to(self.device).clone()
         self.algorithm = spec.algorithm()
         self.state: State = self.algorithm.init()
-        self.history = GradientHistory(spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype)
+        self.history = GradientHistory(
+            spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype
+        )
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
 
     def step(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> dict[str, float | str]:

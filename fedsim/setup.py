@@ -11,14 +11,15 @@ import torch
 
 from fedsim import plugins
 from fedsim.config import RunConfig
+from fedsim.config_world import world_trace
 from fedsim.data import FederatedData, Task
+from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.local import WorkbenchSpec
 from fedsim.network import Network, build_network
-from fedsim.scenario import make_trace
 from fedsim.server import ServerSpec
 from fedsim.timeline import Plan, Stop
-from fedsim.trace import Trace, read_trace
+from fedsim.trace import MODELLED, Trace
 from fedsim.world import Work, World
 
 
@@ -56,7 +57,7 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
     model = config.model.name if config.model else task.model
     options = config.model.options if config.model else {}
     network = build_network(model, options, data.x.shape[1:], data.n_classes)
-    trace = _trace(config)
+    trace = world_trace(config.world, clients=config.task.clients, seed=config.seed)
     pacing = config.pacing.pacing()
     algorithm = config.algorithm
     server = ServerSpec(
@@ -79,6 +80,7 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         device=device,
     )
     world = World(trace, data.n_clients)
+    _check_time_passes(config, world)
     return Setup(config, data, trace, world, _plan(config, data, network.P), bench, server, network)
 
 
@@ -91,21 +93,12 @@ def _task(config: RunConfig) -> Task:
     return task
 
 
-def _trace(config: RunConfig) -> Trace:
-    world = config.world
-    if world.trace is not None:
-        return read_trace(world.trace)
-    clients = world.clients or config.task.clients
-    seed = config.seed if world.seed is None else world.seed
-    assert world.scenario is not None
-    return make_trace(
-        world.scenario,
-        world.options,
-        clients=clients,
-        horizon_us=world.horizon,
-        seed=seed,
-        after_end=world.after_end,
-    )
+def _check_time_passes(config: RunConfig, world: World) -> None:
+    if config.stop.steps is None and len(world.unmodelled) == len(MODELLED):
+        raise ConfigError(
+            "stop.steps: needed, because the world models no downlink, compute or uplink: jobs take no time, and "
+            "stop.time would never come"
+        )
 
 
 def _plan(config: RunConfig, data: FederatedData, n_params: int) -> Plan:

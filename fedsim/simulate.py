@@ -93,7 +93,9 @@ def simulate(
 def workers_of(workers: int | Literal["auto"]) -> int:
     """Return the number of client actors meant by a `--workers` value."""
     if workers == "auto":
-        return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+        return max(
+            1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
     if workers < 0:
         raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers}")
     return workers
@@ -148,6 +150,7 @@ class _Run:
         text = tomli_w.dumps(config.resolved())
         write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))
         setup.trace.write(folder / "world.parquet")
+        self.others_peak = 0
         self.recorder = Recorder(folder, setup.data.train.sizes)
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._manifest("running")
@@ -185,13 +188,19 @@ class _Run:
         return trainer
 
     def _finish(
-        self, timeline: Timeline, trainer: Trainer | None, status: str, ended_by: str, error: str | None = None
+        self,
+        timeline: Timeline,
+        trainer: Trainer | None,
+        status: str,
+        ended_by: str,
+        error: str | None = None,
     ) -> str | None:
         timeline.abandon()
         with self.clock.part("record"):
             self._settle(status)
             digest = self.recorder.close(trainer.params() if trainer else None)
         if trainer:
+            self.others_peak = trainer.peak_bytes()
             trainer.close()
         course = timeline.course
         self._manifest(
@@ -229,7 +238,10 @@ class _Run:
             "device": self.setup.server.device,
             "versions": {p: _version(p) for p in _PACKAGES} | {"python": platform.python_version()},
             "hardware": _hardware(self.setup.server.device),
-            "memory": {"predicted_bytes": self.predicted, "peak_bytes": memory.peak_bytes()},
+            "memory": {
+                "predicted_bytes": self.predicted,
+                "peak_bytes": memory.peak_bytes() + self.others_peak,
+            },
             "wall_s": self.clock.report(),
         }
         write_json(self.folder / "manifest.json", content | known)

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -56,6 +59,10 @@ class Stack:
     """Training samples of all K clients together."""
     n_seen: int
     """Distinct clients from which the server had received an update before this step."""
+    losses_after: Floats | None = None
+    """[n] mean training loss of the client's own trained model; None unless the rule declared `after`."""
+    accuracies_after: Floats | None = None
+    """[n] training accuracy (a fraction) of the client's own trained model; None unless declared."""
 
     @property
     def n(self) -> int:
@@ -77,6 +84,8 @@ class Direction:
     """[n] for the whole model, or [L, n] with one row of weights per block."""
     keep: float = 1.0
     """Factor on the current parameters; differs from 1 only for averages whose weights need not sum to one."""
+    average: float | None = None
+    """If given, the evaluated model is an average of iterates: `avg += average * (params - avg)` after the step."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
 
@@ -89,9 +98,23 @@ class Needs:
     losses: bool = False
     memory: float = 0
     """How many steps old a remembered row may be: 0 for none, `math.inf` for the last update of everybody."""
+    after: bool = False
+    """Loss and accuracy of the trained local model on the client's training set."""
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]
+Vectors = dict[str, "torch.Tensor"]
+"""Vectors [P] that outlive a step, such as a momentum; on the server's device, replaced, never changed in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStep:
+    """What a rule does to the combined direction itself, where weights over rows cannot say it (a server optimiser).
+
+    `apply(direction [P], vectors) -> (direction [P], vectors)`; `vectors` is empty at the first step.
+    """
+
+    apply: Callable[[torch.Tensor, Vectors], tuple[torch.Tensor, Vectors]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +124,7 @@ class Algorithm:
     weigh: Weigh
     needs: Needs = Needs()
     init: Callable[[], State] = dict
+    then: VectorStep | None = None
 
 
 def stateless(weigh: Callable[[Stack], Direction], needs: Needs = Needs()) -> Algorithm:

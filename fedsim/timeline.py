@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.job import Job, Update
-from fedsim.local import Evaluation
 from fedsim.pacing import Pacing
 from fedsim.rng import rng
 from fedsim.selection import Selector, View, checked
@@ -100,7 +99,7 @@ class Course:
     next_job: int = 0
     draws: int = 0
     heap: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(time, kind, client, job); for deadlines the step in place of the job; entries that no longer hold are skipped."""
+    """(time, kind, client, job), for deadlines the step in place of the job; void entries are skipped."""
     running: dict[int, Flight] = field(default_factory=dict)
     buffer: list[Flight] = field(default_factory=list)
     busy: NDArray[np.bool_] = field(init=False)
@@ -245,7 +244,9 @@ class Timeline:
             updates = self.trainer.results([f.job for f in flights])
         used = [(f, u) for f, u in zip(flights, updates, strict=True) if u.finite]
         with self.clock.part("server"):
-            columns = self.trainer.step(self._arrivals([f for f, _ in used], [u for _, u in used]), [u for _, u in used])
+            columns = self.trainer.step(
+                self._arrivals([f for f, _ in used], [u for _, u in used]), [u for _, u in used]
+            )
         for flight, update in zip(flights, updates, strict=True):
             status = "aggregated" if update.finite else "nonfinite"
             self.records.job(flight, status, course.step if update.finite else -1, update)
@@ -343,7 +344,9 @@ class Timeline:
             outcomes = self.world.outcomes(chosen, course.now_us, self._work(chosen))
         jobs = [
             Job(course.next_job + i, client, nth, course.step)
-            for i, (client, nth) in enumerate(zip(chosen.tolist(), course.dispatched[chosen].tolist(), strict=True))
+            for i, (client, nth) in enumerate(
+                zip(chosen.tolist(), course.dispatched[chosen].tolist(), strict=True)
+            )
         ]
         course.next_job += len(jobs)
         course.dispatched[chosen] += 1

@@ -10,9 +10,8 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,6 @@ from fedsim.trace_check import (
     COLUMNS,
     KINDS,
     MODELLED,
-    MOST_INT64,
     Columns,
     Malformed,
     columns_of,
@@ -33,14 +31,17 @@ from fedsim.trace_check import (
     told,
     undescribed,
 )
+from fedsim.trace_metadata import (
+    AFTER_ENDS,
+    SCHEMA_VERSION,
+    AfterEnd,
+    from_metadata,
+    metadata_problems,
+    to_metadata,
+)
 
 __all__ = ["AFTER_ENDS", "KINDS", "MODELLED", "SCHEMA", "AfterEnd", "Spans", "Trace", "read_trace"]
 
-AfterEnd = Literal["error", "repeat", "stop"]
-AFTER_ENDS: tuple[str, ...] = get_args(AfterEnd)
-"""What a world does after its horizon: refuse to answer, begin again, or be offline for ever."""
-SCHEMA_VERSION = 1
-MOST_CLIENTS = 2**31 - 1
 SCHEMA = pa.schema(
     [
         ("client", pa.int32()),
@@ -50,7 +51,6 @@ SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
-_PREFIX = "fedsim."
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,13 @@ class Spans:
     start_us: NDArray[np.int64]
     end_us: NDArray[np.int64]
     value: NDArray[np.float64]
+
+    def joined(self) -> Spans:
+        """Return the intervals with those that touch made one; each keeps the value of its first part."""
+        touches = (self.client[1:] == self.client[:-1]) & (self.start_us[1:] == self.end_us[:-1])
+        edge = np.ones(min(len(self.client), 1), dtype=bool)
+        opens, closes = np.concatenate([edge, ~touches]), np.concatenate([~touches, edge])
+        return Spans(self.client[opens], self.start_us[opens], self.end_us[closes], self.value[opens])
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,11 +166,13 @@ class Trace:
     def write(self, path: Path | str) -> None:
         """Write the Trace as Parquet, all or nothing. Raises TraceError that names the file if it cannot."""
         target = Path(path)
+        facts = to_metadata(self.clients, self.horizon_us, self.after_end, self.source, self.origin)
+        table = self.table.replace_schema_metadata(facts)
         part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with part.open("wb") as file:
-                pq.write_table(self.table.replace_schema_metadata(self._metadata()), file, compression="zstd")
+                pq.write_table(table, file, compression="zstd")
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(target)
@@ -172,17 +181,6 @@ class Trace:
             raise TraceError(f"{target}: cannot write the trace: {error}") from error
         finally:
             part.unlink(missing_ok=True)
-
-    def _metadata(self) -> dict[str, str]:
-        told = {
-            "schema_version": SCHEMA_VERSION,
-            "clients": self.clients,
-            "horizon_us": self.horizon_us,
-            "after_end": self.after_end,
-            "source": self.source,
-            "origin": self.origin,
-        }
-        return {_PREFIX + key: str(value) for key, value in told.items()}
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -195,34 +193,13 @@ def read_trace(path: Path | str) -> Trace:
     except (pa.ArrowException, OSError) as error:
         raise TraceError(f"{file}: not a readable Parquet file (truncated or foreign): {error}") from error
     try:
-        return Trace(table, **_from_metadata(table.schema.metadata or {}))
+        return Trace(table, **from_metadata(table.schema.metadata or {}))
     except TraceError as error:
         raise TraceError(f"{file}: {error}") from error
 
 
-def _from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
-    found = {k.decode(): v.decode() for k, v in raw.items() if k.startswith(_PREFIX.encode())}
-    if not found:
-        raise TraceError(
-            "not a trace: the file holds no metadata 'fedsim.schema_version', 'fedsim.clients', ..."
-        )
-    lines, numbers = [], {}
-    for key in ("schema_version", "clients", "horizon_us"):
-        text = found.get(_PREFIX + key)
-        try:
-            numbers[key] = int(text or "")
-        except ValueError:
-            lines.append(f"metadata {_PREFIX + key!r}: expected an integer, found {text!r}")
-    version = numbers.pop("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        lines.append(f"metadata 'fedsim.schema_version': expected {SCHEMA_VERSION}, found {version}")
-    if lines:
-        raise TraceError(listed(lines))
-    return {**numbers, **{key: found.get(_PREFIX + key, "") for key in ("after_end", "source", "origin")}}
-
-
 def _checked(trace: Trace) -> Columns:
-    problems = _metadata_problems(trace)
+    problems = metadata_problems(trace.clients, trace.horizon_us, trace.after_end, trace.origin)
     try:
         columns = columns_of(trace.table)
     except Malformed as found:
@@ -235,28 +212,6 @@ def _checked(trace: Trace) -> Columns:
     if problems or any(len(f.rows) for f in findings):
         raise TraceError(told(findings, columns, problems))
     return columns
-
-
-def _metadata_problems(trace: Trace) -> list[str]:
-    lines = []
-    for name, least in (("clients", 1), ("horizon_us", 1)):
-        found = getattr(trace, name)
-        if isinstance(found, bool) or not isinstance(found, int | np.integer) or found < least:
-            lines.append(f"{name}: expected a whole number of at least {least}, found {found!r}")
-    if not lines and trace.clients > MOST_CLIENTS:
-        lines.append(f"clients: expected at most {MOST_CLIENTS}, found {trace.clients}")
-    elif not lines and int(trace.clients) * (int(trace.horizon_us) + 1) > MOST_INT64:
-        lines.append(
-            f"clients x horizon_us: {trace.clients} x {trace.horizon_us} exceeds 2^63;"
-            f" the longest horizon for so many clients is {MOST_INT64 // trace.clients - 1}"
-        )
-    if trace.after_end not in AFTER_ENDS:
-        lines.append(f"after_end: unknown {trace.after_end!r}{closest(str(trace.after_end), AFTER_ENDS)}")
-    try:
-        datetime.fromisoformat(trace.origin or "2000-01-01")
-    except ValueError:
-        lines.append(f"origin: expected an ISO date and time or an empty text, found {trace.origin!r}")
-    return lines
 
 
 def _canonical(columns: Columns) -> pa.Table:

@@ -23,7 +23,6 @@ MODELLED = ("compute", "downlink", "uplink")
 """Kinds that describe how fast a phase of a job goes."""
 COLUMNS = ("client", "start_us", "end_us", "kind", "value")
 MOST_LINES = 20
-MOST_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,9 @@ class Trainer(Protocol):
     def params(self) -> torch.Tensor:
         """Return a copy of the current parameters, `[P]` on the CPU."""
 
+    def peak_bytes(self) -> int:
+        """Return the highest resident memory of the processes that it uses besides the calling one."""
+
     def close(self) -> None:
         """Release everything. Safe to call twice."""
 
@@ -88,6 +91,10 @@ class InlineTrainer:
         """Return a copy of the current parameters on the CPU."""
         return self.server.params.detach().cpu().clone()
 
+    def peak_bytes(self) -> int:
+        """There is no other process."""
+        return 0
+
     def close(self) -> None:
         """Forget all waiting jobs."""
         self._waiting.clear()
@@ -119,6 +126,10 @@ class PlanningTrainer:
     def params(self) -> torch.Tensor:
         """Return no parameters."""
         return torch.zeros(0)
+
+    def peak_bytes(self) -> int:
+        """There is no other process."""
+        return 0
 
     def close(self) -> None:
         """Do nothing."""

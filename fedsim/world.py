@@ -85,7 +85,7 @@ class World:
         self.clients, self.horizon_us = n, int(trace.horizon_us)
         self.after_end: AfterEnd = trace.after_end
         self._repeat = trace.after_end == "repeat"
-        self._sessions = Intervals.of(trace.spans("online"), n, self.horizon_us, merge=True)
+        self._sessions = Intervals.of(trace.spans("online").joined(), n, self.horizon_us)
         self._availability = Availability(self._sessions, n, trace.after_end)
         self._faults = Intervals.of(trace.spans("fault"), n, self.horizon_us)
         self._series = {kind: self._read(trace, kind) for kind in MODELLED}
@@ -146,9 +146,9 @@ class World:
         if not len(spans.client):
             return None
         used = spans.value[: np.searchsorted(spans.client, self.clients)]
-        with np.errstate(over="ignore"):
-            cost_us = used * US if kind == "compute" else US / used
-        return Series.of(Intervals.of(spans, self.clients, self.horizon_us), cost_us, self._repeat)
+        second, one = np.full(len(used), float(US)), np.ones(len(used))
+        cost_us, per = (used * second, one) if kind == "compute" else (second, used)
+        return Series.of(Intervals.of(spans, self.clients, self.horizon_us), cost_us, per, self._repeat)
 
     def _advance(self, kind: str, who: Ints, start: Ints, amount: Floats, limit: Ints) -> Progress:
         series = self._series[kind]

@@ -39,7 +39,7 @@ def lost_jobs(runs: Mapping[str, Run]) -> Picture:
     ax.invert_yaxis()
     ax.set_xlim(0, 1.12 * max(left.max(initial=0), 1))
     ax.grid(visible=False, axis="y")
-    whole_numbers(ax.xaxis)
+    whole_numbers(ax.xaxis, 5)
     ax.set_xlabel("jobs lost", fontsize=9)
     keys = tuple(Key(f"lost in {phase}", colour, area=True) for phase, colour in PHASES.items())
     return Picture(figure, _alt(counts), "Jobs lost because the client left or failed, by phase.", keys)

@@ -13,6 +13,7 @@ from analysis.arrays import Floats, Ints
 from analysis.closing import virtual_end_us
 from analysis.plots._picture import GREY, Key, Picture, panels, time_unit, whole_numbers
 from analysis.run import Run
+from analysis.tables import WORLD
 from fedsim.errors import RunError
 from fedsim.trace import read_trace
 from fedsim.world import World
@@ -49,6 +50,9 @@ def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
     if end_us <= 0:
         raise RunError(f"{run.folder}: the run covers no virtual time")
     online = _online(run, end_us, bins)
+    highest = int(run.jobs["client"].to_numpy().max(initial=-1))
+    if highest >= len(online):
+        raise RunError(f"{run.folder}: a job names client {highest}, but the world has {len(online)} clients")
     order = np.argsort(-online.mean(axis=1), kind="stable")
     k = len(order)
     rows = min(rows, k)
@@ -83,12 +87,19 @@ def participation(run: Run) -> Picture:
 
 def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
     """Return [K, T] whether each client was online in the middle of each bin."""
-    path = run.folder / "world.parquet"
+    path = run.folder / WORLD
     if not path.is_file():
-        raise RunError(f"{run.folder}: world.parquet is missing")
-    world = World(read_trace(path))
+        raise RunError(f"{run.folder}: {WORLD} is missing")
+    world = World(read_trace(path), _clients(run))
     middles = (2 * np.arange(bins) + 1) * end_us // (2 * bins)
     return np.stack([world.online(int(t)) for t in middles], axis=1)
+
+
+def _clients(run: Run) -> int | None:
+    """Return the number of clients in the run (a trace may hold more), if the configuration says it."""
+    task = run.config.get("task")
+    said = task.get("clients") if isinstance(task, dict) else None
+    return said if isinstance(said, int) else None
 
 
 def _jobs(run: Run, row_of: Ints, rows: int, bins: int, end_us: int) -> dict[str, Ints]:

@@ -57,7 +57,7 @@ def synthetic(
     least: Annotated[int, Field(ge=0)] = 50,
     samples: Annotated[int, Field(ge=1)] = 100,
 ) -> Task:
-    """60 Gaussian features and 10 classes, labelled by a linear model; each client has its own model and centre.
+    """60 Gaussian features in 10 classes, labelled by a linear model; each client has its model and centre.
 
     The argmax of the model gives the label. alpha, beta: standard deviations of the clients' model means u_k
     and feature means B_k; 1 if not given, and 0 for the variant "iid". variant: "iid" has one model and

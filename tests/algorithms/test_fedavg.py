@@ -11,7 +11,7 @@ from fedsim.combine import combine
 
 PARAMS = np.array([1.0, -1.0, 2.0])
 LOCAL = np.array([[0.0, 0.0, 0.0], [4.0, 4.0, 4.0]])
-POPULATION = {"n_samples": [30, 10], "n_clients": 8, "total_samples": 160}
+POPULATION: dict[str, Any] = {"n_samples": [30, 10], "n_clients": 8, "total_samples": 160}
 
 
 def model(**options: Any) -> Any:

@@ -214,6 +214,24 @@ def test_a_wrong_list_of_arms_is_named(tmp_path: Path, content: str, message: st
         analysis.open_all([tmp_path])
 
 
+def test_a_folder_of_run_folders_stands_for_all_of_them(tmp_path: Path) -> None:
+    for name in ("b", "a"):
+        write_run(tmp_path / "runs" / name)
+    (tmp_path / "runs" / "notes").mkdir()
+    assert [run.label for run in analysis.open_all([tmp_path / "runs"])] == ["a", "b"]
+    with pytest.raises(RunError, match=r"holds several runs \(a, b\)"):
+        analysis.open(tmp_path / "runs")
+
+
+def test_the_split_is_that_of_the_configuration(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x", tables={"evals": evals_table(ACCURACY, split="valid")})
+    with pytest.raises(RunError, match="no evaluation on split 'test' was recorded; found valid"):
+        analysis.open(folder).final()
+    (folder / "config.resolved.toml").write_text('[evaluate]\nsplit = "valid"\n')
+    assert analysis.open(folder).final().split == "valid"
+    assert len(analysis.open(folder).history()) == 2
+
+
 def test_labels_are_made_distinct(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / name, label="fedavg") for name in ("one", "two")]
     again = [

@@ -49,7 +49,9 @@ def test_it_remembers_what_the_definition_says(cohorts: list[list[int]], memory:
             np.testing.assert_allclose(gram, part @ part.T, rtol=1e-12, atol=1e-12)
             np.testing.assert_array_equal(gram, gram.T)
         weights = np.linspace(-1, 1, 3 * len(slots)).reshape(3, len(slots))
-        expected = torch.cat([torch.from_numpy(w) @ everything[:, a:b] for w, (a, b) in zip(weights, BLOCKS, strict=True)])
+        expected = torch.cat(
+            [torch.from_numpy(w) @ everything[:, a:b] for w, (a, b) in zip(weights, BLOCKS, strict=True)]
+        )
         torch.testing.assert_close(kept.combine(slots, weights), expected)
         kept.settle(present)
         if memory:

@@ -19,13 +19,17 @@ def test_block_products_are_inner_products(dtype: torch.dtype, tolerance: float)
     exact = rows.double().numpy()
     for block, (a, b) in enumerate(BLOCKS):
         scale = np.linalg.norm(exact[:, a:b], axis=1).max() ** 2
-        np.testing.assert_allclose(found[block], exact[:2, a:b] @ exact[:, a:b].T, atol=tolerance * scale, rtol=0)
+        np.testing.assert_allclose(
+            found[block], exact[:2, a:b] @ exact[:, a:b].T, atol=tolerance * scale, rtol=0
+        )
 
 
 def test_float32_products_keep_the_sign_of_a_near_cancellation() -> None:
     """Two long rows whose true inner product is small beside its terms."""
     rows = torch.randn(2, P, generator=torch.Generator().manual_seed(1))
-    rows[1] -= rows[0] * float(rows[0].double() @ rows[1].double()) / float(rows[0].double() @ rows[0].double())
+    rows[1] -= (
+        rows[0] * float(rows[0].double() @ rows[1].double()) / float(rows[0].double() @ rows[0].double())
+    )
     rows[1] -= 1e-5 * rows[0]
     exact = float(rows[0].double() @ rows[1].double())
     found = float(block_products(rows[:1], rows[1:], [(0, P)])[0, 0, 0])

@@ -19,7 +19,13 @@ from fedsim.rng import rng
 from fedsim.tasks.digits import digits
 
 SPEC = WorkbenchSpec(
-    model="mlp", model_options={"hidden": [16]}, in_shape=(1, 8, 8), n_classes=10, sgd=LocalSGD(), seed=3, losses=True
+    model="mlp",
+    model_options={"hidden": [16]},
+    in_shape=(1, 8, 8),
+    n_classes=10,
+    sgd=LocalSGD(),
+    seed=3,
+    losses=True,
 )
 
 
@@ -59,7 +65,9 @@ def oracle(data: FederatedData, job: Job, sgd: LocalSGD, params: torch.Tensor) -
     network = build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10)
     module = network.load(params.clone())
     lr = sgd.lr * sgd.lr_decay**job.version
-    optimiser = torch.optim.SGD(module.parameters(), lr=lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay)
+    optimiser = torch.optim.SGD(
+        module.parameters(), lr=lr, momentum=sgd.momentum, weight_decay=sgd.weight_decay
+    )
     rows = data.train.rows(job.client)
     x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
     loss = functional.cross_entropy(module(x[rows]), y[rows]).item()

@@ -14,7 +14,7 @@ from fedsim.partitioners._shares import apportion
 from fedsim.rng import rng
 
 quick = settings(max_examples=60, deadline=None)
-ALL = {
+ALL: dict[str, dict[str, Any]] = {
     "iid": {},
     "iid-lognormal": {"sizes": "lognormal", "sigma": 2.0},
     "shards": {"shards_per_client": 3},
@@ -185,7 +185,7 @@ def test_dirichlet_holds_its_minimum_or_says_why(alpha: float, seed: int, least:
 
 
 def test_dirichlet_shares_match_theory() -> None:
-    """The first class meets no full client: its shares have mean 1/K and variance (1/K)(1 - 1/K)/(K alpha + 1)."""
+    """The first class meets no full client: shares have mean 1/K, variance (1/K)(1 - 1/K)/(K alpha + 1)."""
     y = np.repeat(np.arange(4), 1000)
     n_clients, alpha = 5, 1.0
     options = {"alpha": alpha, "min_samples": 1}
@@ -201,7 +201,7 @@ def test_dirichlet_shares_match_theory() -> None:
 
 
 def test_dirichlet_gives_full_clients_no_more() -> None:
-    """Whoever holds an equal share before a class gets nothing of it, so at most the last class overshoots."""
+    """Whoever holds an equal share before a class gets nothing of it, so only the last class overshoots."""
     y = np.repeat(np.arange(10), 100)
     for seed in range(20):
         for p in divide("dirichlet", {"alpha": 0.1, "min_samples": 1}, y, 8, seed):

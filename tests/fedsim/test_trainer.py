@@ -103,7 +103,9 @@ def drive(trainer: Trainer) -> tuple[list[object], torch.Tensor]:
     return seen, trainer.params()
 
 
-def assert_same(found: tuple[list[object], torch.Tensor], expected: tuple[list[object], torch.Tensor]) -> None:
+def assert_same(
+    found: tuple[list[object], torch.Tensor], expected: tuple[list[object], torch.Tensor]
+) -> None:
     assert found[0] == expected[0]
     assert torch.equal(found[1], expected[1])
 
@@ -118,7 +120,9 @@ def test_it_moves_the_model(expected: tuple[list[object], torch.Tensor]) -> None
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_order_of_finishing_does_not_matter(expected: tuple[list[object], torch.Tensor], seed: int) -> None:
+def test_the_order_of_finishing_does_not_matter(
+    expected: tuple[list[object], torch.Tensor], seed: int
+) -> None:
     server, initial, shared = parts()
     assert_same(drive(ShuffledTrainer(Workbench(BENCH, shared), Server(server, initial), seed)), expected)
 

@@ -7,7 +7,15 @@ from fedsim.units import duration_us, show_bytes, show_us, size_bytes
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("1.5h", 5400), ("7d", 604800), ("1d12h", 129600), ("250ms", 0.25), ("2 m 30 s", 150), (3, 3)],
+    [
+        ("90s", 90),
+        ("1.5h", 5400),
+        ("7d", 604800),
+        ("1d12h", 129600),
+        ("250ms", 0.25),
+        ("2 m 30 s", 150),
+        (3, 3),
+    ],
 )
 def test_durations(text: str | float, seconds: float) -> None:
     assert duration_us(text) == round(seconds * 1_000_000)

@@ -1,0 +1,49 @@
+"""Who is online in a world: the number of clients over time, and clients by time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.arrays import Floats
+from analysis.plots._picture import COLOURS, INK, Picture, panels, time_unit
+from analysis.worlds import online_raster, online_share
+from fedsim.trace import Trace
+
+ROWS, BINS = 300, 600
+
+
+def availability(trace: Trace, title: str = "") -> Picture:
+    """Draw how many clients of a trace are online over its horizon, above a raster of clients by time."""
+    scale, unit = time_unit(trace.horizon_us)
+    end, bins = trace.horizon_us / scale, min(BINS, trace.horizon_us)
+    count = trace.clients * online_share(trace, bins)
+    figure, (above, below) = panels([1.5, 2.6], width_in=7.0)
+    above.stairs(count, np.linspace(0, end, bins + 1), fill=True, color=COLOURS[0], alpha=0.35)
+    above.stairs(count, np.linspace(0, end, bins + 1), color=COLOURS[0], linewidth=1.0)
+    above.set_ylabel("clients online", fontsize=9)
+    above.set_ylim(0, 1.08 * max(float(count.max()), 1e-9))
+    if title:
+        above.set_title(title, fontsize=10, color=INK, loc="left")
+    below.imshow(
+        online_raster(trace, ROWS, bins),
+        aspect="auto",
+        interpolation="nearest",
+        cmap="Blues",
+        vmin=0,
+        vmax=1,
+        extent=(0, end, trace.clients, 0),
+    )
+    below.grid(visible=False)
+    below.set_ylabel("clients, most online first", fontsize=9)
+    below.set_xlabel(f"virtual time, {unit}", fontsize=9)
+    below.set_xlim(0, end)
+    return Picture(
+        figure, _alt(count, trace), "Clients online over time; below, dark where a client is online."
+    )
+
+
+def _alt(count: Floats, trace: Trace) -> str:
+    return (
+        f"Clients online over time: from {count.min():.0f} to {count.max():.0f} of {trace.clients},"
+        f" {count.mean():.0f} on average; and a raster of clients by time."
+    )

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic_runs import evals_table, jobs_table, world_table, write_run
+
+import analysis
+from analysis.plots._picture import arm_keys, arm_style, time_unit
+from analysis.plots.accuracy_histogram import accuracy_histogram
+from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
+from analysis.plots.client_accuracy import client_accuracy
+from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
+from analysis.plots.participation import OUTCOMES, participation, pixels, raster
+from analysis.plots.staleness import staleness, used_staleness
+from analysis.svg import inline_svg
+from fedsim.errors import RunError
+
+END_US = 1000
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Iterator[Path]:
+    return (tmp_path / str(i) for i in range(100))
+
+
+def made(
+    folder: Path, jobs: dict[str, list[object]], sessions: list[tuple[int, int, int]], clients: int
+) -> analysis.Run:
+    write_run(folder, tables={"jobs": jobs_table(**jobs)}, virtual_us=END_US)
+    pq.write_table(world_table(sessions, clients=clients, horizon_us=END_US), folder / "world.parquet")
+    return analysis.open(folder)
+
+
+def test_the_raster_is_the_schedule(tmp_path: Path) -> None:
+    jobs = {
+        "client": [0, 0, 2],
+        "dispatch_us": [0, 500, 250],
+        "end_us": [240, 760, 990],
+        "status": ["aggregated", "lost", "late"],
+    }
+    cells = raster(made(tmp_path / "x", jobs, [(0, 0, 1000), (2, 200, 850)], clients=3), bins=4)
+    assert list(cells.sizes) == [1, 1, 1]
+    np.testing.assert_array_equal(cells.online, [[1, 1, 1, 1], [0, 1, 1, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(cells.in_job["aggregated"], [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(cells.in_job["lost"], [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(cells.in_job["late"], [[0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
+
+
+def test_pixels_show_nothing_offline_and_the_outcome_in_a_job(tmp_path: Path) -> None:
+    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"]}
+    image = pixels(raster(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=2), bins=4))
+    assert image.shape == (2, 4, 4)
+    assert tuple(image[0, 0]) == (*bytes.fromhex(OUTCOMES["lost"][0][1:]), 255)
+    assert 0 < image[0, 1, 3] < 255
+    assert image[0, 2, 3] == image[1, 0, 3] == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 20))
+def test_binning_keeps_the_number_of_clients_and_jobs(
+    k: int, n: int, seed: int, rows: int, bins: int
+) -> None:
+    import tempfile
+
+    rng = np.random.default_rng(seed)
+    dispatch = rng.integers(0, END_US, n)
+    jobs = {
+        "client": rng.integers(0, k, n),
+        "dispatch_us": dispatch,
+        "end_us": np.minimum(dispatch + 50, END_US),
+    }
+    sessions = [(client, 0, 1 + client * 30) for client in range(k)]
+    with tempfile.TemporaryDirectory() as folder:
+        cells = raster(made(Path(folder) / "x", jobs, sessions, k), rows=rows, bins=bins)
+    middles = (2 * np.arange(bins) + 1) * END_US // (2 * bins)
+    ends = np.array([end for _, _, end in sessions])
+    assert cells.sizes.sum() == k
+    assert cells.sizes.max() - cells.sizes.min() <= 1
+    np.testing.assert_allclose((cells.online * cells.sizes[:, None]).sum(0), (ends[:, None] > middles).sum(0))
+    assert np.all(np.diff(cells.online.mean(1)) <= 1e-12) or len(set(cells.sizes)) > 1
+    touched = sum(
+        min(int(job_end / END_US * bins), bins - 1) - int(start / END_US * bins) + 1
+        for start, job_end in zip(dispatch, jobs["end_us"], strict=True)
+    )
+    assert sum(cells.in_job.values()).sum() == touched
+
+
+def test_a_raster_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
+    jobs = {"client": [7], "dispatch_us": [0], "end_us": [10]}
+    with pytest.raises(RunError, match="client 7, but the world has 3 clients"):
+        raster(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=3))
+    with pytest.raises(RunError, match="no virtual time"):
+        raster(analysis.open(write_run(tmp_path / "y", virtual_us=0)))
+    with pytest.raises(RunError, match=r"world\.parquet is missing"):
+        raster(analysis.open(write_run(tmp_path / "z")))
+
+
+def test_participation_names_only_the_outcomes_that_occur(tmp_path: Path) -> None:
+    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"]}
+    picture = participation(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=2))
+    assert [key.label for key in picture.keys] == ["online, idle", "in a job, lost", "offline"]
+    assert "raster of 2 clients" in picture.alt
+
+
+def test_curves_hold_the_history(tmp_path: Path) -> None:
+    accuracy = np.linspace(0.1, 0.9, 12).reshape(3, 4)
+    run = analysis.open(write_run(tmp_path / "x", tables={"evals": evals_table(accuracy)}))
+    history = run.history(metrics=list(METRICS))
+    picture = accuracy_over_time({"x": history})
+    lines = [ax.lines[0] for ax in picture.figure.axes]
+    np.testing.assert_allclose(lines[0].get_ydata(), 100 * accuracy.mean(axis=1))
+    np.testing.assert_allclose(lines[0].get_xdata(), [0, 60, 120])
+    assert f"x ends at {100 * accuracy[-1].mean():.1f} % mean accuracy" in picture.alt
+    steps = accuracy_over_time({"x": history}, by="step")
+    np.testing.assert_array_equal(steps.figure.axes[2].lines[0].get_xdata(), [0, 1, 2])
+
+
+def test_distributions_add_up_to_all_clients(tmp_path: Path) -> None:
+    evals = evals_table(np.random.default_rng(0).uniform(size=(1, 2000)))
+    final = analysis.open(write_run(tmp_path / "x", tables={"evals": evals})).final()
+    line = client_accuracy({"x": final}).figure.axes[0].lines[0]
+    assert len(line.get_xdata()) <= 501
+    assert (line.get_ydata()[0], line.get_ydata()[-1]) == (0, pytest.approx(100))
+    assert np.all(np.diff(line.get_ydata()) >= 0)
+    bars = accuracy_histogram({"x": final}).figure.axes[0].patches[0].get_data().values
+    assert bars.sum() == pytest.approx(100)
+
+
+def test_losses_are_counted_by_phase(tmp_path: Path) -> None:
+    jobs = jobs_table(
+        dispatch_us=[0] * 4,
+        end_us=[1] * 4,
+        status=["lost", "lost", "late", "lost"],
+        phase=["upload", "compute", "", "upload"],
+    )
+    run = analysis.open(write_run(tmp_path / "x", tables={"jobs": jobs}))
+    assert lost_by_phase(run) == {"upload": 2, "compute": 1}
+    assert "x: 0 in download, 1 in compute, 2 in upload" in lost_jobs({"x": run}).alt
+
+
+def test_staleness_is_that_of_used_updates(tmp_path: Path) -> None:
+    jobs = jobs_table(dispatch_us=[0] * 3, end_us=[1] * 3, staleness=[-1, 0, 2])
+    run = analysis.open(write_run(tmp_path / "x", tables={"jobs": jobs}))
+    assert list(used_staleness(run)) == [0, 2]
+    assert "mean 1.00, largest 2" in staleness({"x": run}).alt
+
+
+def test_neighbouring_arms_differ_in_colour_and_in_dashes() -> None:
+    styles = [(arm_style(i)["color"], str(arm_style(i)["linestyle"])) for i in range(28)]
+    assert len(set(styles)) == 28
+    assert arm_keys(["alone"]) == ()
+    assert [key.colour for key in arm_keys(["a", "b"])] == [styles[0][0], styles[1][0]]
+
+
+@pytest.mark.parametrize(
+    ("span_s", "unit"),
+    [(1, "seconds"), (299, "seconds"), (300, "minutes"), (3 * 3600, "hours"), (7 * 86400, "days")],
+)
+def test_the_unit_of_time_fits_the_span(span_s: int, unit: str) -> None:
+    assert time_unit(span_s * 10**6)[1] == unit
+
+
+def test_svg_takes_the_colour_and_font_of_the_page(tmp_path: Path) -> None:
+    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"]}
+    picture = participation(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=2))
+    text = inline_svg(picture.figure, "f1", 'say "x" <y>')
+    assert text.startswith('<svg viewBox="')
+    assert 'aria-label="say &quot;x&quot; &lt;y&gt;"' in text
+    assert "currentColor" in text
+    assert "DejaVu" not in text
+    assert "<style" not in text
+    assert "data:image/png;base64" in text
+    assert "virtual time" in text

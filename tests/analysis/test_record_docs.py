@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedsim import plugins
+from fedsim.records import STATUSES, TABLES
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def section(text: str, title: str) -> str:
+    found = re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found, f"no section {title!r}"
+    return found.group(1)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_is_defined_in_order_and_no_other(table: str) -> None:
+    text = section((DOCS / "records.md").read_text(encoding="utf-8"), table)
+    first_table = text.split("\n\n| `status` | the update")[0]
+    assert re.findall(r"^\| `(\w+)` \|", first_table, re.MULTILINE) == TABLES[table].names
+
+
+def test_every_status_is_defined() -> None:
+    text = (DOCS / "records.md").read_text(encoding="utf-8").split("| `status` | the update |")[1]
+    assert re.findall(r"^\| `(\w+)` \|", section_until_blank(text), re.MULTILINE) == list(STATUSES)
+
+
+def section_until_blank(text: str) -> str:
+    return text.split("\n\n")[0]
+
+
+def test_every_metric_is_defined() -> None:
+    text = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    assert sorted(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == plugins.names("metric")

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedsim import plugins
+from fedsim.errors import ConfigError
+from fedsim.network import Network, build_network
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# name, options, shape of a sample, parameters, blocks
+PUBLISHED = [
+    ("softmax", {}, (60,), 610, 1),  # synthetic, q-FFL
+    ("mlp", {}, (1, 28, 28), 199_210, 3),  # Fashion-MNIST, FedMDFG and FedLF
+    ("mlp", {}, (3, 32, 32), 656_810, 3),  # CIFAR-10, FedFV
+    ("cnn", {}, (1, 28, 28), 1_663_370, 4),  # MNIST, FedAvg and FedMDFG
+    ("cnn", {"channels": [6, 16], "padding": "valid", "hidden": [120, 84]}, (3, 32, 32), 62_006, 5),  # LeNet
+    ("cnn", {"channels": [64, 64], "padding": "valid", "hidden": [384, 192]}, (3, 32, 32), 797_962, 5),
+]
+SMALL = [
+    ("softmax", {}, (1, 8, 8)),
+    ("softmax", {"bias": False, "zero_init": True}, (60,)),
+    ("mlp", {"hidden": []}, (7,)),
+    ("mlp", {"hidden": [5, 4, 3]}, (1, 8, 8)),
+    ("cnn", {"channels": [4, 6], "hidden": [8]}, (1, 8, 8)),
+    ("cnn", {"channels": [4, 6], "hidden": [], "norm": "group", "groups": 4}, (1, 8, 8)),
+    ("cnn", {"channels": [], "hidden": [5]}, (2, 3, 3)),
+]
+
+
+@pytest.fixture(params=SMALL, ids=str)
+def network(request: pytest.FixtureRequest) -> Network:
+    name, options, in_shape = request.param
+    return build_network(name, options, in_shape, 10)
+
+
+def inputs(network: Network, n: int) -> torch.Tensor:
+    return torch.randn(n, *network.in_shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_every_model_is_covered_here() -> None:
+    assert {name for name, *_ in SMALL} == set(plugins.names("model"))
+
+
+@pytest.mark.parametrize(("name", "options", "in_shape", "parameters", "blocks"), PUBLISHED)
+def test_published_models_have_their_published_sizes(
+    name: str, options: dict[str, Any], in_shape: tuple[int, ...], parameters: int, blocks: int
+) -> None:
+    network = build_network(name, options, in_shape, 10)
+    assert parameters == network.P
+    assert blocks == len(network.blocks)
+
+
+def test_cnn_blocks_are_those_of_the_paper() -> None:
+    """Fed-MGDA+ lists 4864, 102464, 614784, 73920 and 1930 parameters per layer on CIFAR-10."""
+    network = build_network(*PUBLISHED[-1][:3], n_classes=10)
+    assert [b - a for a, b in network.blocks] == [4864, 102464, 614784, 73920, 1930]
+    assert network.block_names == ["conv1", "conv2", "fc1", "fc2", "out"]
+
+
+@pytest.mark.parametrize("side", [8, 28, 32])
+@pytest.mark.parametrize("norm", ["none", "group"])
+def test_the_default_cnn_takes_all_usual_images(side: int, norm: str) -> None:
+    network = build_network("cnn", {"norm": norm}, (3, side, side), 7)
+    assert network.module(inputs(network, 2)).shape == (2, 7)
+
+
+def test_blocks_cover_the_columns_and_join_weight_and_bias(network: Network) -> None:
+    ends = [0, *(stop for _, stop in network.blocks)]
+    assert network.blocks == list(pairwise(ends))
+    assert ends[-1] == network.P == sum(p.numel() for p in network.module.parameters())
+    owners = [n for n, m in network.module.named_modules() if list(m.parameters(recurse=False))]
+    assert network.block_names == owners
+
+
+def test_initial_is_a_function_of_the_seed_and_leaves_global_randomness_alone(network: Network) -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    first, again, other = (network.initial(seed) for seed in (1, 1, 2))
+    rebuilt = build_network(network.name, network.options, network.in_shape, network.n_classes)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first.shape == (network.P,)
+    assert first.dtype == torch.float32
+    assert torch.equal(first, again)
+    assert torch.equal(first, rebuilt.initial(1))
+    if not network.options.get("zero_init"):
+        assert not torch.equal(first, other)
+
+
+def test_zero_init_is_zero_and_the_default_is_not() -> None:
+    zero, usual = (build_network("softmax", {"zero_init": z}, (4,), 3).initial(0) for z in (True, False))
+    assert not zero.any()
+    assert usual.abs().max() <= 1 / math.sqrt(4)
+
+
+def test_load_copies_nothing(network: Network) -> None:
+    flat = network.initial(0)
+    module = network.load(flat)
+    assert module is network.module
+    pointers = {p.untyped_storage().data_ptr() for p in module.parameters()}
+    assert pointers == {flat.untyped_storage().data_ptr()}
+    x = inputs(network, 3)
+    before = module(x)
+    flat += 0.5
+    assert not torch.equal(module(x), before)
+    assert torch.equal(torch.cat([p.detach().reshape(-1) for p in module.parameters()]), flat)
+
+
+def test_views_and_load_agree_also_under_vmap(network: Network) -> None:
+    stacked = torch.stack([network.initial(seed) for seed in range(3)])
+    x = inputs(network, 4)
+    batched = torch.vmap(lambda p: functional_call(network.module, p, (x,)))(network.views(stacked))
+    views = network.views(stacked)
+    assert all(v.untyped_storage().data_ptr() == stacked.untyped_storage().data_ptr() for v in views.values())
+    for k in range(3):
+        torch.testing.assert_close(network.load(stacked[k].clone())(x), batched[k], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(1, 650), torch.zeros(650, dtype=torch.float64)])
+def test_load_refuses_another_shape_or_type(bad: torch.Tensor) -> None:
+    network = build_network("softmax", {}, (64,), 10)
+    with pytest.raises(ValueError, match=r"expected flat parameters \[650\] torch.float32, found"):
+        network.load(bad)
+
+
+@pytest.mark.parametrize(("name", "options", "in_shape"), SMALL, ids=str)
+def test_flops_equal_those_of_torch(name: str, options: dict[str, Any], in_shape: tuple[int, ...]) -> None:
+    """torch counts products only in its matrix and convolution kernels, so GroupNorm is compared apart."""
+    network = build_network(name, options, in_shape, 10)
+    with FlopCounterMode(display=False) as counter:
+        network.module(torch.zeros(1, *in_shape))
+    norms = sum(p.numel() for n, p in network.module.named_parameters() if "norm" in n)
+    assert network.flops == counter.get_total_flops() + 2 * norms
+
+
+@settings(max_examples=50, deadline=None)
+@given(width=st.integers(1, 64), groups=st.integers(1, 32))
+def test_group_norm_takes_any_width(width: int, groups: int) -> None:
+    options = {"channels": [width], "hidden": [], "kernel": 3, "norm": "group", "groups": groups}
+    network = build_network("cnn", options, (1, 4, 4), 3)
+    assert network.module(inputs(network, 2)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "in_shape", "message"),
+    [
+        ("cnn", {}, (60,), r"needs images \[channels, height, width\].*\(60,\)"),
+        ("cnn", {"padding": "valid"}, (1, 8, 8), "8x8 is used up at convolution 2"),
+        ("cnn", {"kernel": 4}, (1, 8, 8), "needs an odd kernel, found kernel = 4"),
+        ("mlp", {"hidden": [10, 0]}, (60,), r"option 'hidden.1'.*greater than or equal to 1, found 0"),
+        ("mlp", {"hiden": [10]}, (60,), "no option 'hiden'; did you mean 'hidden'"),
+        ("ccn", {}, (60,), "there is no model 'ccn'; did you mean 'cnn'"),
+    ],
+)
+def test_wrong_settings_are_explained(
+    name: str, options: dict[str, Any], in_shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_network(name, options, in_shape, 10)
+
+
+OWN = """
+import torch
+from torch import nn
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(()))
+        self.out = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.out(x) * self.factor
+
+def scale(*, in_shape, n_classes): return Scale()
+def batch_norm(*, in_shape, n_classes): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+def instance_norm(*, in_shape, n_classes):
+    return nn.Sequential(nn.Unflatten(1, (4, 1)), nn.InstanceNorm1d(4, track_running_stats=True))
+def frozen(*, in_shape, n_classes): return nn.Linear(4, 3).requires_grad_(False)
+def double(*, in_shape, n_classes): return nn.Linear(4, 3).double()
+def empty(*, in_shape, n_classes): return nn.Flatten()
+def narrow(*, in_shape, n_classes): return nn.Linear(4, 2)
+def misfit(*, in_shape, n_classes): return nn.Linear(5, 3)
+def none(*, in_shape, n_classes): return None
+def dropout(*, in_shape, n_classes): return nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        ("batch_norm", "0 is a BatchNorm1d. Its running statistics .* undefined; use GroupNorm"),
+        ("instance_norm", "1 is a InstanceNorm1d. Its running statistics"),
+        ("frozen", "found weight with torch.float32, requires_grad=False"),
+        ("double", "found weight with torch.float64, requires_grad=True"),
+        ("empty", "has no parameters"),
+        ("narrow", r"expected logits \[1, 3\] for one sample, found \[1, 2\]"),
+        ("misfit", r"does not take samples of shape \(4,\)"),
+        ("none", "expected a torch.nn.Module, found NoneType"),
+    ],
+)
+def test_models_that_cannot_be_federated_are_refused(own: Path, member: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_network(f"{own}:{member}", {}, (4,), 3)
+
+
+def test_a_model_of_ones_own_may_have_root_and_scalar_parameters(own: Path) -> None:
+    network = build_network(f"{own}:scale", {}, (4,), 3)
+    assert network.block_names == ["root", "out"]
+    assert network.blocks == [(0, 1), (1, 16)]
+    assert network.views(torch.zeros(2, 16))["factor"].shape == (2,)
+
+
+def test_building_leaves_the_mode_and_global_randomness_alone(own: Path) -> None:
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    assert build_network(f"{own}:dropout", {}, (4,), 3).module.training
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_building_a_network_does_not_import_the_compiler() -> None:
+    """torch._dynamo costs seconds at each start of a worker."""
+    code = (
+        "import sys; import fedsim.federate; from fedsim.network import build_network;"
+        "n = build_network('cnn', {'norm': 'group'}, (1, 8, 8), 10); n.load(n.initial(0));"
+        "print([m for m in ('torch._dynamo', 'torchvision', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"

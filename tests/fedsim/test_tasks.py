@@ -1,0 +1,258 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim import plugins
+from fedsim.data import Task
+from fedsim.errors import ConfigError, DataError
+from fedsim.tasks import _torchvision
+from fedsim.tasks.synthetic import draw, lognormal_sizes
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
+GOLDEN = Path(os.environ.get("FEDSIM_GOLDEN", ROOT.parent / "shared" / "golden")) / "synthetic"
+IMAGE_TASKS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
+
+
+def build(name: str, clients: int = 10, seed: int = 0, data_dir: Path | None = None, **options: Any) -> Task:
+    task: Task = plugins.build("task", name, options, clients=clients, seed=seed, data_dir=data_dir)
+    return task
+
+
+def assert_well_formed(task: Task) -> None:
+    assert task.x.dtype == np.float32
+    assert task.x.flags.c_contiguous
+    assert np.isfinite(task.x).all()
+    assert task.y.dtype == np.int64
+    assert len(task.x) == len(task.y) == len(task.official_test)
+    assert set(np.unique(task.y)) <= set(range(task.n_classes))
+    assert task.model in plugins.names("model")
+
+
+def test_digits_are_the_images_of_scikit_learn() -> None:
+    task = build("digits")
+    assert_well_formed(task)
+    assert task.x.shape == (1797, 1, 8, 8)
+    assert (task.x.min(), task.x.max()) == (0.0, 1.0)
+    assert np.bincount(task.y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    assert not task.official_test.any()
+    assert task.natural is None
+
+
+# --- synthetic
+
+
+def golden_files() -> list[Any]:
+    files = sorted(GOLDEN.glob("*.npz"))
+    missing = pytest.param(None, marks=pytest.mark.skip(reason=f"no golden vectors in {GOLDEN}"))
+    return [pytest.param(f, id=f.stem) for f in files] or [missing]
+
+
+@pytest.mark.parametrize("path", golden_files())
+def test_synthetic_reproduces_the_authors_generator(path: Path) -> None:
+    golden = np.load(path, allow_pickle=False)
+    variant = next((v for v in ("iid", "hybrid") if v in path.stem), "noniid")
+    state = np.random.RandomState(int(golden["seed"]))
+    counts = lognormal_sizes(state, 100, 4.0, 2.0 if variant == "noniid" else 1.0, 50)
+    devices = draw(state, counts, float(golden["alpha"]), float(golden["beta"]), variant)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(counts, golden["n_per_device"])
+    np.testing.assert_array_equal(devices.model_means, golden["u_k"])
+    np.testing.assert_array_equal(devices.feature_means, golden["B_k"])
+    for device, x, y in zip(golden["devices_shown"], golden["x_first3"], golden["y_first20"], strict=True):
+        np.testing.assert_allclose(devices.x[device][:3], x, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(devices.y[device][:20], y)
+    sums = [x.sum() for x in devices.x]
+    np.testing.assert_allclose(sums, golden["x_sum_per_device"], rtol=1e-9, atol=1e-7)
+    histogram = [np.bincount(y, minlength=10) for y in devices.y]
+    np.testing.assert_array_equal(histogram, golden["label_hist"])
+    np.testing.assert_array_equal(state.uniform(size=2), golden["next_two_uniforms"])
+
+
+@pytest.mark.parametrize("variant", ["noniid", "iid", "hybrid"])
+@pytest.mark.parametrize("clients", [1, 7])
+def test_synthetic_has_natural_clients(variant: str, clients: int) -> None:
+    task = build("synthetic", clients=clients, variant=variant)
+    assert_well_formed(task)
+    assert task.x.shape[1:] == (60,)
+    assert task.natural is not None
+    assert len(task.natural) == clients
+    np.testing.assert_array_equal(np.concatenate(task.natural), np.arange(len(task.y)))
+    assert min(map(len, task.natural)) >= 50
+
+
+def test_synthetic_options_reach_the_draw() -> None:
+    assert len(build("synthetic", sizes="fixed", samples=12).y) == 120
+    spread = [np.ptp([len(r) for r in build("synthetic", sigma=s).natural or ()]) for s in (0.0, 2.0)]
+    assert spread[0] == 0 < spread[1]
+    assert min(len(r) for r in build("synthetic", least=5, log_mean=0.0).natural or ()) < 10
+
+
+def test_synthetic_alpha_and_beta_set_how_clients_differ() -> None:
+    state = np.random.RandomState(0)
+    devices = draw(state, np.full(2000, 1), alpha=0.5, beta=3.0, variant="iid")
+    np.testing.assert_allclose(
+        [devices.model_means.std(), devices.feature_means.std()], [0.5, 3.0], rtol=0.05
+    )
+
+
+def test_synthetic_features_have_the_published_variances() -> None:
+    """Var x_j = j^-1.2 around the client's centre, which is 0 in the IID variant."""
+    x = build("synthetic", clients=4, variant="iid", sizes="fixed", samples=5000).x
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=0.04)
+    np.testing.assert_allclose(x.var(axis=0), np.arange(1, 61) ** -1.2, rtol=0.06)
+
+
+def test_iid_clients_share_one_labelling() -> None:
+    """A least-squares fit on one client predicts another one of the same kind, and only of the same kind."""
+    task = build("synthetic", clients=4, variant="hybrid", sizes="fixed", samples=3000)
+    assert task.natural is not None
+    first, second, _, last = task.natural
+    fit = np.linalg.lstsq(task.x[first], np.eye(10)[task.y[first]], rcond=None)[0]
+
+    def accuracy(rows: Any) -> float:
+        return float(np.mean(np.argmax(task.x[rows] @ fit, axis=1) == task.y[rows]))
+
+    assert accuracy(second) > 0.6
+    assert accuracy(last) < accuracy(second) - 0.2
+
+
+def test_synthetic_is_a_function_of_its_seed() -> None:
+    np.random.seed(1)  # noqa: NPY002 (the global state must not matter, nor change)
+    before = np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    one, again, other = (build("synthetic", seed=seed) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(one.x, again.x)
+    assert one.x.shape != other.x.shape or not np.array_equal(one.x, other.x)
+    assert np.random.get_state()[1].tolist() == before  # type: ignore[index]  # noqa: NPY002
+
+
+def test_synthetic_refuses_a_seed_that_its_generator_has_not() -> None:
+    with pytest.raises(ConfigError, match=r"needs a seed from 0 to 4294967295, found 4294967296"):
+        build("synthetic", seed=2**32)
+
+
+# --- MNIST and Fashion-MNIST
+
+
+def write_idx(path: Path, values: np.ndarray[Any, Any]) -> None:
+    head = np.array([0x800 + values.ndim, *values.shape], dtype=">u4").tobytes()
+    path.write_bytes(head + values.astype(np.uint8).tobytes())
+
+
+@pytest.fixture
+def small_mnist(tmp_path: Path) -> Path:
+    """Write a well-formed folder of 5 training and 3 test images; pixel (0, 0) tells the image's number."""
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, numbers in {"train": range(5), "t10k": range(5, 8)}.items():
+        images = np.zeros((len(numbers), 28, 28))
+        images[:, 0, 0] = numbers
+        images[:, 1, 1] = 255
+        write_idx(raw / f"{part}-images-idx3-ubyte", images)
+        write_idx(raw / f"{part}-labels-idx1-ubyte", np.array(numbers))
+    return raw
+
+
+def test_images_are_read_in_order_training_first(small_mnist: Path) -> None:
+    task = build("mnist", data_dir=small_mnist.parents[1])
+    assert_well_formed(task)
+    assert task.x.shape == (8, 1, 28, 28)
+    np.testing.assert_allclose(task.x[:, 0, 0, 0] * 255, np.arange(8), atol=1e-5)
+    assert (task.x[:, 0, 1, 1] == 1.0).all()
+    assert task.y.tolist() == list(range(8))
+    assert task.official_test.tolist() == [False] * 5 + [True] * 3
+
+
+def test_normalise_shifts_and_scales(small_mnist: Path) -> None:
+    plain, scaled = (build("mnist", data_dir=small_mnist.parents[1], normalise=n) for n in (False, True))
+    np.testing.assert_allclose(scaled.x, (plain.x - 0.1307) / 0.3081, rtol=1e-5)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _swap_header(path: Path) -> None:
+    path.write_bytes(b"\x1f\x8b\x08\x00" + path.read_bytes()[4:])
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "message"),
+    [
+        ("train-images-idx3-ubyte", _cut, r"expected 3936 bytes for \[5, 28, 28\], found 3935"),
+        ("t10k-labels-idx1-ubyte", _cut, r"expected 11 bytes for \[3\], found 10"),
+        ("train-labels-idx1-ubyte", _empty, "found another header"),
+        ("t10k-images-idx3-ubyte", _swap_header, "found another header"),
+        ("t10k-labels-idx1-ubyte", lambda p: write_idx(p, np.arange(4)), r"expected images \[4, 28, 28\]"),
+        ("t10k-labels-idx1-ubyte", lambda p: write_idx(p, np.array([1, 2, 11])), "labels 0 to 9, found 11"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    small_mnist: Path, name: str, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(small_mnist / name)
+    with pytest.raises(DataError, match=message) as caught:
+        build("mnist", data_dir=small_mnist.parents[1])
+    assert str(small_mnist / name.partition("-")[0]) in str(caught.value)
+
+
+def test_a_missing_file_that_cannot_be_downloaded_is_explained(
+    small_mnist: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.datasets import MNIST
+
+    monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])
+    (small_mnist / "train-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError) as caught:
+        build("mnist", data_dir=small_mnist.parents[1])
+    message = str(caught.value)
+    assert f"no train-labels-idx1-ubyte in {small_mnist}, and downloading failed" in message
+    assert "FEDSIM_DATA" in message
+    assert "task.data_dir" in message
+
+
+def test_the_folder_comes_from_the_argument_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIM_DATA", "/somewhere")
+    assert _torchvision.folder(Path("/given")) == Path("/given")
+    assert _torchvision.folder(None) == Path("/somewhere")
+    monkeypatch.delenv("FEDSIM_DATA")
+    assert _torchvision.folder(None) == Path("data")
+
+
+@pytest.mark.parametrize("name", IMAGE_TASKS)
+def test_the_real_images(name: str) -> None:
+    if not (DATA / IMAGE_TASKS[name] / "raw").is_dir():
+        pytest.skip(f"no {IMAGE_TASKS[name]} in {DATA}")
+    task = build(name, data_dir=DATA, normalise=True)
+    assert_well_formed(task)
+    assert task.x.shape == (70_000, 1, 28, 28)
+    assert task.official_test.sum() == 10_000
+    assert not task.official_test[:60_000].any()
+    train = task.x[:60_000]
+    np.testing.assert_allclose([train.mean(dtype=np.float64), train.std(dtype=np.float64)], [0, 1], atol=1e-3)
+    expected = {
+        "mnist": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+        "fashion_mnist": [6000] * 10,
+    }
+    assert np.bincount(task.y[:60_000]).tolist() == expected[name]
+
+
+def test_reading_files_that_are_there_imports_neither_torch_nor_torchvision(small_mnist: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from fedsim.tasks.mnist import mnist;"
+        f"mnist(clients=1, seed=0, data_dir=Path({str(small_mnist.parents[1])!r}));"
+        "print([m for m in ('torch', 'torchvision') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"

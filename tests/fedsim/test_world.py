@@ -1,0 +1,293 @@
+"""The world against oracles that step through every microsecond."""
+
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsim.errors import TraceError
+from fedsim.trace import Trace
+from fedsim.units import US
+from fedsim.world import Work, World
+
+FAST = settings(max_examples=60, deadline=None)
+S = US  # a second
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A world written out microsecond by microsecond; `cells[kind][client][time]` is None where there is nothing."""
+
+    clients: int
+    horizon: int
+    after_end: str
+    cells: dict[str, list[list[int | None]]]
+    cuts: frozenset[int]
+    """Instants at which intervals are cut in two, so that they touch."""
+
+    def cell(self, kind: str, client: int, t: int) -> int | None:
+        if self.after_end == "stop" and t >= self.horizon:
+            return None
+        return self.cells[kind][client][t % self.horizon]
+
+    def online(self, t: int) -> list[bool]:
+        return [self.cell("online", c, t) is not None for c in range(self.clients)]
+
+    def trace(self) -> Trace:
+        rows = [
+            (client, start, end, kind, seconds(kind, line[start]))
+            for kind, lines in self.cells.items()
+            for client, line in enumerate(lines)
+            for start, end in runs(line, self.cuts)
+        ]
+        columns = list(zip(*rows, strict=True)) if rows else [[]] * 5
+        return Trace.of(*columns, clients=self.clients, horizon_us=self.horizon, after_end=self.after_end)
+
+
+def seconds(kind: str, cell: int) -> float:
+    """Cells hold bytes per microsecond for links and microseconds per sample for compute."""
+    return {"compute": cell / US, "downlink": cell * US, "uplink": cell * US}.get(kind, 1.0)
+
+
+def runs(line: list[int | None], cuts: frozenset[int]) -> list[tuple[int, int]]:
+    edges = [0, *(t for t in range(1, len(line)) if line[t] != line[t - 1] or t in cuts), len(line)]
+    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if line[a] is not None]
+
+
+def lines(draw, clients, horizon, values):
+    """Runs of equal cells, with gaps."""
+    piece = st.tuples(st.one_of(st.none(), values), st.integers(1, horizon))
+    result = []
+    for _ in range(clients):
+        pieces = draw(st.lists(piece, min_size=1, max_size=5))
+        line = [value for value, length in pieces for _ in range(length)]
+        result.append((line * horizon)[:horizon])
+    return result
+
+
+@st.composite
+def tiny_worlds(draw, after_ends=("error", "repeat", "stop")):
+    clients, horizon = draw(st.integers(1, 4)), draw(st.integers(1, 20))
+    cells = {"online": lines(draw, clients, horizon, st.just(1))}
+    cells["fault"] = lines(draw, clients, horizon, st.just(1)) if draw(st.booleans()) else [[None] * horizon] * clients
+    for kind in ("compute", "downlink", "uplink"):
+        if draw(st.booleans()):
+            series = lines(draw, clients, horizon, st.integers(1, 3))
+            cells[kind] = [[1] * horizon if set(line) == {None} else line for line in series]
+    cuts = frozenset(draw(st.lists(st.integers(1, horizon), max_size=3)))
+    return Tiny(clients, horizon, draw(st.sampled_from(after_ends)), cells, cuts)
+
+
+@given(tiny_worlds(), st.lists(st.integers(0, 70), min_size=1, max_size=12))
+@FAST
+def test_online_agrees_with_every_cell_in_any_order_of_asking(tiny, times):
+    world = World(tiny.trace())
+    for t in times:
+        if tiny.after_end == "error" and t >= tiny.horizon:
+            with pytest.raises(TraceError, match="the trace ends at"):
+                world.online(t)
+        else:
+            assert world.online(t).tolist() == tiny.online(t)
+
+
+@given(tiny_worlds(after_ends=("repeat", "stop")), st.integers(0, 70))
+@FAST
+def test_next_change_is_the_first_instant_at_which_anything_differs(tiny, t):
+    later = range(t + 1, t + 1 + 2 * tiny.horizon + 70)
+    expected = next((u for u in later if tiny.online(u) != tiny.online(u - 1)), None)
+    assert World(tiny.trace()).next_change(t) == expected
+
+
+@given(tiny_worlds(after_ends=("error",)), st.data())
+@FAST
+def test_next_change_in_a_world_that_ends_with_an_error_ends_with_the_horizon(tiny, data):
+    t = data.draw(st.integers(0, tiny.horizon - 1))
+    later = [u for u in range(1, tiny.horizon) if tiny.online(u) != tiny.online(u - 1)]
+    expected = next((u for u in later if u > t), tiny.horizon if later else None)
+    assert World(tiny.trace()).next_change(t) == expected
+
+
+def naive_outcome(tiny, client, t, amounts, until=None):
+    """Step a job through every microsecond. Returns the fields of Outcome, or None if the trace ends before the job."""
+    kinds, ends, moved, phase = ("downlink", "compute", "uplink"), [], [Fraction(0)] * 3, 0
+    while True:
+        while phase < 3 and (moved[phase] >= amounts[phase] or kinds[phase] not in tiny.cells):
+            moved[phase] = Fraction(amounts[phase])
+            ends.append(t)
+            phase += 1
+        ended = t == until or tiny.cell("online", client, t) is None or tiny.cell("fault", client, t) is not None
+        if phase < 3 and not ended and tiny.after_end == "error" and t >= tiny.horizon:
+            return None
+        if phase == 3 or ended:
+            reached = [*ends, -1, -1, -1][:2] if phase < 3 else ends[:2]
+            name = ("download", "compute", "upload", "")[phase]
+            return (phase == 3, t, *reached, name, int(moved[0]), int(moved[2]))
+        speed = tiny.cell(kinds[phase], client, t)
+        if speed is not None:
+            moved[phase] += Fraction(1, speed) if phase == 1 else speed
+        t += 1
+
+
+class ErrorAware(Tiny):
+    """Beyond the end of a world that ends with an error, cells are not to be looked at."""
+
+    def cell(self, kind, client, t):
+        if self.after_end == "error" and t >= self.horizon:
+            return 1 if kind == "online" else None
+        return super().cell(kind, client, t)
+
+
+AMOUNTS = st.tuples(st.integers(0, 30), st.integers(0, 15), st.integers(0, 30))
+
+
+@given(tiny_worlds(), st.integers(0, 50), AMOUNTS, st.one_of(st.none(), st.integers(0, 60)))
+@settings(max_examples=150, deadline=None)
+def test_outcomes_agree_with_stepping_through_every_microsecond(tiny, t, amounts, wait):
+    tiny = ErrorAware(*(getattr(tiny, f.name) for f in fields(tiny)))
+    if tiny.after_end == "error":
+        t %= tiny.horizon
+    world, until = World(tiny.trace()), None if wait is None else t + wait
+    who = np.flatnonzero(world.online(t))
+    if not len(who):
+        return
+    expected = [naive_outcome(tiny, int(c), t, amounts, until) for c in who]
+    if None in expected:
+        with pytest.raises(TraceError, match="would still be running"):
+            world.outcomes(who, t, Work(*amounts), until)
+        return
+    found = world.outcomes(who, t, Work(*amounts), until)
+    names = ("", "download", "compute", "upload")
+    columns = [getattr(found, f.name).tolist() for f in fields(found)]
+    columns[4] = [names[p] for p in columns[4]]
+    assert list(zip(*columns, strict=True)) == expected
+
+
+@given(tiny_worlds(after_ends=("repeat",)), st.integers(0, 40), AMOUNTS, st.randoms(use_true_random=False))
+@FAST
+def test_an_outcome_depends_on_neither_company_nor_order(tiny, t, amounts, random):
+    world = World(tiny.trace())
+    who = np.flatnonzero(world.online(t)).tolist()
+    if who:
+        together = world.outcomes(who, t, Work(*amounts))
+        shuffled = random.sample(who, len(who))
+        world.online(random.randrange(100))
+        for client in shuffled:
+            alone = world.outcome(client, t, Work(*amounts))
+            assert alone.end_us == together.end_us[who.index(client)]
+            assert alone.ok == together.ok[who.index(client)]
+
+
+def on(n=1, horizon=100 * S, after_end="error", extra=()):
+    """Clients that are online all the time, with further rows."""
+    rows = [(c, 0, horizon, "online", 1.0) for c in range(n)] + list(extra)
+    return World(Trace.of(*zip(*rows, strict=True), clients=n, horizon_us=horizon, after_end=after_end))
+
+
+def test_a_job_goes_through_download_compute_and_upload():
+    world = on(
+        extra=[(0, 0, 100 * S, "downlink", 1e6), (0, 0, 100 * S, "compute", 0.07), (0, 0, 100 * S, "uplink", 5e5)]
+    )
+    outcome = world.outcome(0, 10 * S, Work(2_000_000, 3, 1_000_000))
+    assert (outcome.ok, outcome.phase) == (True, "")
+    assert (outcome.download_us, outcome.compute_us, outcome.end_us) == (12 * S, 12_210_000, 14_210_000)
+    assert (outcome.downloaded_bytes, outcome.uploaded_bytes) == (2_000_000, 1_000_000)
+
+
+def test_work_may_differ_by_job_and_the_end_is_rounded_up():
+    world = on(n=3, extra=[(c, 0, 100 * S, "downlink", 3e6) for c in range(3)])
+    found = world.outcomes([2, 0, 1], 0, Work(np.array([1, 3, 4]), 0, 0))
+    assert found.end_us.tolist() == [1, 1, 2]
+
+
+def test_changing_bandwidth_and_gaps_are_integrated():
+    world = on(
+        extra=[(0, 0, 2 * S, "downlink", 100.0), (0, 3 * S, 4 * S, "downlink", 50.0), (0, 4 * S, 9 * S, "downlink", 10.0)]
+    )
+    assert world.outcome(0, S, Work(100, 0, 0)).end_us == 2 * S
+    assert world.outcome(0, S, Work(101, 0, 0)).end_us == 3 * S + S // 50
+    assert world.outcome(0, S, Work(160, 0, 0)).end_us == 5 * S
+
+
+def test_arriving_at_the_very_instant_of_leaving_is_arriving():
+    rows = [(0, 0, 10, "online", 1.0), (0, 0, 100, "downlink", 1e6)]
+    world = World(Trace.of(*zip(*rows, strict=True), clients=1, horizon_us=100))
+    assert world.outcome(0, 0, Work(10, 0, 0)).ok
+    lost = world.outcome(0, 0, Work(11, 0, 0))
+    assert (lost.ok, lost.end_us, lost.phase, lost.downloaded_bytes) == (False, 10, "download", 10)
+
+
+def test_a_fault_loses_the_job_at_its_start_or_at_once():
+    world = on(horizon=100, extra=[(0, 20, 30, "fault", 1.0), (0, 0, 100, "compute", 1e-6)])
+    lost = world.outcome(0, 15, Work(0, 10, 0))
+    assert (lost.ok, lost.end_us, lost.phase, lost.download_us) == (False, 20, "compute", 15)
+    assert world.outcome(0, 25, Work(0, 10, 0)).end_us == 25
+    assert world.outcome(0, 30, Work(0, 10, 0)).ok
+
+
+def test_kinds_that_no_client_has_take_no_time():
+    world = on()
+    assert world.unmodelled == ("compute", "downlink", "uplink")
+    assert world.outcome(0, 7, Work(10**9, 10**9, 10**9)).end_us == 7
+
+
+def test_jobs_cross_laps_and_many_laps_at_once():
+    horizon = 10
+    rows = [(0, 0, horizon, "online", 1.0), (0, 4, 6, "compute", 1e-6)]
+    world = World(Trace.of(*zip(*rows, strict=True), clients=1, horizon_us=horizon, after_end="repeat"))
+    assert world.outcome(0, 5, Work(0, 2, 0)).end_us == 15
+    assert world.outcome(0, 5, Work(0, 2 * 10**9 + 1, 0)).end_us == 10 * 10**9 + 6
+
+
+def test_a_session_over_the_seam_is_one():
+    rows = [(0, 0, 2, "online", 1.0), (0, 8, 10, "online", 1.0), (0, 0, 10, "compute", 1e-6)]
+    trace = Trace.of(*zip(*rows, strict=True), clients=1, horizon_us=10, after_end="repeat")
+    assert World(trace).outcome(0, 9, Work(0, 3, 0)).ok
+    assert World(trace).outcome(0, 9, Work(0, 4, 0)).end_us == 12
+    assert World(replace(trace, after_end="stop")).outcome(0, 9, Work(0, 3, 0)).end_us == 10
+    with pytest.raises(TraceError, match=r"ends at 0.000 s \(10 us\), a job of client 0 would still be running.*repeat"):
+        World(replace(trace, after_end="error")).outcome(0, 9, Work(0, 3, 0))
+
+
+def test_after_a_stop_everybody_is_offline_for_ever():
+    world = on(n=2, horizon=50, after_end="stop")
+    assert world.online(49).all()
+    assert not world.online(50).any()
+    assert not world.online(10**12).any()
+    assert (world.next_change(0), world.next_change(50)) == (50, None)
+
+
+def test_a_job_that_would_never_end_is_an_error():
+    world = on(horizon=100, after_end="repeat", extra=[(0, 0, 1, "uplink", 1e-300)])
+    with pytest.raises(TraceError, match="client 0 would not end"):
+        world.outcome(0, 0, Work(0, 0, 10**9))
+
+
+def test_questions_that_make_no_sense_are_refused():
+    world = World(Trace.of(0, 5, 10, "online", clients=2, horizon_us=20))
+    with pytest.raises(ValueError, match="client 1 is offline at 7 us"):
+        world.outcomes([0, 1], 7, Work(1, 1, 1))
+    with pytest.raises(ValueError, match="expected clients from 0 to 1, found 2"):
+        world.outcomes([2], 7, Work(1, 1, 1))
+    with pytest.raises(ValueError, match="at least 0 us, found -1"):
+        world.online(-1)
+    with pytest.raises(ValueError, match="samples of at least 0, found nan"):
+        world.outcomes([0], 7, Work(1, float("nan"), 1))
+    with pytest.raises(TraceError, match=r"asked about 0.000 s \(20 us\)"):
+        world.online(20)
+
+
+def test_a_world_uses_the_first_clients_of_a_larger_trace():
+    trace = Trace.of([0, 1, 2], [0, 5, 0], [10, 10, 10], "online", clients=3, horizon_us=10)
+    assert World(trace, 2).online(0).tolist() == [True, False]
+    assert World(trace, 2).next_change(0) == 5
+    with pytest.raises(TraceError, match="has 3 clients, but 4 are wanted"):
+        World(trace, 4)
+
+
+def test_answers_cannot_be_scribbled_on():
+    world = on()
+    with pytest.raises(ValueError, match="read-only"):
+        world.online(0)[0] = False
