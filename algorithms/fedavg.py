@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 
+from algorithms._rows import over_present
 from fedsim.stack import Algorithm, Direction, Floats, Stack, stateless
 
 
@@ -24,8 +25,7 @@ def fedavg(*, weighting: Literal["data", "uniform", "scaled", "completed"] = "da
     """Average the clients' models, weighted by their numbers of training samples or as `weighting` says."""
 
     def direction(stack: Stack) -> Direction:
-        weights = np.zeros(stack.n)
-        weights[: stack.m] = _average(stack, weighting)
+        weights = over_present(stack, _average(stack, weighting))
         return Direction(weights, keep=float(weights.sum()) if weighting == "scaled" else 1.0)
 
     return stateless(direction)

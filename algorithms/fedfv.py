@@ -13,6 +13,7 @@ Deviations and choices:
   the code.
 - `guard` is added to squared norms and to the final norm (1e-6 in the FedLF authors' platform, none in the
   paper).
+- The diagnostic `projection_removed` is the share of the mean that projecting took away, before the rescaling.
 - A zero update is never a target. A projected mean of norm zero, within rounding, makes no move (the code
   gives NaN).
 """
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from algorithms._geometry import mean_of_present, norm, of_length, off_absent
 from fedsim.rng import rng
 from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
 
@@ -48,18 +50,21 @@ def fedfv(
     first_step, ages = (tau, range(tau, 0, -1)) if window == "paper" else (tau - 1, range(tau - 1, -1, -1))
 
     def direction(stack: Stack) -> Direction:
-        gram = stack.gram()
-        mean = np.zeros(stack.n)
-        mean[: stack.m] = 1 / stack.m
+        grams = stack.gram()[None]
+        mean = mean_of_present(stack.n, stack.m)
         by_loss = np.argsort(stack.losses[: stack.m], kind="stable")
         n_kept = stack.m - math.ceil((stack.m - 1) * (1 - alpha)) if alpha > 0 else 0
         targets = {"loss": by_loss, "reverse": by_loss[::-1]}.get(order)
         if targets is None:
             targets = rng(seed, "fedfv", stack.step).permutation(stack.m)
-        projected = mean[: stack.m] @ internal(gram, targets, by_loss[stack.m - n_kept :], guard)
+        projected = mean[: stack.m] @ internal(grams[0], targets, by_loss[stack.m - n_kept :], guard)
         if stack.step >= first_step:
-            projected = external(gram, projected, stack.ages, ages, guard)
-        return Direction(_of_length(gram, projected, math.sqrt(max(float(mean @ gram @ mean), 0.0)), guard))
+            projected = off_absent(projected[None], grams, stack.ages, ages, guard)[0]
+        length = norm(mean[None], grams)
+        removed = norm((mean - projected)[None], grams) / length if length > 0 else 0.0
+        return Direction(
+            of_length(projected[None], grams, length, guard)[0], diagnostics={"projection_removed": removed}
+        )
 
     return stateless(direction, Needs(gram="model", losses=True, memory=max([0, *ages])))
 
@@ -78,24 +83,3 @@ def internal(gram: Floats, targets: NDArray[np.intp], kept: NDArray[np.intp], gu
         conflict[j] = False
         rows[conflict, j] -= inner[conflict] / (gram[j, j] + guard)
     return rows
-
-
-def external(
-    gram: Floats, mean: Floats, row_ages: NDArray[np.int64], ages: range, guard: float = 0.0
-) -> Floats:
-    """Return Algorithm 3's mean `[n]`, projected age by age off the sum of the rows that conflict with it."""
-    for age in ages:
-        inner = gram @ mean
-        conflict = ((row_ages == age) & (inner < 0)).astype(np.float64)
-        square = conflict @ gram @ conflict
-        if square > 0:
-            mean = mean - (conflict @ inner) / (square + guard) * conflict
-    return mean
-
-
-def _of_length(gram: Floats, row: Floats, length: float, guard: float) -> Floats:
-    square = float(row @ gram @ row)
-    rounding = 8 * float(np.finfo(np.float64).eps) * float(np.abs(row) @ np.abs(gram) @ np.abs(row))
-    if square <= max(rounding, (1e-12 * length) ** 2):
-        return np.zeros_like(row)
-    return np.asarray(row * (length / (math.sqrt(square) + guard)))

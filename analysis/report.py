@@ -65,9 +65,10 @@ def _body(runs: Sequence[Run]) -> Iterator[str]:
 
 def _comparison(runs: Sequence[Run]) -> Iterator[str]:
     rows, refused = [], []
-    for run in runs[1:]:
+    base = next((run for run in runs if run.evaluations()), runs[0])
+    for run in (other for other in runs if other is not base):
         try:
-            found = compare(runs[0], run)
+            found = compare(base, run)
         except RunError as error:
             refused.append(page.paragraph(f"Not compared: {error}.", "note"))
             continue
@@ -75,7 +76,7 @@ def _comparison(runs: Sequence[Run]) -> Iterator[str]:
         world = {True: "same", False: "different", None: "not kept"}[found.same_world]
         rows.append((run.label, mean, str(found.gained), str(found.lost), str(found.equal), world))
     if rows or refused:
-        yield page.heading(f"Client by client against {runs[0].label}")
+        yield page.heading(f"Client by client against {base.label}")
     if rows:
         headings = ("run", "mean difference % ± s.e.", "clients better", "clients worse", "equal", "world")
         yield page.table(headings, rows)
@@ -83,12 +84,12 @@ def _comparison(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _accuracy(runs: Sequence[Run]) -> Iterator[str]:
-    finals = {run.label: found[-1] for run in runs if (found := run.evaluations())}
+    finals = {run.label: found[-1] if (found := run.evaluations()) else None for run in runs}
     yield page.heading("Accuracy and fairness")
-    if not finals:
+    if not any(finals.values()):
         yield page.paragraph("No evaluation was recorded.")
         return
-    histories = {run.label: run.history(metrics=list(METRICS)) for run in runs if run.label in finals}
+    histories = {run.label: run.history(metrics=list(METRICS)) for run in runs}
     pictures = (
         accuracy_over_time(histories, by="time"),
         accuracy_over_time(histories, by="step"),

@@ -25,7 +25,7 @@ _PICTURES = (".png", ".svg", ".pdf")
 _CHART_ROWS, _CHART_COLUMNS = 5, 64
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLAIN_BLOCKS = " ..::+*##"
-_TICK_STEPS_H = (1, 2, 3, 6, 12, 24, 48, 96, 168)
+_TICK_STEPS_H = (1, 2, 3, 6, 12, 24, 48, 96)
 
 
 @trace_app.command()
@@ -112,9 +112,8 @@ def _round_top(highest: float) -> float:
 
 def _time_axis(columns: int, horizon_us: int) -> list[str]:
     hours = horizon_us / 3600e6
-    step = next((s for s in _TICK_STEPS_H if hours / s <= 8), hours / 7)
-    if hours < 2:
-        step = hours / 4
+    weeks = 168 * math.ceil(hours / 168 / 8)
+    step = hours / 4 if hours < 2 else next((s for s in _TICK_STEPS_H if hours / s <= 8), weeks)
     line, labels, tick = ["-"] * (columns + 1), "", 0.0
     while tick <= hours * (1 + 1e-9):
         at = round(tick / hours * columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.errors import ConfigError
 from fedsim.linalg import Blocks, block_products, weighted_sum
-from fedsim.plugins import build
-from fedsim.stack import Algorithm, Floats, Ints, Stack, State
+from fedsim.rules import build_rule
+from fedsim.stack import Algorithm, Floats, Ints, Stack, State, Vectors
 
 Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
 
@@ -31,6 +31,10 @@ class Combined(Generic[Rows]):
     diagnostics: Mapping[str, float]
     state: State
     """The rule's own memory, to be passed to the next call."""
+    vectors: Vectors
+    """Vectors [P] that the rule keeps, such as a momentum, to be passed to the next call."""
+    average: float | None = None
+    """If given, the model to evaluate is an average, `avg += average * (new params - avg)`."""
 
 
 def combine(
@@ -42,11 +46,15 @@ def combine(
     clients: ArrayLike | None = None,
     ages: ArrayLike | None = None,
     online: ArrayLike | None = None,
-    blocks: Sequence[int] | None = None,
-    state: State | None = None,
-    step: int = 0,
     staleness: ArrayLike | None = None,
     participations: ArrayLike | None = None,
+    losses_after: ArrayLike | None = None,
+    accuracies_after: ArrayLike | None = None,
+    blocks: Sequence[int] | None = None,
+    wrap: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    state: State | None = None,
+    vectors: Vectors | None = None,
+    step: int = 0,
     n_clients: int | None = None,
     total_samples: int | None = None,
     n_seen: int | None = None,
@@ -58,19 +66,19 @@ def combine(
     The rest is by row, `[n]`: `losses` at the start of the training; `n_samples` (default 1); `clients`
     (default: all different); `ages`, steps since the row was received, where at least 1 marks the remembered
     last update of an absent client (default 0); `online` (default: the present rows); `staleness` (default
-    0); `participations`, updates of the client so far including this step's (default: those in the call).
+    0); `participations`, updates of the client so far including this step's (default: those in the call);
+    `losses_after` and `accuracies_after` (a fraction) of the clients' own models, for rules that need them.
     `blocks` are the sizes of the parameter blocks (default: one block). `n_clients`, `total_samples`
     (default: of the clients in the call) and `n_seen`, the distinct clients heard from before (default: by
-    `participations`), describe the whole population.
+    `participations`), describe the whole population. `wrap` are wrappers, names with options, the first the
+    innermost. `state` and `vectors` are those of the call before, for rules that remember.
 
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite.
     """
-    algorithm = _algorithm(rule, options)
+    algorithm = _algorithm(rule, options, wrap)
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
-    if losses is None and algorithm.needs.losses:
-        raise ConfigError("argument 'losses': this rule needs the losses, found None")
-    columns: dict[str, ArrayLike | None] = {
+    given: dict[str, ArrayLike | None] = {
         "clients": clients,
         "losses": losses,
         "n_samples": n_samples,
@@ -78,34 +86,65 @@ def combine(
         "staleness": staleness,
         "participations": participations,
         "online": online,
+        "losses_after": losses_after,
+        "accuracies_after": accuracies_after,
     }
-    table = _table(len(rows), columns)
+    _check_given(algorithm, given)
+    population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
+    stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
+    direction, after = algorithm.weigh(stack, algorithm.init() if state is None else state)
+    moved = weighted_sum(rows, direction.weights, spans)
+    kept: Vectors = {}
+    if algorithm.then is not None:
+        moved, kept = algorithm.then.apply(moved, {} if vectors is None else vectors)
+    weights = np.atleast_2d(direction.weights)
+    unsorted = np.empty_like(weights)
+    unsorted[:, order] = weights
+    out = _like(updates, moved)
+    return Combined(out, unsorted, direction.keep, direction.diagnostics, after, kept, direction.average)
+
+
+def _check_given(algorithm: Algorithm, given: Mapping[str, ArrayLike | None]) -> None:
+    wanted = ["losses"] if algorithm.needs.losses else []
+    wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
+    for name in wanted:
+        if given[name] is None:
+            raise ConfigError(f"argument {name!r}: this rule needs the {name.replace('_', ' ')}, found None")
+
+
+def _stack(
+    algorithm: Algorithm,
+    rows: torch.Tensor,
+    spans: Blocks,
+    given: Mapping[str, ArrayLike | None],
+    population: Mapping[str, int | None],
+    step: int,
+) -> tuple[Stack, torch.Tensor, NDArray[np.intp]]:
+    """Return the stack, the rows in its order, and that order."""
+    table = _table(len(rows), given)
     order = _present_first(table["clients"], table["ages"])
-    table = {name: column[order] for name, column in table.items()}
+    table = {name: column if column is None else column[order] for name, column in table.items()}
     if not np.array_equal(order, np.arange(len(rows))):
         rows = rows[torch.from_numpy(order).to(rows.device)]
-    stack = Stack(
-        grams=_grams(algorithm, rows, spans),
-        m=int((table["ages"] == 0).sum()),
-        step=step,
-        n_clients=len(set(table["clients"])) if n_clients is None else n_clients,
-        total_samples=_total(table) if total_samples is None else total_samples,
-        n_seen=_seen_before(table) if n_seen is None else n_seen,
-        **table,
-    )
-    direction, after = algorithm.weigh(stack, algorithm.init() if state is None else state)
-    weights = np.atleast_2d(direction.weights)
-    given = np.empty_like(weights)
-    given[:, order] = weights
-    moved = _like(updates, weighted_sum(rows, weights, spans))
-    return Combined(moved, given, direction.keep, direction.diagnostics, after)
+    known = {
+        "n_clients": len(set(table["clients"].tolist())),
+        "total_samples": _total(table),
+        "n_seen": _seen_before(table),
+    }
+    known |= {name: value for name, value in population.items() if value is not None}
+    m = int((table["ages"] == 0).sum())
+    return Stack(grams=_grams(algorithm, rows, spans), m=m, step=step, **known, **table), rows, order
 
 
-def _algorithm(rule: str | Algorithm, options: Mapping[str, Any]) -> Algorithm:
+def _algorithm(
+    rule: str | Algorithm, options: Mapping[str, Any], wrap: Sequence[tuple[str, Mapping[str, Any]]]
+) -> Algorithm:
     if isinstance(rule, str):
-        return cast(Algorithm, build("rule", rule, options))
+        return build_rule(rule, options, [{**given, "name": name} for name, given in wrap])
     if options:
         raise ConfigError(f"options {sorted(options)} go with the name of a rule, found an Algorithm")
+    if wrap:
+        raise ConfigError("argument 'wrap': goes with the name of a rule, found an Algorithm")
     return rule
 
 
@@ -174,7 +213,7 @@ def _column(
 def _table(n: int, columns: Mapping[str, ArrayLike | None]) -> dict[str, Any]:
     """Return the columns of a Stack, with defaults for those that are None."""
     zeros, ones = np.zeros(n, np.int64), np.ones(n, np.int64)
-    table = {
+    table: dict[str, Any] = {
         "clients": _column("clients", columns["clients"], np.arange(n), least=0),
         "losses": _column("losses", columns["losses"], np.full(n, np.nan)),
         "n_samples": _column("n_samples", columns["n_samples"], ones, least=1),
@@ -182,6 +221,9 @@ def _table(n: int, columns: Mapping[str, ArrayLike | None]) -> dict[str, Any]:
         "staleness": _column("staleness", columns["staleness"], zeros, least=0),
     }
     table["online"] = _column("online", columns["online"], table["ages"] == 0)
+    for name in ("losses_after", "accuracies_after"):
+        values = columns[name]
+        table[name] = None if values is None else _column(name, values, np.full(n, np.nan))
     counts = _counts(table["clients"])
     table["participations"] = _column("participations", columns["participations"], counts, least=1)
     return table

@@ -21,6 +21,7 @@ from fedsim.errors import ConfigError, closest
 
 PACKAGES = {
     "rule": "algorithms",
+    "wrapper": "algorithms.wrappers",
     "selector": "algorithms.selection",
     "scenario": "scenarios",
     "task": "fedsim.tasks",

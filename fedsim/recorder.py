@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from fedsim.timeline import Flight
 from fedsim.trainer import Pending, StepColumns
 
 _PART_ROWS = 50_000
+_PART_S = 30.0
+"""A run that is killed loses at most this many seconds of records; the merged tables do not depend on it."""
 _PHASES = ("", "download", "compute", "upload")
 _STEP_DEFAULTS: dict[str, Any] = {
     "remembered": 0,
@@ -71,6 +74,7 @@ class Recorder:
         self.last_accuracy = float("nan")
         self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
         self._parts = dict.fromkeys(TABLES, 0)
+        self._flushed = monotonic()
         self._step: Callable[[], StepColumns] | None = None
         self._evaluation: tuple[int, int, str, Pending] | None = None
 
@@ -141,6 +145,10 @@ class Recorder:
         rows.append(row)
         if len(rows) >= _PART_ROWS:
             self._flush(table)
+        elif table == "steps" and monotonic() - self._flushed > _PART_S:
+            for each in TABLES:
+                self._flush(each)
+            self._flushed = monotonic()
 
     def _flush(self, table: str) -> None:
         rows, self._rows[table] = self._rows[table], []

@@ -78,6 +78,7 @@ def simulate(
     count = workers_of(workers)
     place = _device(device)
     folders = [Path(out) / run.name for run in runs]
+    _write_arms(runs, Path(out))
     results: list[Result] = []
     with _one_thread(), _pool(count, place) as pool:
         for run, folder in zip(runs, folders, strict=True):
@@ -88,6 +89,18 @@ def simulate(
             if results[-1].status == "interrupted":
                 break
     return results
+
+
+def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
+    """Say beside the arms of an experiment in which order they stand."""
+    arms: dict[str, list[str]] = {}
+    for run in runs:
+        experiment, slash, arm = run.name.partition("/")
+        if slash:
+            arms.setdefault(experiment, []).append(arm)
+    for experiment, names in arms.items():
+        (out / experiment).mkdir(parents=True, exist_ok=True)
+        write_json(out / experiment / "arms.json", {"arms": names})
 
 
 def workers_of(workers: int | Literal["auto"]) -> int:

@@ -98,6 +98,8 @@ class Needs:
     losses: bool = False
     memory: float = 0
     """How many steps old a remembered row may be: 0 for none, `math.inf` for the last update of everybody."""
+    scale_free: bool = False
+    """The rule divides each row by its norm first, so that scaling a row changes nothing."""
     after: bool = False
     """Loss and accuracy of the trained local model on the client's training set."""
 

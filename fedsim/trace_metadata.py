@@ -37,7 +37,11 @@ def to_metadata(
 
 def from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
     """Read a file's metadata back as arguments of Trace. Raises TraceError with every problem."""
-    found = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in raw.items() if k.startswith(_PREFIX.encode())}
+    found = {
+        k.decode(errors="replace"): v.decode(errors="replace")
+        for k, v in raw.items()
+        if k.startswith(_PREFIX.encode())
+    }
     if not found:
         raise TraceError(
             "not a trace: the file holds no metadata 'fedsim.schema_version', 'fedsim.clients', ..."

@@ -13,14 +13,16 @@ from analysis.run import Evaluation
 BINS = 20
 
 
-def accuracy_histogram(finals: Mapping[str, Evaluation]) -> Picture:
-    """Draw the share of clients in each of 20 equal classes of final accuracy, for each arm by label."""
+def accuracy_histogram(finals: Mapping[str, Evaluation | None]) -> Picture:
+    """Draw the share of clients in each of 20 equal classes of final accuracy, by label (None: not evaluated)."""
     figure, (ax,) = panels([2.2])
     fullest = []
     for index, (label, evaluation) in enumerate(finals.items()):
         accuracy = accuracies_percent(evaluation)
+        if not len(accuracy):
+            continue
         counts, edges = np.histogram(accuracy, bins=BINS, range=(0, 100))
-        share = 100 * counts / max(len(accuracy), 1)
+        share = 100 * counts / len(accuracy)
         style = arm_style(index)
         ax.stairs(share, edges, fill=True, alpha=0.15, color=style["color"])
         ax.stairs(share, edges, **style)

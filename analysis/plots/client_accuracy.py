@@ -13,8 +13,8 @@ from analysis.run import Evaluation
 POINTS = 500
 
 
-def client_accuracy(finals: Mapping[str, Evaluation]) -> Picture:
-    """Draw the cumulative distribution over clients of the final accuracy of each arm, by label."""
+def client_accuracy(finals: Mapping[str, Evaluation | None]) -> Picture:
+    """Draw the cumulative distribution over clients of each arm's final accuracy, by label (None: not evaluated)."""
     figure, (ax,) = panels([2.2])
     values = {label: accuracies_percent(e) for label, e in finals.items()}
     for index, accuracy in enumerate(values.values()):
@@ -33,8 +33,10 @@ def client_accuracy(finals: Mapping[str, Evaluation]) -> Picture:
     return Picture(figure, alt, caption, arm_keys(list(finals)))
 
 
-def accuracies_percent(evaluation: Evaluation) -> Floats:
-    """Return the accuracies of the clients that have samples, in percent."""
+def accuracies_percent(evaluation: Evaluation | None) -> Floats:
+    """Return the accuracies of the clients that have samples, in percent; none without an evaluation."""
+    if evaluation is None:
+        return np.zeros(0)
     return np.asarray(100 * evaluation.accuracy[evaluation.n > 0])
 
 

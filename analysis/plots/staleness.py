@@ -16,8 +16,10 @@ def staleness(runs: Mapping[str, Run]) -> Picture:
     figure, (ax,) = panels([1.9])
     used = {label: used_staleness(run) for label, run in runs.items()}
     for index, steps in enumerate(used.values()):
-        counts = np.bincount(steps, minlength=1)
-        ax.stairs(100 * counts / max(len(steps), 1), np.arange(len(counts) + 1) - 0.5, **arm_style(index))
+        if not len(steps):
+            continue
+        counts = np.bincount(steps)
+        ax.stairs(100 * counts / len(steps), np.arange(len(counts) + 1) - 0.5, **arm_style(index))
     ax.set_xlabel("staleness, server steps", fontsize=9)
     whole_numbers(ax.xaxis)
     ax.set_ylabel("used updates, %", fontsize=9)

@@ -145,7 +145,7 @@ def _single(case: Case, blocks: list[int]) -> None:
     assert_close(released, case["direction_authors_final"], INTERIOR_POINT, "direction_authors_final")
     variants: dict[str, dict[str, Any]] = {
         "direction_paper_rescaled": {},
-        "direction_M2_model_level_rescaled": {"blocks": "model"},
+        "direction_M2_model_level_rescaled": {"level": "model"},
         "direction_M4_no_fair_rescaled": {"fair_row": False},
     }
     for stored, options in variants.items():

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from algorithms.fedlf import fair_weights, fedlf
+from algorithms._geometry import fair_weights
+from algorithms.fedlf import fedlf
 from fedsim.combine import Combined, combine
 
 fast = settings(max_examples=50, deadline=None)
@@ -122,7 +123,7 @@ def test_window_of_absent_clients(absent: str, n_seen: int, used: list[bool]) ->
 def test_needs_follow_the_options() -> None:
     assert fedlf().needs.gram == "blocks"
     assert fedlf().needs.memory == math.inf
-    assert fedlf(blocks="model").needs.gram == "model"
+    assert fedlf(level="model").needs.gram == "model"
     assert fedlf(absent="none", fair_row=False).needs.memory == 0
     assert not fedlf(fair_row=False).needs.losses
 

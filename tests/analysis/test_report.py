@@ -13,6 +13,7 @@ from synthetic_runs import US, evals_table, jobs_table, steps_table, world_table
 from typer.testing import CliRunner
 
 import analysis
+from analysis.plots._picture import COLOURS
 from fedsim.cli_report import report as report_command
 from fedsim.errors import RunError
 
@@ -161,6 +162,20 @@ def test_arms_are_overlaid_with_one_style_each(three_arms: Page) -> None:
     assert (per_figure == per_figure[0]).all()
     assert "Client by client against fedavg" in three_arms.text
     assert three_arms.text.count("± ") >= 2
+
+
+def test_an_arm_without_evaluations_leaves_the_styles_of_the_others_alone(tmp_path: Path) -> None:
+    bare = write_run(tmp_path / "bare", status="failed", error="no luck", virtual_us=0)
+    page = page_of(bare, full_run(tmp_path / "a", stale=True), full_run(tmp_path / "b", seed=1))
+    assert "Client by client against a" in page.text
+    assert "Not compared:" in page.text
+    curves = [
+        a["style"]
+        for tag, a in page.elements
+        if tag == "path" and "stroke-width: 1.6" in (a.get("style") or "")
+    ]
+    colours = {re.search(r"stroke: (#\w+)", style or "").group(1) for style in curves}  # type: ignore[union-attr]
+    assert colours == set(COLOURS[1:3])
 
 
 def test_runs_that_cannot_be_paired_say_why(tmp_path: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+from shuffled import ShuffledTrainer
 
 from fedsim.data import FederatedData
 from fedsim.errors import ConfigError, RunError
 from fedsim.federate import federate
-from fedsim.job import Job, Update
+from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.network import build_network
 from fedsim.server import Arrivals, Server, ServerSpec
@@ -28,32 +29,6 @@ BENCH = WorkbenchSpec(
     seed=5,
     losses=True,
 )
-
-
-class ShuffledTrainer(InlineTrainer):
-    """Finishes jobs in random order, long before or after they are asked for, as a pool of real workers may."""
-
-    def __init__(self, bench: Workbench, server: Server, seed: int) -> None:
-        super().__init__(bench, server)
-        self._done: dict[int, Update] = {}
-        self._noise = np.random.default_rng(seed)
-
-    def submit(self, jobs: Sequence[Job]) -> None:
-        super().submit(jobs)
-        waiting = [job for job, _ in self._waiting.values()]
-        some = [job for job in waiting if self._noise.random() < 0.5]
-        self._noise.shuffle(some)  # type: ignore[arg-type]
-        self._finish(some)
-
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
-        left = [job for job in jobs if job.id not in self._done]
-        self._noise.shuffle(left)  # type: ignore[arg-type]
-        self._finish(left)
-        return [self._done.pop(job.id) for job in jobs]
-
-    def _finish(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._done[job.id] = super().results([job])[0]
 
 
 def data() -> FederatedData:

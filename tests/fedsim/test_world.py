@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields, replace
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def seconds(kind: str, cell: int) -> float:
 
 def runs(line: list[int | None], cuts: frozenset[int]) -> list[tuple[int, int]]:
     edges = [0, *(t for t in range(1, len(line)) if line[t] != line[t - 1] or t in cuts), len(line)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if line[a] is not None]
+    return [(a, b) for a, b in pairwise(edges) if line[a] is not None]
 
 
 def lines(draw, clients, horizon, values):
@@ -72,7 +73,9 @@ def lines(draw, clients, horizon, values):
 def tiny_worlds(draw, after_ends=("error", "repeat", "stop")):
     clients, horizon = draw(st.integers(1, 4)), draw(st.integers(1, 20))
     cells = {"online": lines(draw, clients, horizon, st.just(1))}
-    cells["fault"] = lines(draw, clients, horizon, st.just(1)) if draw(st.booleans()) else [[None] * horizon] * clients
+    cells["fault"] = (
+        lines(draw, clients, horizon, st.just(1)) if draw(st.booleans()) else [[None] * horizon] * clients
+    )
     for kind in ("compute", "downlink", "uplink"):
         if draw(st.booleans()):
             series = lines(draw, clients, horizon, st.integers(1, 3))
@@ -118,7 +121,9 @@ def naive_outcome(tiny, client, t, amounts, until=None):
             moved[phase] = Fraction(amounts[phase])
             ends.append(t)
             phase += 1
-        ended = t == until or tiny.cell("online", client, t) is None or tiny.cell("fault", client, t) is not None
+        ended = (
+            t == until or tiny.cell("online", client, t) is None or tiny.cell("fault", client, t) is not None
+        )
         if phase < 3 and not ended and tiny.after_end == "error" and t >= tiny.horizon:
             return None
         if phase == 3 or ended:
@@ -188,7 +193,11 @@ def on(n=1, horizon=100 * S, after_end="error", extra=()):
 
 def test_a_job_goes_through_download_compute_and_upload():
     world = on(
-        extra=[(0, 0, 100 * S, "downlink", 1e6), (0, 0, 100 * S, "compute", 0.07), (0, 0, 100 * S, "uplink", 5e5)]
+        extra=[
+            (0, 0, 100 * S, "downlink", 1e6),
+            (0, 0, 100 * S, "compute", 0.07),
+            (0, 0, 100 * S, "uplink", 5e5),
+        ]
     )
     outcome = world.outcome(0, 10 * S, Work(2_000_000, 3, 1_000_000))
     assert (outcome.ok, outcome.phase) == (True, "")
@@ -204,7 +213,11 @@ def test_work_may_differ_by_job_and_the_end_is_rounded_up():
 
 def test_changing_bandwidth_and_gaps_are_integrated():
     world = on(
-        extra=[(0, 0, 2 * S, "downlink", 100.0), (0, 3 * S, 4 * S, "downlink", 50.0), (0, 4 * S, 9 * S, "downlink", 10.0)]
+        extra=[
+            (0, 0, 2 * S, "downlink", 100.0),
+            (0, 3 * S, 4 * S, "downlink", 50.0),
+            (0, 4 * S, 9 * S, "downlink", 10.0),
+        ]
     )
     assert world.outcome(0, S, Work(100, 0, 0)).end_us == 2 * S
     assert world.outcome(0, S, Work(101, 0, 0)).end_us == 3 * S + S // 50
@@ -247,7 +260,9 @@ def test_a_session_over_the_seam_is_one():
     assert World(trace).outcome(0, 9, Work(0, 3, 0)).ok
     assert World(trace).outcome(0, 9, Work(0, 4, 0)).end_us == 12
     assert World(replace(trace, after_end="stop")).outcome(0, 9, Work(0, 3, 0)).end_us == 10
-    with pytest.raises(TraceError, match=r"ends at 0.000 s \(10 us\), a job of client 0 would still be running.*repeat"):
+    with pytest.raises(
+        TraceError, match=r"ends at 0.000 s \(10 us\), a job of client 0 would still be running.*repeat"
+    ):
         World(replace(trace, after_end="error")).outcome(0, 9, Work(0, 3, 0))
 
 

@@ -1,0 +1,46 @@
+"""Weights by row and memory by client, as many rules keep them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.stack import Floats, Ints, Stack
+
+Number = TypeVar("Number", np.float64, np.int64)
+
+
+def over_present(stack: Stack, weights: Floats) -> Floats:
+    """Return weights `[n]`: those given `[m]` for the present rows, 0 for remembered ones."""
+    every = np.zeros(stack.n)
+    every[: stack.m] = weights
+    return every
+
+
+def shares(amounts: Floats) -> Floats:
+    """Return non-negative amounts divided by their sum; equal shares if all are 0."""
+    largest = float(amounts.max())
+    if largest <= 0:
+        return np.full(len(amounts), 1 / len(amounts))
+    relative = amounts / largest
+    return np.asarray(relative / relative.sum())
+
+
+def grown(values: NDArray[Number], n: int, fill: float) -> NDArray[Number]:
+    """Return a copy of an array by client, with room for the clients below `n`; new ones get `fill`."""
+    more = max(n - len(values), 0)
+    tail = np.full((more, *values.shape[1:]), fill, dtype=values.dtype)
+    return np.concatenate([values, tail])
+
+
+def room(stack: Stack) -> int:
+    """Return the length of an array that has a place for every client."""
+    return max(stack.n_clients, int(stack.clients.max()) + 1)
+
+
+def latest(clients: Ints) -> NDArray[np.intp]:
+    """Return the position of the last row of each client, in order of client."""
+    _, back = np.unique(clients[::-1], return_index=True)
+    return np.asarray(len(clients) - 1 - back, dtype=np.intp)

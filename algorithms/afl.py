@@ -1,0 +1,76 @@
+"""AFL: Mohri et al. 2019, "Agnostic Federated Learning" (ICML), its deterministic form.
+
+The clients' weights λ play against the model: w <- w - Σ λ_k Δ_k with the λ of before, then λ <- Π(λ + γ_λ F)
+with Π the projection onto the simplex, and the model to be evaluated is the mean of all iterates (γ_w is the
+clients' learning rate, which the rows contain).
+
+Deviations and choices:
+- λ starts uniform over all K clients and is indexed by client. The paper lets all of them take part in each
+  step. With fewer, `partial="renormalise"` divides λ by its sum over those present, and
+  `partial="importance"` multiplies λ and the losses by K/m, unbiased for uniformly drawn clients; the losses of
+  absent clients count as 0 in both. If nobody present has weight, the model stays and λ goes on.
+- A client with several updates in one step shares its weight among them; its loss is their mean.
+- The projection is the correct one; two public codes stop one index early and leave the simplex.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from algorithms._rows import over_present
+from fedsim.errors import ConfigError
+from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+
+
+def afl(
+    *,
+    gamma_lambda: Annotated[float, Field(ge=0)] = 0.1,
+    partial: Literal["renormalise", "importance"] = "renormalise",
+    average: bool = True,
+) -> Algorithm:
+    """Minimise the loss of the worst mixture of clients; evaluates the average of the iterates.
+
+    `gamma_lambda` is the step of the clients' weights. `average=False` evaluates the last iterate.
+    """
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        mixture = _mixture(stack, state)
+        clients, row, counts = np.unique(stack.clients[: stack.m], return_inverse=True, return_counts=True)
+        factor = stack.n_clients / len(clients) if partial == "importance" else 1.0
+        weights = mixture[clients] * factor
+        if partial == "renormalise" and weights.sum() > 0:
+            weights = weights / weights.sum()
+        losses = np.bincount(row, stack.losses[: stack.m]) / counts
+        raised = mixture.copy()
+        raised[clients] += gamma_lambda * factor * losses
+        steps = int(state["steps"]) + 1
+        direction = Direction(
+            over_present(stack, (weights / counts)[row]), average=1 / steps if average else None
+        )
+        return direction, {"mixture": project(raised), "steps": steps}
+
+    return Algorithm(weigh, Needs(losses=True), lambda: {"mixture": np.zeros(0), "steps": 0})
+
+
+def project(y: Floats) -> Floats:
+    """Return the nearest point of the simplex to `y` (Duchi et al. 2008, Figure 1)."""
+    u = np.sort(y)[::-1]
+    thresholds = (1 - np.cumsum(u)) / np.arange(1, len(y) + 1)
+    last = int(np.flatnonzero(u + thresholds > 0)[-1])
+    return np.asarray(np.maximum(y + thresholds[last], 0.0))
+
+
+def _mixture(stack: Stack, state: State) -> Floats:
+    mixture: Floats = state["mixture"]
+    if not len(mixture):
+        mixture = np.full(stack.n_clients, 1 / stack.n_clients)
+    highest = int(stack.clients[: stack.m].max())
+    if highest >= len(mixture):
+        raise ConfigError(
+            f"rule 'afl' keeps a weight for each of {len(mixture)} clients: expected clients 0 to "
+            f"{len(mixture) - 1}, found client {highest}; give 'n_clients'"
+        )
+    return mixture

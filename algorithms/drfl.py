@@ -1,0 +1,27 @@
+"""DRFL: Zhao and Joshi 2022, "A Dynamic Reweighting Strategy for Fair Federated Learning" (ICASSP).
+
+w <- Σ F_k^q w_k / Σ F_k^q over the clients of the step, F_k the loss before training.
+
+Deviations: the exponent q generalises the published code, which has q = 1. The paper's biased client
+selection is no part of the rule. If all losses are 0, the weights are equal.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from algorithms._rows import over_present, shares
+from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+
+
+def drfl(*, q: Annotated[float, Field(ge=0)] = 1.0) -> Algorithm:
+    """Average the clients' models, weighted by their losses to the power `q`."""
+
+    def direction(stack: Stack) -> Direction:
+        losses = stack.losses[: stack.m]
+        relative = losses / (losses.max() or 1.0)
+        return Direction(over_present(stack, shares(relative**q)))
+
+    return stateless(direction, Needs(losses=True))

@@ -1,0 +1,39 @@
+"""FedAsync: Xie et al. 2019, "Asynchronous Federated Optimization", Algorithm 1.
+
+On arrival of w_k, trained from the model of s steps ago: w <- (1 - α σ(s)) w + α σ(s) w_k.
+
+Deviations and choices:
+- Rows are Δ_k = (model it started from) - w_k, so that the step is w <- w - α σ(s) Δ_k. For s = 0 that is the
+  paper's; for s > 0 the paper also pulls the model back, by α σ(s), towards the old one that the client
+  started from.
+- Several updates in one step are each applied with their own α σ(s), as if they came one after another.
+- The client's proximal term, ρ/2 ‖x - w‖², is part of local training.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from algorithms._rows import over_present
+from algorithms._staleness import discounts
+from fedsim.stack import Algorithm, Direction, Stack, stateless
+
+
+def fedasync(
+    *,
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.6,
+    staleness: Literal["constant", "polynomial", "hinge"] = "polynomial",
+    a: Annotated[float, Field(gt=0)] = 0.5,
+    b: Annotated[float, Field(ge=0)] = 4.0,
+) -> Algorithm:
+    """Apply each update as it comes, times `alpha` and a discount of its staleness.
+
+    polynomial: (s + 1)^-a. hinge: 1 up to s = `b`, then 1 / (a (s - b) + 1), typically with a = 10.
+    """
+
+    def direction(stack: Stack) -> Direction:
+        return Direction(over_present(stack, alpha * discounts(stack.staleness[: stack.m], staleness, a, b)))
+
+    return stateless(direction)

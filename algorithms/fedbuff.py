@@ -1,0 +1,28 @@
+"""FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS), Algorithm 1.
+
+w <- w - η_g (1/m) Σ σ(s_k) Δ_k over the m updates of the buffer, s_k their staleness, σ = 1/√(1 + s) or 1.
+How many updates make a buffer is the pacing's matter.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from algorithms._rows import over_present
+from algorithms._staleness import discounts
+from fedsim.stack import Algorithm, Direction, Stack, stateless
+
+
+def fedbuff(
+    *, server_lr: Annotated[float, Field(gt=0)] = 1.0, staleness: Literal["none", "sqrt"] = "sqrt"
+) -> Algorithm:
+    """Average the updates of the buffer, stale ones made shorter; `server_lr` is η_g."""
+    kind: Literal["constant", "sqrt"] = "constant" if staleness == "none" else "sqrt"
+
+    def direction(stack: Stack) -> Direction:
+        factors = discounts(stack.staleness[: stack.m], kind, 0.5, 0)
+        return Direction(over_present(stack, server_lr / stack.m * factors))
+
+    return stateless(direction)

@@ -1,0 +1,81 @@
+"""FedFa: Huang et al. 2022, "Fairness and Accuracy in Horizontal Federated Learning" (Information Sciences).
+
+Weights p = α A + β B, A_k and B_k the shares of -log2(acc_k / Σ acc) and -log2(1 - f_k / Σ f), with acc_k the
+training accuracy of the client's own model and f_k how often it took part: inaccurate and frequent clients get
+more. A server momentum follows, v <- γ v + (1 - γ) Σ p_k Δ_k, w <- w - v. (The 2024 method of the same name, a
+fully asynchronous buffer, is another one.)
+
+Choices, by `form`:
+- `paper`: as above; 1e-6 and 1e-5 are added to the arguments of the logarithms.
+- `easyfl`: the same weights, and w <- w - Σ p_k Δ_k + `server_lr` v: the momentum pulls back.
+- `gfedplat`: acc_k (in percent) and f_k / (t + 1) themselves, divided by the two sums of logarithms, make the
+  weights, so accurate clients get more; v <- γ v + Σ p_k Δ_k, w <- w - v.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from algorithms._rows import over_present, shares
+from fedsim.errors import ConfigError
+from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, Vectors, VectorStep, stateless
+
+if TYPE_CHECKING:
+    import torch
+
+Form = Literal["paper", "easyfl", "gfedplat"]
+
+
+def fedfa(
+    *,
+    beta: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    gamma: Annotated[float, Field(ge=0, lt=1)] = 0.5,
+    server_lr: Annotated[float, Field(gt=0)] = 0.1,
+    form: Form = "paper",
+) -> Algorithm:
+    """Weight clients by accuracy and by frequency, and add a server momentum.
+
+    `beta` is the share of the frequencies, 1 - `beta` that of the accuracies (α); `gamma` is the momentum.
+    `server_lr` matters for `form="easyfl"` only.
+    """
+
+    def direction(stack: Stack) -> Direction:
+        accuracies = (
+            np.zeros(stack.m) if stack.accuracies_after is None else stack.accuracies_after[: stack.m]
+        )
+        frequencies = stack.participations[: stack.m].astype(np.float64)
+        if form == "gfedplat":
+            weights = _gfedplat(100 * accuracies, frequencies / (stack.step + 1), beta)
+        else:
+            a = shares(np.maximum(-np.log2(shares(accuracies) + 1e-6), 0.0))
+            b = shares(np.maximum(_rarity(frequencies, 1e-5), 0.0))
+            weights = (1 - beta) * a + beta * b
+        return Direction(over_present(stack, weights))
+
+    return Algorithm(stateless(direction).weigh, Needs(after=True), then=_momentum(gamma, server_lr, form))
+
+
+def _rarity(frequencies: Floats, guard: float) -> Floats:
+    return np.asarray(-np.log2(1 - frequencies / frequencies.sum() + guard))
+
+
+def _gfedplat(percent: Floats, frequencies: Floats, beta: float) -> Floats:
+    accuracy = percent / float(-np.log2(shares(percent) + 1e-6).sum())
+    frequency = frequencies / float(_rarity(frequencies, 1e-6).sum())
+    return shares((1 - beta) * accuracy + beta * frequency)
+
+
+def _momentum(gamma: float, server_lr: float, form: Form) -> VectorStep:
+    fresh = 1.0 if form == "gfedplat" else 1 - gamma
+
+    def apply(direction: torch.Tensor, vectors: Vectors) -> tuple[torch.Tensor, Vectors]:
+        momentum = fresh * direction
+        if vectors:
+            momentum = momentum + gamma * vectors["momentum"]
+        step = direction - server_lr * momentum if form == "easyfl" else momentum
+        return step, {"momentum": momentum}
+
+    return VectorStep(apply)

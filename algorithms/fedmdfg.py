@@ -1,0 +1,174 @@
+"""FedMDFG: Pan et al. 2023, "FedMDFG: Federated Learning with Multi-Gradient Descent and Fair Guidance" (AAAI).
+
+The step is the least-norm point of the hull of the clients' gradients, all given the mean of their norms; of the
+gradients of clients that took part in the previous step but not in this one; and, where the losses F are
+unfair, of the guidance row h·G with h = (p·F̂) F̂ - p normalised, p = 1/√m, F̂ = F/‖F‖. Unfair means an angle
+between F and 1 above θ, or that some returning clients' losses exceed what was expected of them. The point
+then gets the norm of the mean.
+
+Deviations and choices:
+- The paper's direction has the opposite sign. Updates Δ stand for gradients, as Δ = η g for one full-batch
+  step, and the step is taken as it is, that is with step size 1. The paper searches for a step size with
+  losses that clients send for each trial; `search_steps`, `accepted` and `chosen` are that search's pure parts.
+- What is expected of a client is its first loss, then the running mean, as long as losses do not exceed it.
+- Remembered rows keep the norm that they had been given. A zero update has no row.
+- With equal losses there is no guidance. `shortened` if a row conflicts after the last rescaling, as in the
+  authors' code; with an exact solver it never does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from algorithms._geometry import inverse_norms, norm, of_length, shortened, unit_fair_weights
+from algorithms._qp import Solver, min_norm
+from algorithms._rows import grown, room
+from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+
+
+def fedmdfg(
+    *,
+    theta_deg: Annotated[float, Field(ge=0, le=90)] = 11.25,
+    absent: bool = True,
+    solver: Solver = "direct",
+) -> Algorithm:
+    """Descend for every client of this step and the one before, guided towards equal losses where unfair.
+
+    `theta_deg` is the largest angle between losses and 1 that counts as fair.
+    """
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        losses = stack.losses[: stack.m]
+        expected, counts, surprised = _expectations(stack, state)
+        unfair = angle_deg(losses) > theta_deg or 0 < surprised < stack.n_clients
+        gram = stack.gram()
+        scale, mean_norm = _equalising(stack, gram, state["mean_norm"])
+        fair = np.zeros(stack.n)
+        if unfair:
+            kept = np.flatnonzero(scale[: stack.m])
+            fair[kept] = unit_fair_weights(losses[kept]) if len(kept) else 0.0
+        direction = _direction(gram, scale, fair * scale, stack.m, solver)
+        return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
+
+    needs = Needs(gram="model", losses=True, memory=1 if absent else 0)
+    return Algorithm(weigh, needs, _start)
+
+
+def _start() -> State:
+    return {"expected": np.zeros(0), "counts": np.zeros(0, np.int64), "mean_norm": 0.0}
+
+
+def angle_deg(losses: Floats) -> float:
+    """Return the angle between the losses and equal losses, in degrees; 0 if all are 0."""
+    f = losses / (losses.max() or 1.0)
+    return math.degrees(
+        math.atan2(float(np.linalg.norm(f - f.mean())), abs(float(f.mean())) * math.sqrt(len(f)))
+    )
+
+
+def _expectations(stack: Stack, state: State) -> tuple[Floats, Floats, int]:
+    """Return what is expected of each client now, its count, and how many exceeded what was expected before."""
+    expected = grown(state["expected"], room(stack), np.nan)
+    counts = grown(state["counts"], room(stack), 0)
+    surprised = 0
+    for client, loss in zip(stack.clients[: stack.m].tolist(), stack.losses[: stack.m].tolist(), strict=True):
+        counts[client] += 1
+        if counts[client] == 1:
+            expected[client] = loss
+        elif loss > expected[client]:
+            surprised += 1
+        else:
+            expected[client] += (loss - expected[client]) / counts[client]
+    return expected, counts, surprised
+
+
+def _equalising(stack: Stack, gram: Floats, previous_norm: float) -> tuple[Floats, float]:
+    """Return each row's factor `[n]`, 0 for rows not considered, and the mean norm of the present ones."""
+    inverse = inverse_norms(gram)
+    present = inverse[: stack.m]
+    kept = present > 0
+    mean_norm = float((1 / present[kept]).mean()) if kept.any() else 0.0
+    lengths = np.zeros(stack.n)
+    lengths[: stack.m] = mean_norm
+    lengths[stack.ages == 1] = previous_norm if previous_norm > 0 else mean_norm
+    return inverse * lengths, mean_norm
+
+
+def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, solver: Solver) -> Direction:
+    rows = np.flatnonzero(scale)
+    if not len(rows):
+        return Direction(np.zeros(len(scale)))
+    points = np.diag(scale)[rows]
+    if fair.any():
+        points = np.vstack([points, fair])
+    mixture, residual = min_norm(points @ gram @ points.T, solver=solver)
+    table, grams = (mixture @ points)[None], gram[None]
+    kept = max(int((scale[:m] > 0).sum()), 1)
+    mean = np.where(np.arange(len(scale)) < m, scale / kept, 0.0)
+    scaled = shortened(of_length(table, grams, norm(mean[None], grams)), table, grams, rows)
+    return Direction(scaled[0], diagnostics={"kkt_residual": residual})
+
+
+def search_steps(base_lr: float, s: int, scale: float, *, any_absent: bool) -> Iterator[float]:
+    """Yield the step sizes to try: from 2^s η, or η with absent rows, halving down to 2^-s η / `scale`.
+
+    `scale` is how much longer the direction became by its last rescaling.
+    """
+    step = base_lr * (1.0 if any_absent else 2.0**s)
+    least = base_lr * 2.0**-s / scale
+    while step >= least:
+        yield step
+        step /= 2
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The losses `[m]` of the present clients after a trial step."""
+
+    step: float
+    losses: Floats
+
+
+def accepted(
+    trial: Trial,
+    before: Floats,
+    slopes: Floats,
+    *,
+    guided: bool,
+    form: Literal["paper", "released"] = "paper",
+    beta: float = 1e-4,
+) -> bool:
+    """Tell whether every loss fell enough and, where the direction was guided, the losses became more equal.
+
+    `slopes` `[m]` are g_i·d >= 0. Enough is at least `beta` step g_i·d (Armijo); the authors' code, by a slip of
+    the sign, tolerates a rise of that size, and it compares the cosine between losses and 1 with 1/√m.
+    """
+    sign = 1.0 if form == "paper" else -1.0
+    if (before - trial.losses < sign * beta * trial.step * slopes).any():
+        return False
+    if not guided:
+        return True
+    reference = _cosine(before) if form == "paper" else 1 / math.sqrt(len(before))
+    return _cosine(trial.losses) > reference
+
+
+def chosen(trials: Sequence[Trial], before: Floats, base_lr: float, *, any_absent: bool) -> Trial:
+    """Return the trial to take when none was accepted: the first whose summed loss fell, else the smallest sum.
+
+    With absent rows, steps above `base_lr` do not count as the first.
+    """
+    total = float(before.sum())
+    for trial in trials:
+        if trial.losses.sum() < total and not (any_absent and trial.step > base_lr):
+            return trial
+    return min(trials, key=lambda trial: float(trial.losses.sum()))
+
+
+def _cosine(losses: Floats) -> float:
+    return float(losses.sum() / (np.linalg.norm(losses) * math.sqrt(len(losses))))

@@ -1,0 +1,22 @@
+"""FedMGDA: Hu et al. 2022, "Federated Learning Meets Multi-objective Optimization" (IEEE TNSE), without the plus.
+
+The step is the least-norm point of the convex hull of the updates: w <- w - Σ λ_i Δ_i, λ = argmin ‖Σ λ_i Δ_i‖
+over the simplex. It is a descent direction for every client of the step, or zero.
+
+Choices: λ is exact (see `_qp.py`). A zero update lies in the hull, so then nobody moves.
+"""
+
+from __future__ import annotations
+
+from algorithms._hull import mixed
+from algorithms._qp import Solver
+from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+
+
+def fedmgda(*, solver: Solver = "direct") -> Algorithm:
+    """Take the least-norm mixture of the updates: nobody who takes part gets worse, to first order."""
+
+    def direction(stack: Stack) -> Direction:
+        return mixed(stack, normalise=False, lambda0="uniform", epsilon=1.0, step=1.0, solver=solver)
+
+    return stateless(direction, Needs(gram="model"))

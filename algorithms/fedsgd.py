@@ -1,0 +1,17 @@
+"""FedSGD: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", section 2.
+
+w <- w - η Σ p_k ∇F_k(w): the average of FedAvg over rows that are single gradient steps, η ∇F_k(w). What makes
+it FedSGD is the clients' training: one epoch with the full batch, no momentum.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from algorithms.fedavg import fedavg
+from fedsim.stack import Algorithm
+
+
+def fedsgd(*, weighting: Literal["data", "uniform", "scaled", "completed"] = "data") -> Algorithm:
+    """Average the clients' gradient steps, weighted by their numbers of training samples or as in `fedavg`."""
+    return fedavg(weighting=weighting)

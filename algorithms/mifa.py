@@ -1,0 +1,32 @@
+"""MIFA: Gu et al. 2021, "Fast Federated Learning in the Presence of Arbitrary Device Unavailability" (NeurIPS).
+
+The step is the mean of the last updates of all clients, present or not: w <- w - (1/N) Σ_k G_k, G_k the last
+update of client k (Algorithm 1, "memory-augmented impatient").
+
+Deviations and choices:
+- The paper starts with a step in which everybody takes part. Here N is the number of clients heard from so
+  far, or all K of them with `divisor="all"`, so that clients never heard from count as not moving.
+- A client with several updates in one step counts with the last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from algorithms._rows import latest
+from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+
+
+def mifa(*, divisor: Literal["seen", "all"] = "seen") -> Algorithm:
+    """Average the last update of every client, however long ago it came."""
+
+    def direction(stack: Stack) -> Direction:
+        last = latest(stack.clients)
+        weights = np.zeros(stack.n)
+        weights[last] = 1 / (len(last) if divisor == "seen" else stack.n_clients)
+        return Direction(weights)
+
+    return stateless(direction, Needs(memory=math.inf))

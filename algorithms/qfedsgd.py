@@ -1,0 +1,41 @@
+"""q-FedSGD: Li et al. 2020, "Fair Resource Allocation in Federated Learning" (ICLR), Algorithm 1.
+
+With g_k = ∇F_k(w) = Δ_k / η: D_k = F_k^q g_k, h_k = q F_k^(q-1) ‖g_k‖² + L F_k^q, w <- w - Σ D_k / Σ h_k.
+
+Deviations and choices:
+- Rows must be single full-batch steps of learning rate η: one epoch, the full batch, no momentum.
+- L = 1/η unless `L` is given, and then the rule equals q-FedAvg on the same rows.
+- `guard` is added to the losses (1e-10 in the authors' code).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from algorithms._qffl import step_size, step_weights
+from algorithms._rows import over_present
+from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+
+
+def qfedsgd(
+    *,
+    q: Annotated[float, Field(ge=0)] = 1.0,
+    lr: Annotated[float, Field(gt=0)] | None = None,
+    L: Annotated[float, Field(gt=0)] | None = None,
+    guard: Annotated[float, Field(gt=0)] = 1e-10,
+) -> Algorithm:
+    """Give clients of large loss a larger say in one gradient step, the more the larger `q` is.
+
+    `lr` is the learning rate of the clients' step, `L` the Lipschitz constant; each is the other's inverse by
+    default, and one of them is needed.
+    """
+    eta, lipschitz = step_size("qfedsgd", lr, L)
+
+    def direction(stack: Stack) -> Direction:
+        losses = stack.losses[: stack.m] + guard
+        squares = stack.gram().diagonal()[: stack.m]
+        return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, 1 / eta)))
+
+    return stateless(direction, Needs(gram="model", losses=True))

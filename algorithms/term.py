@@ -1,0 +1,55 @@
+"""TERM: Li et al. 2021, "Tilted Empirical Risk Minimization" (ICLR), tilting between clients.
+
+The objective (1/t) log mean_k exp(t F_k) has the gradient Σ exp(t F_k) ∇F_k / Σ exp(t F_k). With few clients
+per step the normaliser Z, an estimate of mean exp(t F), is smoothed over steps (the paper's stochastic
+algorithm): Z <- (1 - λ) Z + λ mean exp(t F), w <- w - (1/m) Σ exp(t F_k) / Z Δ_k.
+
+Choices, by `normaliser`:
+- `running`: as above, λ = `smoothing`, starting with the first step's mean. Kept as log Z, as exp(t F)
+  overflows.
+- `cohort`: λ = 1: the weights of each step sum to one.
+- `released`: a public federated code: x_k = exp(t (F_k - max F)), Z <- ½ Z + ½ mean x from Z = 0, and the
+  weights x_k / (Z m²). They are m times smaller than above, and twice that in the first step.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from algorithms._rows import over_present
+from fedsim.stack import Algorithm, Direction, Needs, Stack, State
+
+
+def term(
+    *,
+    t: Annotated[float, Field(gt=0)] = 1.0,
+    normaliser: Literal["running", "cohort", "released"] = "running",
+    smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5,
+) -> Algorithm:
+    """Weight clients by exp(t F): the larger `t`, the closer to the worst client alone."""
+    if normaliser == "released":
+        return Algorithm(
+            lambda stack, state: _released(stack, state, t), Needs(losses=True), lambda: {"z": 0.0}
+        )
+    share = 1.0 if normaliser == "cohort" else smoothing
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        tilted = t * stack.losses[: stack.m]
+        log_mean = np.logaddexp.reduce(tilted) - np.log(stack.m)
+        log_z = float(log_mean)
+        if share < 1 and state["started"]:
+            log_z = float(np.logaddexp(np.log1p(-share) + state["log_z"], np.log(share) + log_mean))
+        weights = over_present(stack, np.exp(tilted - log_z) / stack.m)
+        return Direction(weights), {"log_z": log_z, "started": True}
+
+    return Algorithm(weigh, Needs(losses=True), lambda: {"log_z": 0.0, "started": False})
+
+
+def _released(stack: Stack, state: State, t: float) -> tuple[Direction, State]:
+    losses = stack.losses[: stack.m]
+    x = np.exp(t * (losses - losses.max()))
+    z = 0.5 * state["z"] + 0.5 * float(x.mean())
+    return Direction(over_present(stack, x / (z * stack.m**2))), {"z": z}

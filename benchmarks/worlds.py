@@ -1,0 +1,78 @@
+"""How long worlds take to write down and to ask. Prints medians.
+
+python benchmarks/worlds.py --clients 10000 --days 7
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedsim.scenario import make_trace
+from fedsim.trace import read_trace
+from fedsim.units import US, show_bytes
+from fedsim.world import Work, World
+
+HOUR_US = 3600 * US
+
+
+def median_s(act: Callable[[int], object], repeats: int) -> float:
+    """Return the median time of `act(i)` in seconds."""
+    times = []
+    for i in range(repeats):
+        start = time.perf_counter()
+        act(i)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def measure(clients: int, days: float, repeats: int) -> None:
+    """Make a diurnal world, write and read it, and ask it at random times and event after event."""
+    horizon_us = round(days * 24) * HOUR_US
+    start = time.perf_counter()
+    trace = make_trace("diurnal", {}, clients=clients, horizon_us=horizon_us, seed=1, after_end="repeat")
+    print(
+        f"make     {time.perf_counter() - start:9.3f} s   {len(trace.table):,} intervals, {show_bytes(trace.nbytes)}"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "world.parquet"
+        print(
+            f"write    {median_s(lambda i: trace.write(path), 3):9.3f} s   {show_bytes(path.stat().st_size)}"
+        )
+        print(f"read     {median_s(lambda i: read_trace(path), 3):9.3f} s   with all checks")
+    print(f"open     {median_s(lambda i: World(trace), 3):9.3f} s")
+    ask(World(trace), repeats)
+
+
+def ask(world: World, repeats: int) -> None:
+    """Time the questions that a run asks."""
+    times = np.random.default_rng(0).integers(0, 2 * world.horizon_us, repeats).tolist()
+    print(f"online   {1e6 * median_s(lambda i: world.online(times[i]), repeats):9.1f} us  at random times")
+    now = 0
+
+    def following(i: int) -> None:
+        nonlocal now
+        now = world.next_change(now) or 0
+        world.online(now)
+
+    print(f"online   {1e6 * median_s(following, repeats):9.1f} us  from one change to the next")
+    work, t_us = Work(np.float64(5e6), np.float64(600), np.float64(5e6)), 3 * HOUR_US
+    there = np.flatnonzero(world.online(t_us))
+    for k in (1, 100, len(there)):
+        took = median_s(lambda i, who=there[:k]: world.outcomes(who, t_us, work), max(repeats // 10, 3))
+        print(f"outcomes {1e6 * took:9.1f} us  of {len(there[:k])} jobs")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clients", type=int, default=2000)
+    parser.add_argument("--days", type=float, default=7)
+    parser.add_argument("--repeats", type=int, default=300)
+    given = parser.parse_args()
+    measure(given.clients, given.days, given.repeats)

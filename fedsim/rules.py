@@ -1,0 +1,51 @@
+"""Building a rule from its name, its options and the wrappers around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedsim.errors import ConfigError
+from fedsim.plugins import build, check, factory, options_of
+from fedsim.stack import Algorithm
+
+
+def build_rule(
+    name: str,
+    options: Mapping[str, Any],
+    wrap: Sequence[Mapping[str, Any]] = (),
+    *,
+    lr: float | None = None,
+) -> Algorithm:
+    """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
+
+    The first wrapper is the innermost: it takes the rule, the next one takes what came of that. `lr`, the
+    clients' learning rate, goes to a rule that has an option of that name and was not given it, nor `L`.
+    Raises ConfigError, which names the rule or wrapper, for unknown names and options, and for combinations that
+    cannot work.
+    """
+    takes_lr = "lr" in options_of(factory("rule", name))
+    if lr is not None and takes_lr and not {"lr", "L"} & set(options):
+        options = {**options, "lr": lr}
+    algorithm = _checked(build("rule", name, options), f"rule {name!r}")
+    for wrapper in wrap:
+        algorithm = _wrapped(algorithm, wrapper, name)
+    return algorithm
+
+
+def _wrapped(algorithm: Algorithm, wrapper: Mapping[str, Any], rule: str) -> Algorithm:
+    options = dict(wrapper)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ConfigError(f"wrapper of rule {rule!r}: expected its 'name', found {dict(wrapper)}")
+    check("wrapper", name, options, given=("rule",))
+    try:
+        return _checked(build("wrapper", name, options, rule=algorithm), f"wrapper {name!r}")
+    except ConfigError as error:
+        raise ConfigError(f"wrapper {name!r} of rule {rule!r}: {error}") from error
+
+
+def _checked(made: Any, what: str) -> Algorithm:
+    if not isinstance(made, Algorithm):
+        raise ConfigError(f"{what} returned {type(made).__name__}, expected an Algorithm")
+    return made

@@ -1,0 +1,149 @@
+"""Configurations: every mistake is named, with its place and the closest valid name, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedsim.config import RunConfig, load, parse
+from fedsim.errors import ConfigError
+from fedsim.pacing import Pacing
+
+GOOD: dict[str, Any] = {
+    "task": {"name": "digits", "clients": 20},
+    "partition": {"name": "iid"},
+    "pacing": {"preset": "sync", "clients": 5},
+    "stop": {"steps": 3},
+}
+
+
+def one(**changes: Any) -> RunConfig:
+    return parse(GOOD | changes, "run.toml", "run")[0]
+
+
+BAD = {
+    "unknown key": ({"trian": {}}, ["run.toml", "trian", "did you mean 'train'"]),
+    "unknown nested key": ({"train": {"epoch": 2}}, ["train.epoch", "did you mean 'epochs'"]),
+    "wrong type": ({"train": {"lr": "fast"}}, ["train.lr", "'fast'"]),
+    "out of range": ({"train": {"lr": -1}}, ["train.lr", "-1"]),
+    "unknown rule": (
+        {"algorithm": {"name": "fedavgg"}},
+        ["algorithm", "no rule 'fedavgg'", "did you mean 'fedavg'"],
+    ),
+    "unknown option": (
+        {"algorithm": {"name": "fedfv", "aplha": 0.1}},
+        ["algorithm", "no option 'aplha'", "did you mean 'alpha'"],
+    ),
+    "option of wrong type": ({"algorithm": {"name": "fedfv", "tau": "long"}}, ["'tau'", "'long'"]),
+    "option out of range": ({"algorithm": {"name": "fedfv", "alpha": 2}}, ["'alpha'", "2"]),
+    "unknown scenario": ({"world": {"scenario": "diurnall"}}, ["world", "did you mean 'diurnal'"]),
+    "unknown scenario option": (
+        {"world": {"scenario": "churn", "options": {"mean_onn": "1h"}}},
+        ["mean_onn", "did you mean 'mean_on'"],
+    ),
+    "unknown task": ({"task": {"name": "digit", "clients": 5}}, ["no task 'digit'", "did you mean 'digits'"]),
+    "bad duration": ({"stop": {"time": "5 parsecs"}}, ["stop.time", "5 parsecs"]),
+    "never ends": ({"stop": {}}, ["stop", "'steps' or 'time'"]),
+    "more clients than there are": (
+        {"pacing": {"preset": "sync", "clients": 50}},
+        ["pacing asks for 50 clients at once, but task.clients is 20"],
+    ),
+    "key of another preset": (
+        {"pacing": {"preset": "sync", "clients": 5, "buffer": 3}},
+        ["does not use 'buffer'"],
+    ),
+    "missing key of the preset": ({"pacing": {"preset": "fedbuff", "concurrency": 5}}, ["needs 'buffer'"]),
+    "buffer above concurrency": (
+        {"pacing": {"preset": "fedbuff", "concurrency": 3, "buffer": 5}},
+        ["pacing", "larger than concurrency"],
+    ),
+    "unknown preset": ({"pacing": {"preset": "synch", "clients": 5}}, ["pacing.preset", "sync"]),
+    "path as a name": ({"name": "../../etc"}, ["name", "../../etc"]),
+    "negative seed": ({"seed": -1}, ["seed", "-1"]),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD.values(), ids=BAD.keys())
+def test_a_mistake_is_named(changes: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        one(**changes)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        one(train={"lr": -1, "epochz": 1}, algorithm={"name": "fedavgg"}, stop={"steps": "many"})
+    message = str(caught.value)
+    for word in ("train.lr", "epochz", "fedavgg", "stop.steps"):
+        assert word in message
+
+
+def test_missing_tables_are_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse({}, "empty.toml", "empty")
+    for word in ("empty.toml", "task", "pacing", "stop"):
+        assert word in str(caught.value)
+
+
+def test_defaults_are_written_out_and_read_back(tmp_path: Path) -> None:
+    config = one(algorithm={"name": "fedfv", "tau": 3}, world={"scenario": "diurnal", "horizon": "2d"})
+    tables = config.resolved()
+    assert tables["algorithm"]["alpha"] == 0.1
+    assert tables["world"]["horizon"] == 2 * 86400
+    path = tmp_path / "resolved.toml"
+    path.write_text(tomli_w.dumps(tables))
+    assert load(path)[0].resolved() == tables
+
+
+def test_presets_become_one_object() -> None:
+    assert one(pacing={"preset": "deadline", "clients": 4, "deadline": "90s"}).pacing.pacing() == Pacing(
+        4, 4, deadline_us=90_000_000
+    )
+    assert one(pacing={"preset": "overselect", "clients": 4, "extra": 2}).pacing.pacing() == Pacing(6, 4)
+    buffered = one(pacing={"preset": "fedbuff", "concurrency": 9, "buffer": 2}).pacing.pacing()
+    assert buffered == Pacing(9, 2, refill="arrival", late="keep")
+
+
+def test_arms_are_laid_over_the_file() -> None:
+    arms = {"a": {"algorithm": {"name": "fedfv", "tau": 2}}, "b": {"train": {"lr": 0.5}}}
+    first, second = parse(GOOD | {"name": "x", "train": {"epochs": 2}, "arms": arms}, "x.toml", "x")
+    assert (first.name, first.label, first.algorithm.name) == ("x/a", "a", "fedfv")
+    assert (second.name, second.algorithm.name, second.train.lr, second.train.epochs) == (
+        "x/b",
+        "fedavg",
+        0.5,
+        2,
+    )
+
+
+def test_an_arm_with_another_plug_in_drops_the_options_below() -> None:
+    base = GOOD | {"algorithm": {"name": "fedfv", "tau": 2}, "arms": {"a": {"algorithm": {"name": "fedavg"}}}}
+    assert parse(base, "x.toml", "x")[0].algorithm.options == {}
+
+
+@pytest.mark.parametrize("arms", [{}, {"a": 3}, ["a"]])
+def test_bad_arms_are_refused(arms: Any) -> None:
+    with pytest.raises(ConfigError, match="arms"):
+        parse(GOOD | {"arms": arms}, "x.toml", "x")
+
+
+def test_a_mistake_in_an_arm_names_the_arm() -> None:
+    with pytest.raises(ConfigError, match="arm 'b'"):
+        parse(GOOD | {"arms": {"a": {}, "b": {"seed": "x"}}}, "x.toml", "x")
+
+
+def test_assignments_come_before_the_check(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(GOOD))
+    config = load(path, ("algorithm.name=fedfv", "algorithm.alpha=0.3", "train.lr=0.5", "stop.time=2h"))[0]
+    assert (config.algorithm.name, config.algorithm.options, config.train.lr) == (
+        "fedfv",
+        {"alpha": 0.3},
+        0.5,
+    )
+    assert config.stop.time == 7200 * 10**6
+    assert config.name == "run"

@@ -1,0 +1,132 @@
+"""Reading TOML, assignments, and how validation errors are told."""
+
+import tomllib
+
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from fedsim.config_errors import assign, read_toml, validated
+from fedsim.errors import ConfigError
+
+
+class Leaf(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    buffer: int = 1
+    deadline: float | None = None
+
+    @field_validator("buffer")
+    @classmethod
+    def _even(cls, value):
+        if value % 2 and value > 1:
+            raise ValueError("should be even,\nor 1")
+        return value
+
+
+class Root(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    pacing: Leaf | None = None
+    arms: dict[str, Leaf] = {}
+    stages: list[Leaf] = []
+
+
+def told(raw):
+    with pytest.raises(ConfigError) as caught:
+        validated(Root, raw, "run.toml")
+    return str(caught.value).split("\n")
+
+
+def test_what_is_right_becomes_the_model():
+    assert validated(Root, {"name": "x", "pacing": {"buffer": 4}}, "run.toml").pacing == Leaf(buffer=4)
+
+
+def test_every_problem_is_one_line_with_file_key_and_the_closest_name():
+    raw = {
+        "nam": "x",
+        "pacing": {"bufer": 3, "deadline": "soon"},
+        "arms": {"a": {"deadlin": 1}},
+        "stages": [{}, {"buffer": 3}, {"zzz": 0}],
+    }
+    assert told(raw) == [
+        "run.toml: name: missing",
+        "run.toml: pacing.deadline: input should be a valid number, unable to parse string as a number, found 'soon'",
+        "run.toml: pacing.bufer: unknown key; did you mean 'buffer'?",
+        "run.toml: arms.a.deadlin: unknown key; did you mean 'deadline'?",
+        "run.toml: stages.1.buffer: should be even,",
+        "run.toml: stages.1.buffer: or 1",
+        "run.toml: stages.2.zzz: unknown key; known: buffer, deadline",
+        "run.toml: nam: unknown key; did you mean 'name'?",
+    ]
+
+
+def test_what_is_no_table_at_all_is_told_too():
+    assert told(3)[0].startswith("run.toml: input should be a valid dictionary")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1", {"a": 1}),
+        ("a.b=0.5", {"a": {"b": 0.5}}),
+        ("a.b = true", {"a": {"b": True}}),
+        ("a=7d", {"a": "7d"}),
+        ("a=churn", {"a": "churn"}),
+        ('a="1"', {"a": "1"}),
+        ("a=[1, 2]", {"a": [1, 2]}),
+        ("a=x=y", {"a": "x=y"}),
+        ("a=", {"a": ""}),
+        ("a=1\nb=2", {"a": "1\nb=2"}),
+    ],
+)
+def test_assignments_are_toml_values_or_bare_text(text, expected):
+    config: dict[str, object] = {}
+    assign(config, text)
+    assert config == expected
+
+
+def test_an_assignment_changes_one_key_only():
+    config = {"a": {"b": 1, "c": 2}, "d": 3}
+    assign(config, "a.b=9")
+    assert config == {"a": {"b": 9, "c": 2}, "d": 3}
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".a=1"])
+def test_what_is_no_assignment_is_refused(text):
+    with pytest.raises(ConfigError, match="expected KEY=VALUE"):
+        assign({}, text)
+
+
+def test_an_assignment_into_what_is_no_table_is_refused():
+    with pytest.raises(ConfigError, match=r"--set a.b.c=1: a.b is 3, not a table"):
+        assign({"a": {"b": 3}}, "a.b.c=1")
+
+
+@given(
+    st.one_of(
+        st.integers(-(2**62), 2**62), st.booleans(), st.floats(allow_nan=False), st.lists(st.integers(0, 9))
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_any_toml_value_survives_an_assignment(value):
+    config: dict[str, object] = {}
+    text = tomli_w.dumps({"value": value}).partition("=")[2]
+    assign(config, f"key={text}")
+    assert config == {"key": tomllib.loads(f"v={text}")["v"]}
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"run\.toml: there is no such file$"):
+        read_toml(tmp_path / "run.toml")
+    (tmp_path / "run1.toml").write_text("a = 1\nb = = 2\n")
+    with pytest.raises(ConfigError, match=r"run\.toml: there is no such file; did you mean 'run1\.toml'\?"):
+        read_toml(tmp_path / "run.toml")
+    with pytest.raises(ConfigError, match=r"run1\.toml: not valid TOML: .*line 2"):
+        read_toml(tmp_path / "run1.toml")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_toml(tmp_path)
+    (tmp_path / "latin.toml").write_bytes(b'a = "\xe9"')
+    with pytest.raises(ConfigError, match=r"latin\.toml: cannot be read"):
+        read_toml(tmp_path / "latin.toml")

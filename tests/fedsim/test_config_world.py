@@ -1,0 +1,80 @@
+"""The `[world]` table."""
+
+import pytest
+
+from fedsim.config_errors import validated
+from fedsim.config_world import WorldConfig, WorldFile, world_trace
+from fedsim.errors import ConfigError, TraceError
+from fedsim.trace import Trace
+from fedsim.units import US
+
+
+def told(**world):
+    with pytest.raises(ConfigError) as caught:
+        validated(WorldFile, {"world": world}, "w.toml")
+    return str(caught.value)
+
+
+def test_a_run_gives_the_clients_and_the_seed_that_the_table_leaves_out():
+    open_config = WorldConfig(scenario="churn", horizon="1h", after_end="stop")
+    trace = world_trace(open_config, clients=5, seed=8)
+    fixed = world_trace(WorldConfig(scenario="churn", horizon=3600, clients=5, seed=8), clients=99, seed=0)
+    assert (trace.clients, trace.horizon_us, trace.after_end) == (5, 3600 * US, "stop")
+    assert fixed.table == trace.table
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        WorldConfig(scenario="always_on"),
+        WorldConfig(
+            scenario="churn",
+            horizon="90min",
+            seed=3,
+            options={"mean_on": "3h", "devices": {"fault_every": 0}},
+        ),
+        WorldConfig(scenario="diurnal", clients=4, after_end="error"),
+        WorldConfig(trace="w.parquet"),
+        WorldConfig(trace="w.parquet", after_end="stop"),
+    ],
+    ids=lambda w: w.scenario or "trace",
+)
+def test_a_resolved_table_says_the_same_again(world):
+    resolved = world.model_dump(mode="json", exclude_none=True)
+    again = validated(WorldFile, {"world": resolved}, "w.toml").world
+    assert again.model_dump(mode="json", exclude_none=True) == resolved
+    if world.scenario:
+        assert world_trace(again, clients=3, seed=1).table == world_trace(world, clients=3, seed=1).table
+
+
+def test_a_resolved_table_spells_out_the_options():
+    resolved = WorldConfig(scenario="churn", options={"mean_on": "3h"}).model_dump(
+        mode="json", exclude_none=True
+    )
+    assert resolved["options"]["mean_on"] == "3h"
+    assert resolved["options"]["mean_off"] == "4h"
+    assert resolved["options"]["devices"]["fault_every"] == "2d"
+    assert resolved["horizon"] == 7 * 86400
+
+
+def test_a_trace_file_keeps_its_own_end_unless_the_table_names_one(tmp_path):
+    path = tmp_path / "w.parquet"
+    Trace.of(0, 0, 5, "online", clients=1, horizon_us=9, after_end="stop").write(path)
+    assert world_trace(WorldConfig(trace=path), clients=1, seed=0).after_end == "stop"
+    assert world_trace(WorldConfig(trace=path, after_end="repeat"), clients=1, seed=0).after_end == "repeat"
+    with pytest.raises(TraceError, match="no such trace file"):
+        world_trace(WorldConfig(trace=tmp_path / "x"), clients=1, seed=0)
+
+
+def test_problems_name_the_key():
+    assert "w.toml: world: give exactly one of 'scenario' and 'trace'" in told(scenario="churn", trace="x")
+    assert "w.toml: world: 'seed' belongs to a scenario" in told(trace="x", seed=1)
+    assert "w.toml: world.horizon: input should be greater than 0" in told(scenario="churn", horizon=0)
+    assert "w.toml: world.horizon: expected a duration" in told(scenario="churn", horizon="a while")
+    assert "w.toml: world.seed: " in told(scenario="churn", seed=-1)
+    assert "w.toml: world.after_end: input should be 'error', 'repeat' or 'stop'" in told(
+        scenario="churn", after_end="x"
+    )
+    both = told(scenario="chrun", horizonn=3)
+    assert "w.toml: world.scenario: there is no scenario 'chrun'; did you mean 'churn'?" in both
+    assert "w.toml: world.horizonn: unknown key; did you mean 'horizon'?" in both

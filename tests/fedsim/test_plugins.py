@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedsim import plugins
+from fedsim.errors import ConfigError
+
+RULE = '''
+"""A rule of somebody else's."""
+import numpy as np
+from fedsim.stack import Algorithm, Direction, stateless
+
+def strongest(*, share: float = 1.0) -> Algorithm:
+    """Follow the longest update."""
+    return stateless(lambda stack: Direction(np.eye(stack.n)[0] * share))
+'''
+
+
+@pytest.mark.parametrize("kind", plugins.PACKAGES)
+def test_each_plug_in_is_a_module_with_a_factory_of_its_name(kind: str) -> None:
+    found = plugins.names(kind)
+    assert found
+    for name in found:
+        assert plugins.factory(kind, name).__name__ == name
+        assert plugins.summary(kind, name), f"{kind} {name} has no docstring"
+
+
+def test_a_file_elsewhere_is_a_plug_in(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(RULE)
+    name = f"{path}:strongest"
+    assert plugins.build("rule", name, {"share": 0.5}).weigh
+    assert plugins.resolved("rule", name, {}, ()) == {"share": 1.0}
+    with pytest.raises(ConfigError, match="no option 'shere'; did you mean 'share'"):
+        plugins.build("rule", name, {"shere": 0.5})
+    with pytest.raises(ConfigError, match="has no function 'weakest'"):
+        plugins.factory("rule", f"{path}:weakest")
+
+
+def test_a_module_elsewhere_is_a_plug_in() -> None:
+    assert plugins.factory("rule", "algorithms.fedavg:fedavg") is plugins.factory("rule", "fedavg")
+
+
+@pytest.mark.parametrize("name", ["nowhere.at.all:rule", "missing.py:rule"])
+def test_what_cannot_be_imported_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot import the rule"):
+        plugins.factory("rule", name)
+
+
+def test_a_broken_file_says_so_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("import nothing_of_this_name\n")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="nothing_of_this_name"):
+            plugins.factory("rule", f"{path}:rule")

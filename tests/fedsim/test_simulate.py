@@ -1,0 +1,191 @@
+"""Whole runs in this process: folders, manifests, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+from small import run, small
+
+import analysis
+from fedsim.errors import ConfigError, DataError, RunError, TraceError
+from fedsim.simulate import Progress, simulate
+from fedsim.trace import Trace
+
+
+def manifest(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    return content
+
+
+def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
+    result = run(small(), tmp_path)
+    assert result.folder == tmp_path / "small"
+    names = {p.name for p in result.folder.iterdir()}
+    assert names == {
+        "config.resolved.toml",
+        "manifest.json",
+        "jobs.parquet",
+        "steps.parquet",
+        "evals.parquet",
+        "model.safetensors",
+        "world.parquet",
+    }
+    found = manifest(result.folder)
+    assert found["status"] == "done"
+    assert found["digest"] == result.digest
+    assert found["ended_by"] == "steps"
+    assert found["steps"] == 8
+    assert found["versions"]["torch"]
+    assert found["memory"]["predicted_bytes"]["total"] > 0
+    assert found["memory"]["peak_bytes"] > 0
+    parts = {k: v for k, v in found["wall_s"].items() if k != "total"}
+    assert sum(parts.values()) == pytest.approx(found["wall_s"]["total"], abs=0.01)
+    params = safetensors.torch.load_file(result.folder / "model.safetensors")["params"]
+    assert params.shape == (64 * 8 + 8 + 8 * 10 + 10,)
+
+
+def test_tables_agree_with_each_other(tmp_path: Path) -> None:
+    opened = analysis.open(run(small(stop={"steps": 30}), tmp_path).folder)
+    jobs, steps, evals = (opened.frame(t) for t in ("jobs", "steps", "evals"))
+    used = jobs[jobs.status == "aggregated"]
+    assert used.groupby("step").size().reindex(steps.step, fill_value=0).tolist() == steps.updates.tolist()
+    assert jobs.status.value_counts().to_dict() == opened.manifest["jobs"]
+    assert (jobs.status == "lost").sum() >= steps.lost.sum()
+    assert (jobs.status == "lost").sum() > 0, "this world is meant to lose some"
+    assert set(jobs[jobs.status == "lost"].phase) <= {"download", "compute", "upload"}
+    assert jobs.job.is_unique
+    assert (jobs.end_us >= jobs.dispatch_us).all()
+    assert used.loss_before.notna().all()
+    assert steps.time_us.is_monotonic_increasing
+    assert sorted(evals.step.unique()) == [*range(0, 30, 3), 30]
+    assert (evals.accuracy == evals.correct / evals.n).all()
+    assert (evals.groupby("step").size() == 12).all()
+
+
+def test_an_existing_run_is_kept_unless_forced(tmp_path: Path) -> None:
+    first = run(small(), tmp_path)
+    with pytest.raises(RunError, match="--force"):
+        run(small(seed=9), tmp_path)
+    assert manifest(first.folder)["digest"] == first.digest
+    assert run(small(seed=9), tmp_path, force=True).digest != first.digest
+
+
+def test_a_folder_that_is_no_run_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="not a run folder"):
+        run(small(), tmp_path, force=True)
+    assert (tmp_path / "small" / "thesis.tex").read_text() == "years of work"
+
+
+def test_updates_that_are_not_finite_are_left_out_and_counted(tmp_path: Path) -> None:
+    result = run(small(train={"lr": 1e30, "batch_size": 5}, stop={"steps": 3}), tmp_path)
+    opened = analysis.open(result.folder)
+    assert set(opened.frame("steps").status) == {"empty"}
+    assert opened.manifest["jobs"]["nonfinite"] == opened.frame("steps").nonfinite.sum() > 0
+
+
+def test_rounds_without_updates_are_named(tmp_path: Path) -> None:
+    pacing = {"preset": "deadline", "clients": 4, "deadline": "1s"}
+    opened = analysis.open(run(small(pacing=pacing, stop={"steps": 4}), tmp_path).folder)
+    steps = opened.frame("steps")
+    assert steps.status.tolist() == ["empty"] * 4
+    assert steps.cause.tolist() == ["deadline"] * 4
+    assert opened.frame("jobs").loss_train.isna().all(), "what cannot be used is not trained"
+
+
+def test_an_interrupt_leaves_a_readable_folder(tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.course.step == 5:
+            raise KeyboardInterrupt
+
+    result = run(
+        small(pacing={"preset": "fedbuff", "concurrency": 5, "buffer": 2}), tmp_path, watch=interrupt
+    )
+    assert result.status == "interrupted"
+    opened = analysis.open(result.folder)
+    assert opened.manifest["status"] == "interrupted"
+    assert opened.manifest["digest"] is None
+    assert len(opened.steps) == 5
+    assert "unfinished" in opened.manifest["jobs"]
+
+
+def test_an_interrupt_skips_the_other_runs(tmp_path: Path) -> None:
+    def interrupt(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    results = simulate([small(), small(name="other")], out=tmp_path, workers=0, watch=interrupt)
+    assert [r.status for r in results] == ["interrupted"]
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_failure_leaves_a_readable_folder_and_its_reason(tmp_path: Path) -> None:
+    def fail(progress: Progress) -> None:
+        raise RuntimeError("the disk is on fire")
+
+    with pytest.raises(RuntimeError, match="on fire"):
+        run(small(), tmp_path, watch=fail)
+    opened = analysis.open(tmp_path / "small")
+    assert opened.manifest["status"] == "failed"
+    assert "the disk is on fire" in opened.manifest["error"]
+    assert len(opened.steps) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"partition": None}, ConfigError, "partitioner"),
+        ({"partition": {"name": "pathological", "classes": 11}}, DataError, "11"),
+        ({"task": {"name": "digits", "clients": 1500}}, DataError, "client"),
+        ({"world": {"trace": "nowhere.parquet"}}, TraceError, "nowhere.parquet"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_written(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        run(small(**changes), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trace_for_fewer_clients_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "three.parquet"
+    Trace.of([0, 1, 2], [0] * 3, [10**9] * 3, "online", clients=3, horizon_us=10**9).write(path)
+    with pytest.raises(TraceError, match=r"3 clients.*12"):
+        run(small(world={"trace": str(path)}), tmp_path / "runs")
+
+
+def test_a_trace_that_ends_early_fails_with_the_time_and_keeps_what_was_done(tmp_path: Path) -> None:
+    world = {"scenario": "always_on", "horizon": "20min", "after_end": "error"}
+    with pytest.raises(TraceError, match="ends at"):
+        run(small(world=world, stop={"steps": 1000}), tmp_path)
+    opened = analysis.open(tmp_path / "small")
+    assert opened.manifest["status"] == "failed"
+    assert len(opened.steps) > 0
+
+
+def test_a_world_in_which_time_stands_still_needs_a_number_of_steps(tmp_path: Path) -> None:
+    path = tmp_path / "still.parquet"
+    Trace.of(
+        range(12), [0] * 12, [10**9] * 12, "online", clients=12, horizon_us=10**9, after_end="repeat"
+    ).write(path)
+    with pytest.raises(ConfigError, match=r"stop\.steps"):
+        run(small(world={"trace": str(path)}, stop={"time": "1h"}), tmp_path / "runs")
+    assert run(small(world={"trace": str(path)}, stop={"steps": 2}), tmp_path / "runs").status == "done"
+
+
+def test_more_memory_than_there_is_is_refused_with_the_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedsim import memory
+
+    monkeypatch.setattr(
+        memory.psutil, "virtual_memory", lambda: type("M", (), {"available": 10, "total": 10})()
+    )
+    with pytest.raises(ConfigError, match=r"would need .* GiB|MiB .*history"):
+        run(small(), tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,123 @@
+"""The same bytes for the same configuration, whatever computes them; other bytes for another seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from shuffled import ShuffledTrainer
+from small import run, small
+
+import analysis
+from fedsim.config import load
+from fedsim.local import Workbench
+from fedsim.recorder import Recorder
+from fedsim.server import Server
+from fedsim.setup import prepare
+from fedsim.timeline import Timeline
+from fedsim.trainer import PlanningTrainer, Trainer
+
+FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
+OVERSELECT = {"preset": "overselect", "clients": 3, "extra": 2}
+
+
+@pytest.fixture(scope="module", params=["sync", "overselect", "fedbuff"])
+def pacing(request: pytest.FixtureRequest) -> dict[str, object]:
+    return {"sync": {"preset": "sync", "clients": 4}, "overselect": OVERSELECT, "fedbuff": FEDBUFF}[
+        request.param
+    ]
+
+
+def test_twice_the_same_run_is_the_same(tmp_path: Path, pacing: dict[str, object]) -> None:
+    first = run(small(pacing=pacing), tmp_path / "a")
+    second = run(small(pacing=pacing), tmp_path / "b")
+    assert first.digest
+    assert first.digest == second.digest
+
+
+def test_another_seed_is_another_run(tmp_path: Path) -> None:
+    assert run(small(), tmp_path / "a").digest != run(small(seed=4), tmp_path / "b").digest
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_jobs_may_finish_in_any_order(
+    tmp_path: Path, pacing: dict[str, object], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run(small(pacing=pacing), tmp_path / "a")
+
+    def shuffled(self: object, pool: object) -> Trainer:
+        setup = self.setup  # type: ignore[attr-defined]
+        return ShuffledTrainer(
+            Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
+        )
+
+    monkeypatch.setattr("fedsim.simulate._Run._trainer", shuffled)
+    assert run(small(pacing=pacing), tmp_path / "b").digest == expected.digest
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_any_number_of_workers_gives_the_same_digest(tmp_path: Path, workers: int) -> None:
+    for name, pacing in (("sync", {"preset": "sync", "clients": 4}), ("fedbuff", FEDBUFF)):
+        config = small(pacing=pacing)
+        expected = run(config, tmp_path / f"inline-{name}").digest
+        assert run(config, tmp_path / f"ray-{name}", workers=workers).digest == expected
+
+
+def test_tables_written_in_small_parts_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = run(small(), tmp_path / "a").digest
+    monkeypatch.setattr("fedsim.recorder._PART_ROWS", 5)
+    assert run(small(), tmp_path / "b").digest == expected
+
+
+def test_rules_meet_in_the_same_world(tmp_path: Path) -> None:
+    """Paired runs: the same clients chosen, lost and heard at the same times, from the same start."""
+    runs = [
+        analysis.open(run(small(algorithm={"name": rule}), tmp_path / rule).folder)
+        for rule in ("fedavg", "fedfv")
+    ]
+    shared = ["job", "client", "version", "status", "dispatch_us", "end_us", "step"]
+    assert runs[0].jobs.select(shared).equals(runs[1].jobs.select(shared))
+    assert runs[0].world.equals(runs[1].world)
+    first = [r.frame("evals").query("step == 0") for r in runs]
+    np.testing.assert_array_equal(first[0].loss, first[1].loss)
+    assert runs[0].manifest["digest"] != runs[1].manifest["digest"]
+
+
+def test_the_resolved_configuration_reproduces_the_run(tmp_path: Path) -> None:
+    first = run(small(), tmp_path / "a")
+    again = load(first.folder / "config.resolved.toml")[0]
+    assert run(again, tmp_path / "b").digest == first.digest
+
+
+def test_the_world_that_a_run_saw_reproduces_the_run(tmp_path: Path) -> None:
+    first = run(small(), tmp_path / "a")
+    replayed = small(world={"trace": str(first.folder / "world.parquet")})
+    assert run(replayed, tmp_path / "b").digest == first.digest
+
+
+def test_global_random_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    np.random.seed(1)  # noqa: NPY002
+    before = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    run(small(), tmp_path)
+    after = torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()  # type: ignore[index]  # noqa: NPY002
+    assert before == after
+
+
+def test_planning_without_training_meets_the_same_events(tmp_path: Path) -> None:
+    done = analysis.open(run(small(pacing=FEDBUFF), tmp_path / "real").folder)
+    setup = prepare(small(pacing=FEDBUFF))
+    folder = tmp_path / "plan"
+    folder.mkdir()
+    recorder = Recorder(folder, setup.data.train.sizes)
+    timeline = Timeline(setup.world, setup.plan, PlanningTrainer(), recorder)
+    timeline.run()
+    timeline.abandon()
+    recorder.settle()
+    recorder.close(None)
+    shared = ["job", "client", "version", "status", "step", "dispatch_us", "end_us"]
+    assert pq.read_table(folder / "jobs.parquet").select(shared).equals(done.jobs.select(shared))

@@ -1,0 +1,80 @@
+"""Who may import what: the layers stay apart."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ENGINE = {"timeline", "server", "trainer", "actors", "local", "simulate", "setup", "history", "recorder"}
+PROTOCOLS = {"errors", "units", "rng", "stack", "linalg", "trace", "scenario", "selection", "plugins"}
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def modules(root: Path, package: str) -> list[Path]:
+    return sorted((root / package).rglob("*.py"))
+
+
+def fedsim_modules(found: set[str]) -> set[str]:
+    return {name.split(".")[1] for name in found if name.startswith("fedsim.")}
+
+
+def test_ray_is_imported_in_one_file(root: Path) -> None:
+    users = {
+        path.relative_to(root).as_posix()
+        for package in ("fedsim", "scenarios", "algorithms", "analysis")
+        for path in modules(root, package)
+        if any(name.split(".")[0] == "ray" for name in imports(path))
+    }
+    assert users == {"fedsim/actors.py"}
+
+
+def test_simpy_is_imported_by_scenarios_alone(root: Path) -> None:
+    for package in ("fedsim", "algorithms", "analysis"):
+        for path in modules(root, package):
+            assert not any(name.split(".")[0] == "simpy" for name in imports(path)), path
+
+
+@pytest.mark.parametrize("package", ["algorithms", "scenarios"])
+def test_plug_ins_see_only_the_protocols(root: Path, package: str) -> None:
+    for path in modules(root, package):
+        assert fedsim_modules(imports(path)) <= PROTOCOLS, path
+
+
+def test_analysis_never_imports_the_engine(root: Path) -> None:
+    for path in modules(root, "analysis"):
+        assert not fedsim_modules(imports(path)) & ENGINE, path
+
+
+def test_public_names_are_exactly_what_can_be_imported() -> None:
+    import fedsim
+
+    for name in fedsim.__all__:
+        assert getattr(fedsim, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = fedsim.nothing
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import fedsim", {"torch", "ray", "pandas", "simpy", "matplotlib"}),
+        ("import fedsim.simulate", {"ray", "simpy", "matplotlib", "torch._dynamo", "cvxpy"}),
+    ],
+)
+def test_starting_does_not_import_what_it_does_not_need(statement: str, absent: set[str]) -> None:
+    code = f"{statement}; import sys; print(sorted({absent!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
