@@ -14,6 +14,7 @@ Choices, by `form`:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
@@ -43,9 +44,11 @@ def fedfa(
     """
 
     def direction(stack: Stack) -> Direction:
-        accuracies = (
-            np.zeros(stack.m) if stack.accuracies_after is None else stack.accuracies_after[: stack.m]
-        )
+        if stack.accuracies_after is None:
+            raise ConfigError(
+                "rule 'fedfa' needs 'accuracies_after', the accuracies of the clients' own models"
+            )
+        accuracies = stack.accuracies_after[: stack.m]
         frequencies = stack.participations[: stack.m].astype(np.float64)
         if form == "gfedplat":
             weights = _gfedplat(100 * accuracies, frequencies / (stack.step + 1), beta)
@@ -55,7 +58,7 @@ def fedfa(
             weights = (1 - beta) * a + beta * b
         return Direction(over_present(stack, weights))
 
-    return Algorithm(stateless(direction).weigh, Needs(after=True), then=_momentum(gamma, server_lr, form))
+    return replace(stateless(direction, Needs(after=True)), then=_momentum(gamma, server_lr, form))
 
 
 def _rarity(frequencies: Floats, guard: float) -> Floats:

@@ -36,11 +36,14 @@ def fedmdfg(
     *,
     theta_deg: Annotated[float, Field(ge=0, le=90)] = 11.25,
     absent: bool = True,
+    guard: Annotated[float, Field(ge=0)] = 0.0,
     solver: Solver = "direct",
 ) -> Algorithm:
     """Descend for every client of this step and the one before, guided towards equal losses where unfair.
 
-    `theta_deg` is the largest angle between losses and 1 that counts as fair.
+    `theta_deg` is the largest angle between losses and 1 that counts as fair. `absent` says whether clients of
+    the step before count. Equalised rows v are multiplied by
+    ‖v‖ / (‖v‖ + `guard`), 1e-6 in the authors' code.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
@@ -53,7 +56,7 @@ def fedmdfg(
         if unfair:
             kept = np.flatnonzero(scale[: stack.m])
             fair[kept] = unit_fair_weights(losses[kept]) if len(kept) else 0.0
-        direction = _direction(gram, scale, fair * scale, stack.m, solver)
+        direction = _direction(gram, scale, fair, stack.m, guard, solver)
         return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
 
     needs = Needs(gram="model", losses=True, memory=1 if absent else 0)
@@ -100,13 +103,15 @@ def _equalising(stack: Stack, gram: Floats, previous_norm: float) -> tuple[Float
     return inverse * lengths, mean_norm
 
 
-def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, solver: Solver) -> Direction:
+def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, guard: float, solver: Solver) -> Direction:
     rows = np.flatnonzero(scale)
     if not len(rows):
         return Direction(np.zeros(len(scale)))
-    points = np.diag(scale)[rows]
+    lengths = scale * np.sqrt(np.maximum(gram.diagonal(), 0.0))
+    shrunk = np.divide(scale * lengths, lengths + guard, out=np.zeros_like(scale), where=scale > 0)
+    points = np.diag(shrunk)[rows]
     if fair.any():
-        points = np.vstack([points, fair])
+        points = np.vstack([points, fair * shrunk])
     mixture, residual = min_norm(points @ gram @ points.T, solver=solver)
     table, grams = (mixture @ points)[None], gram[None]
     kept = max(int((scale[:m] > 0).sum()), 1)

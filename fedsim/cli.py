@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import click
+import pydantic
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -128,7 +128,12 @@ def list_plugins(
 def _options(kind: str, name: str) -> str:
     given = {"task": ("clients", "seed", "data_dir"), "model": ("in_shape", "n_classes")}.get(kind, ())
     known = plugins.options_of(plugins.factory(kind, name), given) if kind != "metric" else {}
-    return ", ".join(f"{n}={p.default!r}" if p.default is not p.empty else n for n, p in known.items())
+    return ", ".join(f"{n}={_shown(p.default)}" if p.default is not p.empty else n for n, p in known.items())
+
+
+def _shown(default: object) -> str:
+    """Write a default value; groups of options, which have their own, as a table."""
+    return "{...}" if isinstance(default, pydantic.BaseModel) else repr(default)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -139,17 +144,13 @@ def main(arguments: list[str] | None = None) -> None:
 def _code(arguments: list[str] | None) -> int:
     command: Any = typer.main.get_command(app)
     try:
-        result = command.main(args=arguments, prog_name="fedsim", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return 2
-    except click.ClickException as error:
-        error.show()
-        return error.exit_code
-    except (KeyboardInterrupt, click.Abort):
+        command.main(args=arguments, prog_name="fedsim")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except KeyboardInterrupt:
         typer.echo("interrupted", err=True)
         return 130
     except Error as error:
         typer.echo(f"error: {error}", err=True)
         return 2 if isinstance(error, INPUT_ERRORS) else 1
-    return int(result or 0)
+    return 0

@@ -98,10 +98,10 @@ def checked_options(
     try:
         values = model.model_validate({k: v for k, v in options.items() if k in known})
     except pydantic.ValidationError as error:
-        problems += [
-            f"{kind} {name!r}, option {'.'.join(map(str, e['loc']))!r}: {e['msg']}, found {e['input']!r}"
-            for e in error.errors()
-        ]
+        for found in error.errors():
+            option = ".".join(map(str, found["loc"]))
+            what = found["msg"].removeprefix("Value error, ")
+            problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {found['input']!r}")
     if problems:
         raise ConfigError("\n".join(problems))
     return {k: getattr(values, k) for k in options}

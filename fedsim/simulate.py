@@ -170,17 +170,11 @@ class _Run:
 
     def go(self, pool: Any, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
-        with self.clock.part("start"):
-            trainer = self._trainer(pool)
-        timeline = Timeline(
-            self.setup.world,
-            self.setup.plan,
-            trainer,
-            self.recorder,
-            self.clock,
-            lambda course: watch(Progress(self.setup, course, self.recorder.last_accuracy)),
-        )
+        timeline, trainer = None, None
         try:
+            with self.clock.part("start"):
+                trainer = self._trainer(pool)
+            timeline = self._timeline(trainer, watch)
             ended_by = timeline.run()
         except KeyboardInterrupt:
             self._finish(timeline, None, "interrupted", "interrupt")
@@ -188,8 +182,13 @@ class _Run:
         except Exception as error:
             self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}")
             raise
-        digest = self._finish(timeline, trainer, "done", ended_by)
-        return Result(self.folder, "done", digest)
+        return Result(self.folder, "done", self._finish(timeline, trainer, "done", ended_by))
+
+    def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
+        def tell(course: Course) -> None:
+            watch(Progress(self.setup, course, self.recorder.last_accuracy))
+
+        return Timeline(self.setup.world, self.setup.plan, trainer, self.recorder, self.clock, tell)
 
     def _trainer(self, pool: Any) -> Trainer:
         setup = self.setup
@@ -202,20 +201,21 @@ class _Run:
 
     def _finish(
         self,
-        timeline: Timeline,
+        timeline: Timeline | None,
         trainer: Trainer | None,
         status: str,
         ended_by: str,
         error: str | None = None,
     ) -> str | None:
-        timeline.abandon()
+        if timeline:
+            timeline.abandon()
         with self.clock.part("record"):
             self._settle(status)
             digest = self.recorder.close(trainer.params() if trainer else None)
         if trainer:
             self.others_peak = trainer.peak_bytes()
             trainer.close()
-        course = timeline.course
+        course = timeline.course if timeline else Course(self.setup.data.n_clients)
         self._manifest(
             status,
             error=error,

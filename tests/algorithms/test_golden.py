@@ -16,6 +16,9 @@ FILES = list(golden_cases.golden_files())
 )
 @pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}/{p.stem}")
 def test_rule_gives_the_published_result(path: Path) -> None:
+    kind = path.parent.name
+    if kind not in golden_cases.CHECKS:
+        pytest.skip(golden_cases.OTHERS.get(kind, f"there is no check for vectors of the kind {kind!r}"))
     with np.load(path, allow_pickle=False) as file:
         case = {name: file[name] for name in file.files}
-    golden_cases.CHECKS[path.parent.name](case, path.stem)
+    golden_cases.CHECKS[kind](case, path.stem)

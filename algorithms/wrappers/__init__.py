@@ -1,0 +1,13 @@
+"""Wrappers: a rule in, a rule out, one file each; any of them goes around any rule that it can work with.
+
+A wrapper changes what the rule sees (which rows, how long, in which blocks) or what becomes of its direction,
+and leaves the rule itself alone. In a config each is a table in `[[algorithm.wrap]]`; outside the simulator:
+
+>>> import numpy as np
+>>> from fedsim.combine import combine
+>>> updates = np.array([[4.0, 0.0], [0.0, 2.0]])
+>>> combine("fedavg", updates, losses=None, staleness=[3, 0], wrap=[("discounted", {"staleness": "sqrt"})]).direction
+array([1., 1.])
+
+The first wrapper in the list is the innermost. A combination that cannot work is refused with the reason.
+"""

@@ -1,0 +1,78 @@
+"""Other views of a stack: some of its rows, rows of other lengths, one block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.errors import ConfigError
+from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+
+
+def scaled(stack: Stack, factors: Floats) -> Stack:
+    """Return the stack of rows multiplied by `factors` `[n]`."""
+    return replace(stack, grams=stack.grams * np.outer(factors, factors))
+
+
+def selected(stack: Stack, rows: NDArray[np.intp], m: int) -> Stack:
+    """Return the stack of some rows, the first `m` of them present."""
+    columns: dict[str, Any] = {
+        name: getattr(stack, name)[rows]
+        for name in (
+            "clients",
+            "losses",
+            "n_samples",
+            "ages",
+            "staleness",
+            "participations",
+            "online",
+            "losses_after",
+            "accuracies_after",
+        )
+        if getattr(stack, name) is not None
+    }
+    return replace(stack, grams=stack.grams[:, rows[:, None], rows[None, :]], m=m, **columns)
+
+
+def spread(direction: Direction, rows: NDArray[np.intp], n: int) -> Direction:
+    """Return the direction with its weights put back to the places `rows` of `n`; the others get 0."""
+    weights = np.zeros((*direction.weights.shape[:-1], n))
+    weights[..., rows] = direction.weights
+    return replace(direction, weights=weights)
+
+
+def with_gram(needs: Needs) -> Needs:
+    """Return the needs with at least the model's Gram matrix."""
+    return replace(needs, gram="model") if needs.gram == "none" else needs
+
+
+def on_scaled(rule: Algorithm, factors: Callable[[Stack], Floats], needs: Needs) -> Algorithm:
+    """Return the rule run on rows multiplied by `factors(stack)` `[n]`."""
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        each = factors(stack)
+        direction, after = rule.weigh(scaled(stack, each), state)
+        return replace(direction, weights=direction.weights * each), after
+
+    return replace(rule, weigh=weigh, needs=needs)
+
+
+def refuse_memory(rule: Algorithm) -> None:
+    """Raise ConfigError if the rule remembers absent clients by itself."""
+    if rule.needs.memory > 0:
+        raise ConfigError(
+            f"the rule remembers absent clients itself, for {rule.needs.memory:g} steps; a second memory around it "
+            "would count them twice: switch one of the two off"
+        )
+
+
+def refuse_scale_free(rule: Algorithm) -> None:
+    """Raise ConfigError if the rule would undo a change of the rows' lengths."""
+    if rule.needs.scale_free:
+        raise ConfigError(
+            "the rule divides each update by its norm, so the lengths of the rows have no effect on it"
+        )

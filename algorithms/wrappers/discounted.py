@@ -1,0 +1,38 @@
+"""Discount stale rows before the rule sees them, so that whatever it guarantees holds for the discounted rows.
+
+Staleness functions of Xie et al. 2019 (FedAsync, section 5.2) and Nguyen et al. 2022 (FedBuff). A positive factor
+on a row changes no sign of an inner product: a direction that conflicts with no discounted row conflicts with no
+row. Discounting the result's terms afterwards would lose that.
+
+A remembered row is as stale as it came plus its age. Rules that discount by themselves (`fedasync`, `fedbuff`)
+discount twice. Rules that divide updates by their norms are refused: they would undo it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from algorithms._staleness import Discount, discounts
+from algorithms.wrappers._views import on_scaled, refuse_scale_free
+from fedsim.stack import Algorithm, Floats, Stack
+
+
+def discounted(
+    rule: Algorithm,
+    *,
+    staleness: Discount = "polynomial",
+    a: Annotated[float, Field(gt=0)] = 0.5,
+    b: Annotated[float, Field(ge=0)] = 4.0,
+) -> Algorithm:
+    """Multiply each row by a discount of its staleness s, in server steps, then run the rule.
+
+    polynomial: (s + 1)^-a. sqrt: (s + 1)^-½. hinge: 1 up to s = `b`, then 1 / (a (s - b) + 1). constant: 1.
+    """
+    refuse_scale_free(rule)
+
+    def factors(stack: Stack) -> Floats:
+        return discounts(stack.staleness + stack.ages, staleness, a, b)
+
+    return on_scaled(rule, factors, rule.needs)

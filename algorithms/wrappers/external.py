@@ -1,0 +1,42 @@
+"""FedFV's memory for any rule: its direction is projected off conflicts with absent clients (Wang et al. 2021, Alg. 3).
+
+The rule sees the present rows only. Its direction is then projected, oldest age first, off the sum of the rows of
+that age that it conflicts with, and stretched to the length it had. `external` around `fedfv` with tau = 0 is
+FedFV. Rules with a memory of their own are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from algorithms._geometry import norm, of_length, off_absent
+from algorithms.wrappers._views import refuse_memory, selected, spread, with_gram
+from fedsim.stack import Algorithm, Direction, Stack, State
+
+
+def external(rule: Algorithm, *, tau: Annotated[int, Field(ge=1)] = 1) -> Algorithm:
+    """Project the rule's direction off the updates of clients absent for up to `tau` steps, from step `tau` on."""
+    refuse_memory(rule)
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        rows = np.arange(stack.m)
+        direction, after = rule.weigh(selected(stack, rows, stack.m), state)
+        direction = spread(direction, rows, stack.n)
+        return (_projected(stack, direction, tau) if stack.step >= tau else direction), after
+
+    return replace(rule, weigh=weigh, needs=replace(with_gram(rule.needs), memory=tau))
+
+
+def _projected(stack: Stack, direction: Direction, tau: int) -> Direction:
+    before = np.atleast_2d(direction.weights)
+    grams = stack.grams if len(before) == len(stack.grams) else stack.gram()[None]
+    length = norm(before, grams)
+    table = off_absent(before, grams, stack.ages, range(tau, 0, -1))
+    removed = norm(before - table, grams) / length if length > 0 else 0.0
+    weights = of_length(table, grams, length).reshape(direction.weights.shape)
+    diagnostics = {**direction.diagnostics, "external_removed": removed}
+    return replace(direction, weights=weights, diagnostics=diagnostics)

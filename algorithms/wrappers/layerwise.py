@@ -1,0 +1,66 @@
+"""Run a rule on each layer by itself, as FedLF does with the least-norm point (Pan et al. 2024).
+
+The rule sees one block's inner products at a time, with the losses and all else as for the whole model, so each
+layer gets its own weights. With `merging`, a block whose direction is zero (often a layer with fewer parameters than
+there are rows) joins its neighbour and the rule runs on the two together.
+
+Memory of the rule is kept apart for each block, by the first of those joined. What the rule reports is reported as
+the mean over blocks; the worst for `kkt_residual`. Rules without inner products have the same weights in every layer
+anyway, and rules that are layer-wise already need nothing: both are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from algorithms._blocks import Part, solved, table_of
+from fedsim.errors import ConfigError
+from fedsim.stack import Algorithm, Direction, Floats, Stack, State
+
+
+def layerwise(
+    rule: Algorithm, *, merging: bool = True, zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4
+) -> Algorithm:
+    """Run the rule layer by layer; `zero_tolerance` is the relative norm below which a block is joined."""
+    if rule.needs.gram == "none":
+        raise ConfigError("the rule uses no inner products: its weights would be the same in every layer")
+    if rule.needs.gram == "blocks":
+        raise ConfigError("the rule works layer by layer already")
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        given: dict[int, Direction] = {}
+        after: State = {}
+
+        def solve(gram: Floats, first: int, width: int) -> Part:
+            direction, own = rule.weigh(replace(stack, grams=gram[None]), _own(rule, state, first))
+            given[first] = direction
+            after.update({f"{first}/{name}": value for name, value in own.items()})
+            return Part(gram, direction.weights, first, width)
+
+        parts = solved(stack.grams, solve, merging=merging, tolerance=zero_tolerance)
+        first = given[0]
+        diagnostics = _summary([given[part.first] for part in parts])
+        return replace(first, weights=table_of(parts), diagnostics=diagnostics), after
+
+    return replace(rule, weigh=weigh, needs=replace(rule.needs, gram="blocks"), init=dict)
+
+
+def _own(rule: Algorithm, state: State, first: int) -> State:
+    """Return the rule's memory for the blocks from `first` on, or its start."""
+    mark = f"{first}/"
+    own: dict[str, Any] = {n.removeprefix(mark): v for n, v in state.items() if n.startswith(mark)}
+    return own or rule.init()
+
+
+def _summary(directions: list[Direction]) -> dict[str, float]:
+    summary = {
+        name: float(np.mean([direction.diagnostics.get(name, 0.0) for direction in directions]))
+        for name in directions[0].diagnostics
+    }
+    if "kkt_residual" in summary:
+        summary["kkt_residual"] = max(direction.diagnostics["kkt_residual"] for direction in directions)
+    return {**summary, "blocks": float(len(directions))}

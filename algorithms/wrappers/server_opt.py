@@ -1,0 +1,82 @@
+"""A server optimiser behind any rule: Reddi et al. 2021, "Adaptive Federated Optimization" (ICLR), Algorithm 2.
+
+The rule's direction d, in the sense w <- w - d, takes the gradient's place:
+
+- `momentum`: v <- β₁ v + d, w <- w - η v (FedAvgM, Hsu et al. 2019).
+- `adagrad`, `adam`, `yogi`: m <- β₁ m + (1 - β₁) d and a second moment v, w <- w - η m / (√v + τ), where v
+  becomes v + d², β₂ v + (1 - β₂) d², or v - (1 - β₂) d² sign(v - d²); it starts at τ² and there is no bias
+  correction, as in the paper.
+
+What a rule guarantees of its direction does not hold of the optimiser's. Rules that bring their own momentum
+are refused, and so is, at its first step, a direction that does not move the present parameters (`keep`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from fedsim.errors import ConfigError
+from fedsim.stack import Algorithm, Direction, Stack, State, Vectors, VectorStep
+
+if TYPE_CHECKING:
+    import torch
+
+Kind = Literal["momentum", "adagrad", "adam", "yogi"]
+_Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def server_opt(
+    rule: Algorithm,
+    *,
+    kind: Kind = "momentum",
+    lr: Annotated[float, Field(gt=0)] = 1.0,
+    betas: tuple[_Share, _Share] = (0.9, 0.99),
+    tau: Annotated[float, Field(gt=0)] = 1e-3,
+) -> Algorithm:
+    """Feed the rule's direction to an optimiser of step size `lr`.
+
+    `betas` are (β₁, β₂); `momentum` uses the first. `tau` bounds how much small entries are amplified.
+    """
+    if rule.then is not None:
+        raise ConfigError("the rule has a server momentum or optimiser already")
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        direction, after = rule.weigh(stack, state)
+        if direction.keep != 1.0:
+            raise ConfigError(
+                f"the rule multiplies the parameters by {direction.keep:.4g} before it moves them; an optimiser needs "
+                "a rule that only moves them"
+            )
+        return direction, after
+
+    return replace(rule, weigh=weigh, then=VectorStep(_Optimiser(kind, lr, betas, tau)))
+
+
+class _Optimiser:
+    """The optimiser's step; its moments are the vectors `first` and `second`."""
+
+    def __init__(self, kind: Kind, lr: float, betas: tuple[float, float], tau: float) -> None:
+        self.kind, self.lr, self.betas, self.tau = kind, lr, betas, tau
+
+    def __call__(self, direction: torch.Tensor, vectors: Vectors) -> tuple[torch.Tensor, Vectors]:
+        beta = self.betas[0]
+        fresh = direction if self.kind == "momentum" else (1 - beta) * direction
+        first = fresh + beta * vectors["first"] if vectors else fresh
+        if self.kind == "momentum":
+            return self.lr * first, {"first": first}
+        square = direction.square()
+        second = self._second(
+            vectors["second"] if vectors else square.new_full(square.shape, self.tau**2), square
+        )
+        return self.lr * first / (second.sqrt() + self.tau), {"first": first, "second": second}
+
+    def _second(self, second: torch.Tensor, square: torch.Tensor) -> torch.Tensor:
+        fresh = 1 - self.betas[1]
+        if self.kind == "adagrad":
+            return second + square
+        if self.kind == "adam":
+            return second + fresh * (square - second)
+        return second - fresh * square * (second - square).sign()

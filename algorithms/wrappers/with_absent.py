@@ -1,0 +1,49 @@
+"""FedLF's memory for any rule: the last updates of absent clients count as present (Pan et al. 2024, section 4.3).
+
+The rule sees the remembered rows of clients absent for at most the window's steps as if they had come now, each
+as stale as it came plus its age. So an average includes them, FedFV projects off them, a hull contains them.
+Losses and accuracies are those that came with the rows. Rules with a memory of their own are refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from algorithms.wrappers._views import refuse_memory, selected, spread
+from fedsim.stack import Algorithm, Direction, Stack, State
+
+
+def with_absent(
+    rule: Algorithm,
+    *,
+    window: Annotated[int, Field(ge=1)] | Literal["participation", "all"] = "participation",
+) -> Algorithm:
+    """Let the rule count the last updates of absent clients as present.
+
+    `window` is how many steps back: a number, `participation` for FedLF's M/m (M clients seen before, m present),
+    or `all`.
+    """
+    refuse_memory(rule)
+
+    def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
+        rows = np.flatnonzero(stack.ages <= _oldest(stack, window))
+        part = selected(stack, rows, len(rows))
+        part = replace(part, staleness=part.staleness + part.ages, ages=np.zeros_like(part.ages))
+        direction, after = rule.weigh(part, state)
+        return spread(direction, rows, stack.n), after
+
+    memory = window if isinstance(window, int) else math.inf
+    return replace(rule, weigh=weigh, needs=replace(rule.needs, memory=memory))
+
+
+def _oldest(stack: Stack, window: int | str) -> float:
+    if isinstance(window, int):
+        return window
+    if window == "all":
+        return math.inf
+    return stack.n_seen / stack.m if stack.n_seen > stack.m else 0.0

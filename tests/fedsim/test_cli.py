@@ -1,0 +1,148 @@
+"""The command line as a user meets it: exit codes, messages, interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tomli_w
+from small import small
+
+import analysis
+import fedsim
+from fedsim.cli import main
+
+FEDSIM = Path(sys.executable).with_name("fedsim")
+
+
+def call(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([str(a) for a in arguments])
+    printed = capsys.readouterr()
+    return int(ended.value.code or 0), printed.out, printed.err
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(tomli_w.dumps(small().resolved()))
+    return path
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--version", capsys=capsys)[:2] == (0, f"fedsim {fedsim.__version__}\n")
+
+
+def test_a_run_ends_with_its_table_and_report(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = call("run", file, "--out", tmp_path, "--workers", 0, "--report", "--quiet", capsys=capsys)
+    assert code == 0
+    assert "mean" in out
+    assert "angle" in out
+    assert (tmp_path / "small" / "report.html").is_file()
+    code, out, _ = call("report", tmp_path / "small", "--out", tmp_path / "r.html", capsys=capsys)
+    assert code == 0
+    assert (tmp_path / "r.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "kind", ["rules", "selectors", "scenarios", "tasks", "models", "partitioners", "metrics"]
+)
+def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call("list", kind, capsys=capsys)
+    assert code == 0
+    assert len(out.splitlines()) > 1
+
+
+BAD = {
+    "no such file": (["run", "nowhere.toml"], "nowhere.toml"),
+    "unknown key": (["run", "FILE", "--set", "train.epoch=2"], "did you mean 'epochs'"),
+    "wrong type": (["run", "FILE", "--set", "train.lr=fast"], "train.lr"),
+    "missing data": (
+        ["run", "FILE", "--set", "task={name='mnist', clients=12, data_dir='/nonexistent/data'}"],
+        "/nonexistent/data",
+    ),
+    "too many per round": (["run", "FILE", "--set", "pacing.clients=99"], "99 clients at once"),
+    "bad workers": (["run", "FILE", "--workers", "many"], "--workers"),
+    "negative workers": (["run", "FILE", "--workers", "-1"], "--workers"),
+    "no GPU": (["run", "FILE", "--device", "tpu"], "tpu"),
+    "unknown kind": (["list", "rulez"], "did you mean 'rules'"),
+    "unknown command": (["runn"], "runn"),
+    "missing argument": (["run"], "config"),
+    "bad assignment": (["run", "FILE", "--set", "nonsense"], "KEY=VALUE"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_input_is_exit_code_2_and_says_why(
+    arguments: list[str], message: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled = [str(file) if a == "FILE" else a for a in arguments]
+    if arguments[:2] == ["run", "FILE"]:
+        filled += ["--out", str(tmp_path / "runs")]
+        filled += [] if "--workers" in arguments else ["--workers", "0"]
+    code, _, err = call(*filled, capsys=capsys)
+    assert code == 2, err
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_exists_is_exit_code_1(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("run", file, "--out", tmp_path, "--workers", 0, "--quiet", "--set", "stop.steps=1")
+    assert call(*arguments, capsys=capsys)[0] == 0
+    code, _, err = call(*arguments, capsys=capsys)
+    assert code == 1
+    assert "--force" in err
+    assert call(*arguments, "--force", capsys=capsys)[0] == 0
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])
+def test_ctrl_c_leaves_a_readable_run(file: Path, tmp_path: Path, workers: int) -> None:
+    run = subprocess.Popen(
+        [FEDSIM, "run", file, "--out", tmp_path, "--workers", str(workers), "--set", "stop.steps=100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    assert run.stdout
+    assert any(" step " in line for line in run.stdout), run.wait()
+    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: every process of the foreground group gets it
+    out, _ = run.communicate(timeout=60)
+    assert run.returncode == 130, out
+    assert "interrupted" in out
+    assert "Traceback" not in out
+    opened = analysis.open(tmp_path / "small")
+    assert opened.manifest["status"] == "interrupted"
+    assert len(opened.steps) == opened.manifest["steps"] > 0
+    assert len(opened.jobs) == sum(opened.manifest["jobs"].values())
+
+
+def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    code = (
+        "import fedsim.recorder as r; r._PART_S = 0.2\n"
+        f"from fedsim.cli import main; main(['run', {str(file)!r}, '--out', {str(tmp_path)!r}, '--workers', '0', "
+        "'--set', 'stop.steps=100000', '--quiet'])"
+    )
+    run = subprocess.Popen([sys.executable, "-c", code], env=environment)
+    for _ in range(600):
+        if (tmp_path / "small" / "parts" / "steps-00002.parquet").is_file():
+            break
+        time.sleep(0.1)
+    run.kill()
+    run.wait()
+    opened = analysis.open(tmp_path / "small")
+    assert json.loads((tmp_path / "small" / "manifest.json").read_text())["status"] == "running"
+    assert len(opened.steps) > 0
+    assert analysis.write_report([opened], tmp_path / "r.html").is_file()

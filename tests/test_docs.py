@@ -1,0 +1,74 @@
+"""What the documents show is run: Python blocks as they stand, `fedsim` commands in a folder of their own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def commands(page: Path) -> list[str]:
+    lines = [line.split(" #")[0].strip() for body in blocks(page, "sh") for line in body.splitlines()]
+    return [line for line in lines if line.startswith("fedsim ")]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder that looks like a checkout, with nothing in it that a run could overwrite."""
+    for name in ("examples", "scenarios", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    return tmp_path
+
+
+def with_python(page: Path) -> bool:
+    return bool(blocks(page, "python"))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if with_python(p)], ids=lambda p: p.name)
+def test_python_blocks_run(page: Path, place: Path) -> None:
+    for code in blocks(page, "python"):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], cwd=place, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.ray
+def test_commands_of_the_readme_run(place: Path) -> None:
+    fedsim = Path(sys.executable).with_name("fedsim")
+    found = commands(ROOT / "README.md")
+    assert len(found) >= 5
+    for command in found:
+        arguments = shlex.split(command)[1:]
+        done = subprocess.run([fedsim, *arguments], cwd=place, capture_output=True, text=True)
+        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_configuration_key_is_documented() -> None:
+    from fedsim import config
+
+    manual = (ROOT / "docs" / "config.md").read_text()
+    for table, field in config.RunConfig.model_fields.items():
+        assert f"`{table}`" in manual or f"[{table}]" in manual, table
+        section = field.annotation
+        for key in getattr(section, "model_fields", {}):
+            assert f"`{key}`" in manual, f"{table}.{key}"

@@ -1,0 +1,36 @@
+"""Each example runs: as it stands if it is small, cut to a few steps if it is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import analysis
+from fedsim.config import load
+from fedsim.simulate import simulate
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "examples").glob("*.toml"))
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_a_configuration_runs(path: Path, tmp_path: Path) -> None:
+    if load(path)[0].task.name.endswith("mnist") and not Path(os.environ["FEDSIM_DATA"]).is_dir():
+        pytest.skip("FEDSIM_DATA names no folder with the data sets")
+    results = simulate(load(path, ("stop.steps=3",)), out=tmp_path, workers=0)
+    runs = [analysis.open(result.folder) for result in results]
+    assert all(run.manifest["status"] == "done" for run in runs)
+    assert all(run.manifest["steps"] == 3 for run in runs)
+    assert analysis.write_report(runs, tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
+def test_a_script_runs(path: Path, tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip()
