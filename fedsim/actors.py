@@ -25,15 +25,13 @@ from numpy.typing import NDArray
 from fedsim import memory
 from fedsim.data import FederatedData
 from fedsim.errors import RunError
-from fedsim.job import Job, Update
+from fedsim.job import Job, Report, Update
 from fedsim.local import Evaluation, Workbench, WorkbenchSpec, chunks_of, per_client
 from fedsim.server import Arrivals, Server, ServerSpec
-from fedsim.trainer import Pending, StepColumns
+from fedsim.trainer import Pending, StepColumns, named
 
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""
-
-Report = tuple[float, float, bool]
 
 
 class ClientActor:
@@ -58,10 +56,16 @@ class ClientActor:
         return reports, rows.cpu().numpy()
 
     def evaluate(
-        self, params: NDArray[np.float32], split: str, start: int, stop: int
+        self,
+        params: NDArray[np.float32],
+        average: NDArray[np.float32] | None,
+        split: str,
+        start: int,
+        stop: int,
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Evaluate a range of a split's rows."""
-        return self.bench.evaluate(torch.tensor(params, device=self.bench.device), split, start, stop)
+        """Evaluate the parameters, or their average if there is one, on a range of a split's rows."""
+        model = torch.tensor(params if average is None else average, device=self.bench.device)
+        return self.bench.evaluate(model, split, start, stop)
 
 
 class ServerActor:
@@ -80,11 +84,12 @@ class ServerActor:
 
     def step(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
-    ) -> tuple[StepColumns, NDArray[np.float32]]:
-        """Take a step with row `i` of `stores[s]` for each `(s, i)`; returns its columns and the new parameters."""
+    ) -> tuple[StepColumns, NDArray[np.float32], NDArray[np.float32] | None]:
+        """Take a step with row `i` of `stores[s]` for each `(s, i)`; returns its columns, parameters and average."""
         rows = [torch.tensor(stores[s][i]) for s, i in takes]
         columns = self.server.step(arrivals, rows)
-        return columns, self.server.params.cpu().numpy()
+        average = self.server.average
+        return columns, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
 
 
 @dataclass(slots=True)
@@ -153,6 +158,7 @@ class RayTrainer:
     ) -> None:
         self._clients, self._server = pool.clients, pool.server
         self._data, self._params, self._row_bytes, self._costs = data, params, row_bytes, costs
+        self._average: Any = None
         self._load = [0.0] * len(pool.clients)
         self._chunks: dict[int, _Chunk] = {}
 
@@ -181,7 +187,7 @@ class RayTrainer:
         found: list[list[Report]] = _get([c.reports for c in distinct])
         reports = dict(zip(map(id, distinct), found, strict=True))
         places = [(c, c.position[job.id]) for c, job in zip(chunks, jobs, strict=True)]
-        return [Update(*reports[id(c)][i], c.rows, i) for c, i in places]
+        return [Update(reports[id(c)][i], c.rows, i) for c, i in places]
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop the hold on jobs; what is already computed is freed by the object store."""
@@ -199,7 +205,8 @@ class RayTrainer:
         stores = list({id(u.store): u.store for u in updates}.values())
         position = {id(store): s for s, store in enumerate(stores)}
         takes = [(position[id(u.store)], u.index) for u in updates]
-        columns, self._params = self._server.step.options(num_returns=2).remote(arrivals, takes, *stores)
+        call = self._server.step.options(num_returns=3)
+        columns, self._params, self._average = call.remote(arrivals, takes, *stores)
         return lambda: _get(columns)
 
     def evaluate(self, split: str) -> Pending:
@@ -207,7 +214,7 @@ class RayTrainer:
         rows = {"train": self._data.train, "valid": self._data.valid, "test": self._data.test}[split]
         pieces = chunks_of(rows, len(self._clients))
         parts = [
-            client.evaluate.remote(self._params, split, a, b)
+            client.evaluate.remote(self._params, self._average, split, a, b)
             for client, (a, b) in zip(self._clients, pieces, strict=False)
         ]
 
@@ -216,9 +223,10 @@ class RayTrainer:
 
         return result
 
-    def params(self) -> torch.Tensor:
-        """Fetch the current parameters."""
-        return torch.tensor(_get(self._params))
+    def params(self) -> dict[str, torch.Tensor]:
+        """Fetch the current parameters, and their average if there is one."""
+        params, average = _get(self._params), None if self._average is None else _get(self._average)
+        return named(torch.tensor(params), None if average is None else torch.tensor(average))
 
     def peak_bytes(self) -> int:
         """Ask every actor for its peak."""
@@ -227,7 +235,7 @@ class RayTrainer:
     def close(self) -> None:
         """Drop all jobs; the pool stays."""
         self._chunks.clear()
-        self._params = None
+        self._params = self._average = None
 
 
 def _get(refs: Any) -> Any:

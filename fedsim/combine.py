@@ -51,6 +51,7 @@ def combine(
     losses_after: ArrayLike | None = None,
     accuracies_after: ArrayLike | None = None,
     blocks: Sequence[int] | None = None,
+    options: Mapping[str, Any] | None = None,
     wrap: Sequence[tuple[str, Mapping[str, Any]]] = (),
     state: State | None = None,
     vectors: Vectors | None = None,
@@ -58,9 +59,11 @@ def combine(
     n_clients: int | None = None,
     total_samples: int | None = None,
     n_seen: int | None = None,
-    **options: Any,
+    **more_options: Any,
 ) -> Combined[Rows]:
-    """Combine updates into one direction by a rule: its name and `options`, or an Algorithm.
+    """Combine updates into one direction by a rule: its name and options, or an Algorithm.
+
+    A rule's options are keywords, or in `options` where this function has an argument of the same name.
 
     `updates` is `[n, P]`, a tensor or array of floats; each row is `start - end` of one client's training.
     The rest is by row, `[n]`: `losses` at the start of the training; `n_samples` (default 1); `clients`
@@ -75,7 +78,7 @@ def combine(
 
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite.
     """
-    algorithm = _algorithm(rule, options, wrap)
+    algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
     given: dict[str, ArrayLike | None] = {

@@ -20,6 +20,7 @@ from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
 from fedsim.local import LocalSGD
 from fedsim.pacing import Pacing
+from fedsim.rules import build_rule
 from fedsim.units import size_bytes
 
 Size = Annotated[int, BeforeValidator(size_bytes)]
@@ -55,7 +56,7 @@ class PluginSection(BaseModel):
 
     def resolved(self) -> dict[str, Any]:
         """Return the table with every option's default written out."""
-        fixed = self.model_dump(mode="json", exclude_none=True, exclude=set(self.options))
+        fixed = self.model_dump(mode="json", exclude_none=True, exclude={"wrap", *self.options})
         return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)
 
 
@@ -94,11 +95,38 @@ class SelectionSection(PluginSection):
     name: str = "uniform"
 
 
+class WrapSection(PluginSection):
+    """`[[algorithm.wrap]]`: a wrapper around the rule."""
+
+    kind: ClassVar[str] = "wrapper"
+    given: ClassVar[tuple[str, ...]] = ("rule",)
+
+    def named(self) -> dict[str, Any]:
+        """Return the options together with the name."""
+        return {"name": self.name} | self.options
+
+
 class AlgorithmSection(PluginSection):
     """`[algorithm]`: the server's rule."""
 
     kind: ClassVar[str] = "rule"
     name: str = "fedavg"
+    wrap: tuple[WrapSection, ...] = ()
+    """Wrappers, the innermost first."""
+
+    @pydantic.model_validator(mode="after")
+    def _check_together(self) -> AlgorithmSection:
+        """Refuse combinations that cannot work; the learning rate stands for any."""
+        try:
+            build_rule(self.name, self.options, [wrapper.named() for wrapper in self.wrap], lr=0.1)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the table and those of the wrappers with every option's default written out."""
+        tables = super().resolved()
+        return tables | {"wrap": [w.resolved() for w in self.wrap]} if self.wrap else tables
 
 
 class TrainSection(Section):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +19,8 @@ _FREE = -1
 class GradientHistory:
     """Rows `[slots, P]`, at most one remembered row per client, plus the rows of the step being taken.
 
-    A slot holds a row, its client, the step that received it, the staleness it came with, its loss and its number of
-    samples. `k` new rows cost one `[k, P] x [P, slots]` product instead of `slots^2` inner products.
+    A slot holds a row, its client, the step that received it and what the client reported with it. `k` new rows cost
+    one `[k, P] x [P, slots]` product instead of `slots^2` inner products.
 
     Args:
         slots: most rows alive at once: those of one step and the remembered ones (see `slots_needed`).
@@ -42,21 +43,16 @@ class GradientHistory:
         self.grams: Floats = np.zeros((layers, slots, slots))
         self.client: Ints = np.full(slots, _FREE, dtype=np.int64)
         self.received: Ints = np.zeros(slots, dtype=np.int64)
-        self.staleness: Ints = np.zeros(slots, dtype=np.int64)
-        self.loss: Floats = np.full(slots, np.nan)
-        self.n_samples: Ints = np.zeros(slots, dtype=np.int64)
+        self.notes: dict[str, NDArray[Any]] = {}
         self._high = 0  # slots at and above this were never used: products need not read them
 
     def add(
-        self,
-        rows: Sequence[torch.Tensor],
-        clients: Ints,
-        step: int,
-        staleness: Ints,
-        losses: Floats,
-        n_samples: Ints,
+        self, rows: Sequence[torch.Tensor], clients: Ints, step: int, notes: Mapping[str, NDArray[Any]]
     ) -> Ints:
-        """Write the rows received by server step `step`; each client's remembered row makes room. Returns the slots."""
+        """Write the rows received by server step `step`; each client's remembered row makes room. Returns the slots.
+
+        `notes` are arrays with one entry per row, kept beside the rows under the same names.
+        """
         self._expire(step)
         self.client[np.isin(self.client, clients)] = _FREE
         slots = np.flatnonzero(self.client == _FREE)[: len(rows)]
@@ -66,7 +62,9 @@ class GradientHistory:
         for slot, row in zip(slots.tolist(), rows, strict=True):
             self.rows[slot].copy_(row)
         self.client[slots], self.received[slots] = clients, step
-        self.staleness[slots], self.loss[slots], self.n_samples[slots] = staleness, losses, n_samples
+        for name, values in notes.items():
+            column = self.notes.setdefault(name, np.zeros(len(self.client), dtype=values.dtype))
+            column[slots] = values
         if len(self.grams) and len(slots):
             self._extend_grams(slots)
         return slots

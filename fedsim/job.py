@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +22,26 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
-    """What a finished job reports. The row itself stays where it was computed: `store` is a `[k, P]` tensor, or a
-    handle of one in Ray's object store, and `index` the row in it."""
+class Report:
+    """The few numbers that a client sends beside its update."""
 
-    loss_before: float
+    loss_before: float = math.nan
     """Mean loss over the client's training samples at the start parameters; NaN unless the rule asked for it."""
-    loss_train: float
+    loss_train: float = math.nan
     """Mean loss over all minibatches of the job, each taken before its gradient step."""
-    finite: bool
+    loss_after: float = math.nan
+    """Mean loss over the client's training samples at its own end parameters; NaN unless asked for."""
+    accuracy_after: float = math.nan
+    """Share of its training samples that the client's end parameters get right; NaN unless asked for."""
+    finite: bool = True
     """Whether every entry of the row is finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A finished job. The row itself stays where it was computed: `store` is a `[k, P]` tensor, or a handle of one in
+    Ray's object store, and `index` the row in it."""
+
+    report: Report
     store: Any
     index: int

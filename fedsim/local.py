@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fedsim.data import FederatedData, Split
-from fedsim.job import Job
+from fedsim.job import Job, Report
 from fedsim.network import build_network
 from fedsim.rng import rng
 
@@ -49,6 +49,8 @@ class WorkbenchSpec:
     seed: int
     losses: bool
     """Whether the rule asks for the loss before training."""
+    after: bool = False
+    """Whether the rule asks for loss and accuracy after training."""
     device: str = "cpu"
 
 
@@ -61,7 +63,7 @@ class Workbench:
     """
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
-        self.sgd, self.seed, self.losses = spec.sgd, spec.seed, spec.losses
+        self.spec, self.sgd, self.seed = spec, spec.sgd, spec.seed
         self.device = torch.device(spec.device)
         network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
         self.flat = torch.zeros(network.P, device=self.device)
@@ -71,18 +73,18 @@ class Workbench:
         self.x, self.y = (_tensor(a).to(self.device) for a in (data.x, data.y))
         self.splits = {"train": data.train, "valid": data.valid, "test": data.test}
 
-    def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> tuple[float, float, bool]:
-        """Train `job` from `params` [P] and write the row `start - end` into `out` [P].
-
-        Returns the loss before training (NaN unless asked for), the mean minibatch loss, and whether the row is
-        finite.
-        """
+    def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> Report:
+        """Train `job` from `params` [P], write the row `start - end` into `out` [P] and report."""
         self.flat.copy_(params)
         rows = torch.from_numpy(self.splits["train"].rows(job.client)).to(self.device)
-        before = float(self._forward(rows)[0].mean()) if self.losses else math.nan
+        before = float(self._forward(rows)[0].mean()) if self.spec.losses else math.nan
         during = self._train(job, rows)
+        after = accuracy = math.nan
+        if self.spec.after:
+            losses, correct = self._forward(rows)
+            after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
-        return before, during, bool(torch.isfinite(out).all())
+        return Report(before, during, after, accuracy, bool(torch.isfinite(out).all()))
 
     def _train(self, job: Job, rows: torch.Tensor) -> float:
         sgd, n = self.sgd, len(rows)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from fedsim.errors import RunError
-from fedsim.job import Update
+from fedsim.job import Report
 from fedsim.records import TABLES
 from fedsim.timeline import Flight
 from fedsim.trainer import Pending, StepColumns
@@ -78,7 +78,7 @@ class Recorder:
         self._step: Callable[[], StepColumns] | None = None
         self._evaluation: tuple[int, int, str, Pending] | None = None
 
-    def job(self, flight: Flight, status: str, step: int, update: Update | None) -> None:
+    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
         """Append a row to `jobs`."""
         job = flight.job
         self.counts[status] = self.counts.get(status, 0) + 1
@@ -97,8 +97,8 @@ class Recorder:
                 flight.compute_us,
                 flight.end_us,
                 int(self._n_samples[job.client]),
-                update.loss_before if update else float("nan"),
-                update.loss_train if update else float("nan"),
+                report.loss_before if report else float("nan"),
+                report.loss_train if report else float("nan"),
                 flight.downloaded_bytes,
                 flight.uploaded_bytes,
             ),
@@ -159,7 +159,7 @@ class Recorder:
         write_atomically(path, lambda beside: pq.write_table(part, beside))
         self._parts[table] += 1
 
-    def close(self, params: torch.Tensor | None) -> str | None:
+    def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Merge the parts into `<table>.parquet`, write the model, and return the digest (None without a model)."""
         for table in TABLES:
             self._flush(table)
@@ -167,9 +167,7 @@ class Recorder:
         shutil.rmtree(self.folder / "parts")
         if params is None:
             return None
-        write_atomically(
-            self.folder / "model.safetensors", lambda beside: save_file({"params": params}, beside)
-        )
+        write_atomically(self.folder / "model.safetensors", lambda beside: save_file(dict(params), beside))
         return digest(self.folder, params)
 
     def _merge(self, table: str, target: Path) -> None:
@@ -184,8 +182,9 @@ def _arrow(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def digest(folder: Path, params: torch.Tensor) -> str:
-    """Return the sha256 over the tables `jobs`, `steps`, `evals` and the final parameters, in this order.
+def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
+    """Return the sha256 over the tables `jobs`, `steps`, `evals` and the final parameters (and their average, if the
+    rule evaluates one), in this order.
 
     Each table counts as its name, its number of rows and, column by column in the order of the schema, the column's
     name and its values: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. The layout of the
@@ -198,8 +197,9 @@ def digest(folder: Path, params: torch.Tensor) -> str:
         for field in schema:
             total.update(f"{field.name}:".encode())
             total.update(_value_bytes(table[field.name], field.type))
-    total.update(b"params:")
-    total.update(params.contiguous().numpy().tobytes())
+    for name in sorted(params):
+        total.update(f"{name}:".encode())
+        total.update(params[name].contiguous().numpy().tobytes())
     return total.hexdigest()
 
 

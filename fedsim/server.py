@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedsim.errors import RunError, SolverError
 from fedsim.history import GradientHistory, slots_needed
+from fedsim.job import Report
 from fedsim.linalg import Blocks
-from fedsim.plugins import build
-from fedsim.stack import Algorithm, Direction, Floats, Ints, Stack, State
+from fedsim.rules import build_rule
+from fedsim.stack import Algorithm, Direction, Ints, Stack, State, Vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +29,15 @@ class ServerSpec:
     total_samples: int
     most_updates: int
     blocks: Blocks
+    wrap: Sequence[Mapping[str, Any]] = ()
+    """Wrappers around the rule, the innermost first: the name of each, and its options."""
+    lr: float | None = None
+    """The clients' learning rate, for rules that need it."""
     device: str = "cpu"
 
     def algorithm(self) -> Algorithm:
-        """Build the rule."""
-        algorithm = build("rule", self.rule, self.options)
-        if not isinstance(algorithm, Algorithm):
-            raise TypeError(f"rule {self.rule!r} returned {type(algorithm).__name__}, expected an Algorithm")
-        return algorithm
+        """Build the rule inside its wrappers."""
+        return build_rule(self.rule, self.options, self.wrap, lr=self.lr)
 
     def slots(self) -> int:
         """Return the number of rows that the history is made for."""
@@ -43,15 +46,29 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """What the server is told of one step's updates, in order of arrival; arrays of length m, m may be 0."""
+    """What the server is told of one step's updates, in order of arrival; `m` of them, maybe none."""
 
     step: int
     clients: Ints
+    """[m]"""
     staleness: Ints
-    losses: Floats
+    """[m]"""
     n_samples: Ints
+    """[m]"""
+    reports: Sequence[Report]
+    """[m]"""
     online: Ints
     """Clients that are online now, of all registered ones."""
+
+    def notes(self) -> dict[str, NDArray[Any]]:
+        """Return what is kept beside the rows, as arrays [m]."""
+        return {
+            "staleness": self.staleness,
+            "n_samples": self.n_samples,
+            "loss": np.array([r.loss_before for r in self.reports]),
+            "loss_after": np.array([r.loss_after for r in self.reports]),
+            "accuracy_after": np.array([r.accuracy_after for r in self.reports]),
+        }
 
 
 class Server:
@@ -66,8 +83,11 @@ class Server:
         self.spec = spec
         self.device = torch.device(spec.device)
         self.params = initial.to(self.device).clone()
+        self.average: torch.Tensor | None = None
+        """An average of iterates, if the rule evaluates one."""
         self.algorithm = spec.algorithm()
         self.state: State = self.algorithm.init()
+        self.vectors: Vectors = {}
         self.history = GradientHistory(
             spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype
         )
@@ -79,38 +99,50 @@ class Server:
             return {"status": "empty"}
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
-        present = self.history.add(
-            rows, arrivals.clients, arrivals.step, arrivals.staleness, arrivals.losses, arrivals.n_samples
-        )
+        present = self.history.add(rows, arrivals.clients, arrivals.step, arrivals.notes())
         slots = self.history.order(present)
         stack = self._stack(slots, arrivals, n_seen)
-        direction, state = self._weigh(stack)
-        vector = self.history.combine(slots, direction.weights)
-        norm = float(vector.norm())
-        if not math.isfinite(norm):
-            raise RunError(f"step {arrivals.step}: rule {self.spec.rule!r} gave a direction with norm {norm}")
-        self.params = (self.params if direction.keep == 1.0 else direction.keep * self.params) - vector
-        self.state = state
+        direction, self.state = self._weigh(stack)
+        norm = self._move(self.history.combine(slots, direction.weights), direction, arrivals.step)
         self.history.settle(present)
         return _columns(stack, direction, norm)
+
+    def _move(self, vector: torch.Tensor, direction: Direction, step: int) -> float:
+        """Change the parameters and return the length of the step."""
+        if self.algorithm.then is not None:
+            vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
+        norm = float(vector.norm())
+        if not math.isfinite(norm):
+            raise RunError(f"step {step}: rule {self.spec.rule!r} gave a direction with norm {norm}")
+        before = self.params
+        self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
+        if direction.average is not None:
+            self.average = torch.lerp(
+                before if self.average is None else self.average, self.params, direction.average
+            )
+        return norm
 
     def _stack(self, slots: Ints, arrivals: Arrivals, n_seen: int) -> Stack:
         history = self.history
         clients = history.client[slots]
+        notes = {name: column[slots] for name, column in history.notes.items()}
+        after = self.algorithm.needs.after
         return Stack(
             grams=history.grams_of(slots),
             m=len(arrivals.clients),
             clients=clients,
-            losses=history.loss[slots],
-            n_samples=history.n_samples[slots],
+            losses=notes["loss"],
+            n_samples=notes["n_samples"],
             ages=arrivals.step - history.received[slots],
-            staleness=history.staleness[slots],
+            staleness=notes["staleness"],
             participations=self.participations[clients],
             online=np.isin(clients, arrivals.online),
             step=arrivals.step,
             n_clients=self.spec.n_clients,
             total_samples=self.spec.total_samples,
             n_seen=n_seen,
+            losses_after=notes["loss_after"] if after else None,
+            accuracies_after=notes["accuracy_after"] if after else None,
         )
 
     def _weigh(self, stack: Stack) -> tuple[Direction, State]:

@@ -67,8 +67,11 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         total_samples=int(data.train.sizes.sum()),
         most_updates=pacing.concurrency,
         blocks=network.blocks,
+        wrap=[wrapper.named() for wrapper in algorithm.wrap],
+        lr=config.train.lr,
         device=device,
     )
+    needs = server.algorithm().needs
     bench = WorkbenchSpec(
         model=model,
         model_options=options,
@@ -76,7 +79,8 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         n_classes=data.n_classes,
         sgd=config.train.local_sgd(),
         seed=config.seed,
-        losses=server.algorithm().needs.losses,
+        losses=needs.losses,
+        after=needs.after,
         device=device,
     )
     world = World(trace, data.n_clients)

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.job import Job, Update
+from fedsim.job import Job, Report, Update
 from fedsim.pacing import Pacing
 from fedsim.rng import rng
 from fedsim.selection import Selector, View, checked
@@ -55,7 +55,7 @@ class Flight:
 class Records(Protocol):
     """Where the timeline writes what happened; see `fedsim.records` for the columns."""
 
-    def job(self, flight: Flight, status: str, step: int, update: Update | None) -> None:
+    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
         """Record the end of a job."""
 
     def step(self, columns: Callable[[], StepColumns]) -> None:
@@ -242,14 +242,16 @@ class Timeline:
         flights, course.buffer = course.buffer, []
         with self.clock.part("train"):
             updates = self.trainer.results([f.job for f in flights])
-        used = [(f, u) for f, u in zip(flights, updates, strict=True) if u.finite]
+        used = [(f, u) for f, u in zip(flights, updates, strict=True) if u.report.finite]
         with self.clock.part("server"):
             columns = self.trainer.step(
                 self._arrivals([f for f, _ in used], [u for _, u in used]), [u for _, u in used]
             )
         for flight, update in zip(flights, updates, strict=True):
-            status = "aggregated" if update.finite else "nonfinite"
-            self.records.job(flight, status, course.step if update.finite else -1, update)
+            finite = update.report.finite
+            self.records.job(
+                flight, "aggregated" if finite else "nonfinite", course.step if finite else -1, update.report
+            )
         if self.plan.pacing.cancels:
             self._cancel()
         self._record_step(cause, [f for f, _ in used], len(flights) - len(used), columns)
@@ -265,8 +267,8 @@ class Timeline:
             step=course.step,
             clients=clients,
             staleness=course.step - np.array([f.job.version for f in flights], dtype=np.int64),
-            losses=np.array([u.loss_before for u in updates]),
             n_samples=self.plan.n_samples[clients],
+            reports=[u.report for u in updates],
             online=np.flatnonzero(self.world.online(course.now_us)),
         )
 

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from fedsim.job import Job, Update
+from fedsim.job import Job, Report, Update
 from fedsim.local import Evaluation, Workbench, chunks_of, per_client
 from fedsim.server import Arrivals, Server
 
@@ -38,8 +38,8 @@ class Trainer(Protocol):
     def evaluate(self, split: str) -> Pending:
         """Start evaluating the current model on every client; the result may be asked for later."""
 
-    def params(self) -> torch.Tensor:
-        """Return a copy of the current parameters, `[P]` on the CPU."""
+    def params(self) -> dict[str, torch.Tensor]:
+        """Return copies on the CPU of the current parameters `params` [P], and their `average` if there is one."""
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of the processes that it uses besides the calling one."""
@@ -67,7 +67,7 @@ class InlineTrainer:
         for index, wanted in enumerate(jobs):
             job, start = self._waiting.pop(wanted.id)
             report = self.bench.run(job, start.to(self.bench.device), out=rows[index])
-            updates.append(Update(*report, store=rows, index=index))
+            updates.append(Update(report, rows, index))
         return updates
 
     def forget(self, jobs: Sequence[Job]) -> None:
@@ -83,13 +83,15 @@ class InlineTrainer:
     def evaluate(self, split: str) -> Pending:
         """Evaluate now."""
         rows = self.bench.splits[split]
-        params = self.server.params.to(self.bench.device)
+        params = (self.server.params if self.server.average is None else self.server.average).to(
+            self.bench.device
+        )
         result = per_client(rows, [self.bench.evaluate(params, split, a, b) for a, b in chunks_of(rows, 1)])
         return lambda: result
 
-    def params(self) -> torch.Tensor:
-        """Return a copy of the current parameters on the CPU."""
-        return self.server.params.detach().cpu().clone()
+    def params(self) -> dict[str, torch.Tensor]:
+        """Return copies on the CPU of the current parameters, and their average if there is one."""
+        return named(self.server.params.cpu().clone(), self.server.average)
 
     def peak_bytes(self) -> int:
         """There is no other process."""
@@ -108,7 +110,7 @@ class PlanningTrainer:
 
     def results(self, jobs: Sequence[Job]) -> list[Update]:
         """Report updates without content."""
-        return [Update(float("nan"), float("nan"), True, None, 0) for _ in jobs]
+        return [Update(Report(), None, 0) for _ in jobs]
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Do nothing."""
@@ -123,9 +125,9 @@ class PlanningTrainer:
         nobody = np.zeros(0, dtype=np.int64)
         return lambda: Evaluation(nobody, nobody, nobody, np.zeros(0))
 
-    def params(self) -> torch.Tensor:
+    def params(self) -> dict[str, torch.Tensor]:
         """Return no parameters."""
-        return torch.zeros(0)
+        return {}
 
     def peak_bytes(self) -> int:
         """There is no other process."""
@@ -133,3 +135,8 @@ class PlanningTrainer:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Name the tensors that make up a final model."""
+    return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}

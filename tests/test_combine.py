@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from fedsim.combine import combine
 from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Needs, Stack, State, stateless
+from fedsim.stack import Algorithm, Direction, Needs, Stack, State, Vectors, VectorStep, stateless
 
 ROWS = np.array([[4.0, 0.0], [-1.0, 2.0], [1.0, 1.0]])
 SEEN: list[Stack] = []
@@ -82,6 +83,39 @@ def test_state_is_passed_on() -> None:
     assert combine(rule, ROWS, losses=None, state=first.state).state == {"count": 2}
 
 
+def test_vectors_are_passed_on() -> None:
+    def apply(direction: torch.Tensor, vectors: Vectors) -> tuple[torch.Tensor, Vectors]:
+        total = direction + vectors["total"] if vectors else direction
+        return total, {"total": total}
+
+    weigh = stateless(lambda stack: Direction(np.ones(stack.n), average=0.5))
+    rule = replace(weigh, then=VectorStep(apply))
+    first = combine(rule, ROWS, losses=None)
+    assert first.direction.tolist() == [4.0, 3.0]
+    assert first.average == 0.5
+    assert combine(rule, ROWS, losses=None, vectors=first.vectors).direction.tolist() == [8.0, 6.0]
+
+
+def test_what_clients_report_after_training_reaches_the_rule_in_its_order() -> None:
+    after: dict[str, Any] = {"losses_after": [1.0, 2.0, 3.0], "accuracies_after": [0.1, 0.2, 0.3]}
+    combine(SPY, ROWS, losses=None, ages=[1, 0, 0], **after)
+    stack = SEEN.pop()
+    assert stack.losses_after is not None
+    assert stack.accuracies_after is not None
+    assert stack.losses_after.tolist() == [2.0, 3.0, 1.0]
+    assert stack.accuracies_after.tolist() == [0.2, 0.3, 0.1]
+    combine(SPY, ROWS, losses=None)
+    assert SEEN.pop().losses_after is None
+
+
+def test_options_of_the_same_name_as_an_argument_have_their_own_place() -> None:
+    given: dict[str, Any] = {"losses": None, "staleness": [0, 3, 8]}
+    discounted = combine("fedbuff", ROWS, **given)
+    plain = combine("fedbuff", ROWS, options={"staleness": "none"}, server_lr=2.0, **given)
+    np.testing.assert_allclose(discounted.weights * 3, [[1, 1 / 2, 1 / 3]])
+    np.testing.assert_allclose(plain.weights * 3, [[2, 2, 2]])
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "rows": ({"updates": ROWS[0]}, r"'updates': expected floats \[n, P\].* shape \(2,\)"),
     "integers": ({"updates": ROWS.astype(int)}, "'updates': expected floats of at most 64 bits, found int64"),
@@ -100,6 +134,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "option": ({"weighing": "data"}, "no option 'weighing'; did you mean 'weighting'"),
     "value": ({"weighting": "date"}, "option 'weighting'"),
     "rule": ({"rule": "fedvag"}, "there is no rule 'fedvag'; did you mean 'fedavg'"),
+    "after": ({"rule": "fedfa"}, "'losses_after': this rule needs the losses after, found None"),
+    "accuracy": ({"accuracies_after": [1.0, 0.5]}, "'accuracies_after': expected 3 values"),
+    "own option": (
+        {"rule": "fedbuff", "options": {"stale": 1}},
+        "no option 'stale'; did you mean 'staleness'",
+    ),
+    "wrapper": ({"wrap": [("clip", {})]}, "there is no wrapper 'clip'; did you mean 'clipped'"),
+    "refused": (
+        {"wrap": [("layerwise", {})]},
+        "wrapper 'layerwise' of rule 'fedavg': the rule uses no inner",
+    ),
     "algorithm": ({"rule": SPY, "alpha": 1}, r"options \['alpha'\] go with the name of a rule"),
 }
 

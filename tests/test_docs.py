@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from fedsim.config import load
+from fedsim.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -24,11 +28,20 @@ def commands(page: Path) -> list[str]:
     return [line for line in lines if line.startswith("fedsim ")]
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs that a reader has after `make run`, cut to a few steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    simulate(load(ROOT / "examples" / "quickstart.toml", ("stop.steps=12",)), out=folder, workers=0)
+    return folder
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path, runs: Path) -> Path:
     """A folder that looks like a checkout, with nothing in it that a run could overwrite."""
     for name in ("examples", "scenarios", "benchmarks"):
         (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(runs, tmp_path / "runs")
     return tmp_path
 
 

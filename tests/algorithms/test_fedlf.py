@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from algorithms._geometry import fair_weights
+from algorithms._geometry import fair_weights, unit_fair_weights
 from algorithms.fedlf import fedlf
 from fedsim.combine import Combined, combine
+from fedsim.errors import ConfigError
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(2, 8)
@@ -132,3 +133,42 @@ def test_solvers_agree() -> None:
     direct = run(4, 5)[1]
     reference = run(4, 5, solver="cvxpy")[1]
     assert_same(reference.direction, direct.direction, 1e-3)
+
+
+SAME: dict[str, dict[str, Any]] = {
+    "none": {},
+    "M2": {"level": "model"},
+    "M4": {"fair_row": False},
+    "M5": {"fairness": "unit"},
+    "M6": {"absent": "none"},
+    "M7": {"absent": "previous"},
+    "M8": {"absent": "all"},
+}
+
+
+@pytest.mark.parametrize("ablation", SAME)
+def test_ablations_are_the_options_that_they_stand_for(ablation: str) -> None:
+    rows, losses = updates(2, 7, sum(SIZES)), distinct_losses(2, 7)
+    given: dict[str, Any] = {"losses": losses, "ages": [0] * 4 + [1, 2, 3], "n_seen": 9, "blocks": SIZES}
+    named = combine("fedlf", rows, ablation=ablation, **given)
+    np.testing.assert_array_equal(
+        named.direction, combine("fedlf", rows, **SAME[ablation], **given).direction
+    )
+    if ablation != "none":
+        assert not np.allclose(named.direction, combine("fedlf", rows, **given).direction)
+    assert fedlf(ablation=ablation).needs == fedlf(**SAME[ablation]).needs  # type: ignore[arg-type]
+
+
+def test_ablation_of_the_direction_is_the_plain_mean_and_arbitrary_slices_are_refused() -> None:
+    rows = updates(2, 4, sum(SIZES))
+    assert_same(combine("fedlf", rows, losses=None, ablation="M1").direction, rows.mean(axis=0), 1e-12)
+    with pytest.raises(ConfigError, match="M3 divides the parameters into arbitrary slices"):
+        fedlf(ablation="M3")
+
+
+def test_unit_fair_row_is_that_of_fedmdfg() -> None:
+    losses = distinct_losses(4, 6)
+    h, unit = unit_fair_weights(losses), losses / np.linalg.norm(losses)
+    p = np.full(6, 1 / math.sqrt(6))
+    literal = (p @ unit) * unit - p
+    assert_same(h, literal / np.linalg.norm(literal), 1e-12)

@@ -53,11 +53,12 @@ def test_it_is_sgd(data: FederatedData, sgd: LocalSGD) -> None:
     bench = Workbench(dataclasses.replace(SPEC, sgd=sgd), data)
     job, params = Job(id=9, client=4, nth=2, version=3), start()
     row = torch.empty_like(params)
-    before, _, finite = bench.run(job, params, row)
+    report = bench.run(job, params, row)
     expected, loss = oracle(data, job, sgd, params)
     torch.testing.assert_close(params - row, expected, rtol=1e-4, atol=1e-6)
-    assert before == pytest.approx(loss, rel=1e-5)
-    assert finite
+    assert report.loss_before == pytest.approx(loss, rel=1e-5)
+    assert report.finite
+    assert math.isnan(report.loss_after)
 
 
 def oracle(data: FederatedData, job: Job, sgd: LocalSGD, params: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -106,14 +107,24 @@ def test_the_nth_job_of_a_client_has_its_own_minibatches(data: FederatedData) ->
 
 def test_without_being_asked_no_loss_is_computed(data: FederatedData) -> None:
     bench, params = Workbench(dataclasses.replace(SPEC, losses=False), data), start()
-    before, during, _ = bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params))
-    assert math.isnan(before)
-    assert during > 0
+    report = bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params))
+    assert math.isnan(report.loss_before)
+    assert report.loss_train > 0
+
+
+def test_loss_and_accuracy_after_training_are_those_of_the_client_s_own_model(data: FederatedData) -> None:
+    bench, params = Workbench(dataclasses.replace(SPEC, after=True), data), start()
+    row = torch.empty_like(params)
+    report = bench.run(Job(0, 1, 0, 0), params, row)
+    found = per_client(data.train, [bench.evaluate(params - row, "train", 0, len(data.train.indices))])
+    assert report.loss_after == pytest.approx(found.loss[1], rel=1e-4)
+    assert report.accuracy_after == found.correct[1] / found.n[1]
+    assert report.loss_after < report.loss_before
 
 
 def test_training_that_diverges_is_reported(data: FederatedData) -> None:
     bench, params = Workbench(dataclasses.replace(SPEC, sgd=LocalSGD(lr=1e30, batch_size=2)), data), start()
-    assert not bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params))[2]
+    assert not bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params)).finite
 
 
 def test_evaluation_adds_up_client_by_client(data: FederatedData) -> None:

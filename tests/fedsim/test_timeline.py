@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from fedsim.job import Job, Update
+from fedsim.job import Job, Report
 from fedsim.pacing import Pacing, deadline, fedbuff, overselect, sync
 from fedsim.selection import Clients, View
 from fedsim.timeline import Flight, Plan, Stop, Timeline
@@ -33,7 +33,7 @@ class Log:
     columns: list[StepColumns] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)
 
-    def job(self, flight: Flight, status: str, step: int, update: Update | None) -> None:
+    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
         self.jobs.append((flight.end_us / US, status, flight.job.client, flight.job.version))
 
     def step(self, columns: Callable[[], StepColumns]) -> None:
@@ -182,7 +182,7 @@ def test_a_client_that_leaves_in_any_phase_is_lost_then(leaves_s: float, phase: 
     place = world(online={2: [(0, leaves_s)]})
     log = Log()
     flights: list[Flight] = []
-    log.job = lambda flight, status, step, update: flights.append(flight)  # type: ignore[method-assign]
+    log.job = lambda flight, status, step, report: flights.append(flight)  # type: ignore[method-assign]
     Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log).run()
     lost = next(f for f in flights if f.job.client == 2)
     assert (lost.end_us, lost.ok, lost.phase) == (leaves_s * US, False, phase)

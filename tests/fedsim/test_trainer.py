@@ -62,20 +62,20 @@ def drive(trainer: Trainer) -> tuple[list[object], torch.Tensor]:
             trainer.forget([running.pop(1)])
         landed, running = running[:3], running[3:]
         updates = trainer.results(landed)
-        seen += [(u.loss_before, u.loss_train, u.finite) for u in updates]
+        seen += [repr(u.report) for u in updates]
         arrived = np.array([j.client for j in landed])
         arrivals = Arrivals(
             step=step,
             clients=arrived,
             staleness=step - np.array([j.version for j in landed]),
-            losses=np.array([u.loss_before for u in updates]),
             n_samples=np.full(len(landed), 10),
+            reports=[u.report for u in updates],
             online=np.arange(K),
         )
         columns = trainer.step(arrivals, updates)
         found = trainer.evaluate("test")()
         seen += [sorted(columns().items()), found.correct.tolist(), found.loss.tolist()]
-    return seen, trainer.params()
+    return seen, trainer.params()["params"]
 
 
 def assert_same(

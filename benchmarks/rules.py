@@ -1,0 +1,258 @@
+"""How long a server step takes, by rule, against naive code and against the machine's memory bandwidth.
+
+    python benchmarks/rules.py             # under two minutes
+    python benchmarks/rules.py --large     # m = 1000 rows and P = 11M parameters too; needs some 60 GB
+
+Three tables in Markdown. Times are medians, on one thread. "bound" is the time that reading the rows takes at the
+bandwidth measured in the same run: for the weighted sum, and for inner products where the rule needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from fedsim.combine import combine
+from fedsim.history import GradientHistory
+from fedsim.linalg import Blocks, block_products, weighted_sum
+from fedsim.rules import build_rule
+from fedsim.stack import Stack
+
+MODELS = {
+    "0.2M": [157_000, 40_200, 2_010],  # MLP 784-200-200-10
+    "1.2M": [320, 18_496, 1_179_776, 7_998],  # CNN of FEMNIST
+    "11M": [1_000_000] * 11,
+}
+Result = TypeVar("Result")
+Timed = tuple[tuple[float, float, float], torch.Tensor]
+"""Seconds for inner products, for the rule and for the weighted sum, and the direction [P]."""
+RULES = ("fedavg", "fedmgda_plus", "fedfv", "fedmdfg", "fedlf")
+
+
+def main() -> None:
+    """Read the arguments and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--large", action="store_true", help="m = 1000 and P = 11M too")
+    parser.add_argument("--seconds", type=float, default=1.0, help="time to repeat each measurement for")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    with threadpool_limits(1):
+        tables(arguments)
+
+
+def tables(arguments: argparse.Namespace) -> None:
+    """Print the three tables."""
+    models = list(MODELS) if arguments.large else ["0.2M", "1.2M"]
+    cohorts = [10, 100, 1000] if arguments.large else [10, 100]
+    clock = Clock(arguments.seconds, bandwidth())
+    print(f"Memory bandwidth {clock.bytes_per_s / 1e9:.1f} GB/s, torch {torch.__version__}, one thread.\n")
+    step_table(clock, models, cohorts)
+    fedfv_table(clock, models, cohorts[:2])
+    history_table(clock, "0.2M", remembered=1000, fresh=10)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Measures, and knows what the machine could do at best."""
+
+    seconds: float
+    bytes_per_s: float
+
+    def time(self, run: Callable[[], Result]) -> tuple[float, Result]:
+        """Return the median seconds of a call and its result; repeats for `seconds`, at most 20 times."""
+        taken: list[float] = []
+        while not taken or (sum(taken) < self.seconds and len(taken) < 20):
+            start = time.perf_counter()
+            result = run()
+            taken.append(time.perf_counter() - start)
+        return median(taken), result
+
+    def bound(self, n_rows: int, n_parameters: int, reads: int = 2) -> float:
+        """Return the seconds to read the rows `reads` times."""
+        return reads * 4 * n_rows * n_parameters / self.bytes_per_s
+
+
+def bandwidth() -> float:
+    """Return the bytes per second at which one thread reads memory that is not in a cache, by the faster of two ways."""
+    numbers, ones = torch.ones(64, 1_000_000), torch.ones(64)
+    taken = []
+    for read in (numbers.sum, partial(torch.mv, numbers.T, ones)) * 5:
+        start = time.perf_counter()
+        read()
+        taken.append(time.perf_counter() - start)
+    return 4 * numbers.numel() / min(taken)
+
+
+def rows_of(n: int, n_parameters: int, seed: int = 0) -> torch.Tensor:
+    """Draw updates that share a direction, so that about half the pairs conflict."""
+    noise = torch.Generator().manual_seed(seed)
+    rows = torch.randn(n, n_parameters, generator=noise)
+    return rows.add_(torch.randn(n_parameters, generator=noise), alpha=0.02)
+
+
+def spans_of(sizes: list[int]) -> Blocks:
+    """Return the column ranges of blocks of these sizes."""
+    ends = np.cumsum(sizes).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def stack_of(grams: Any, n: int, m: int) -> Stack:
+    """Return a stack of clients 0 to n - 1, the last n - m of them remembered from the step before."""
+    numbers = np.arange(n)
+    ages = (numbers >= m).astype(np.int64)
+    ones = np.ones(n, np.int64)
+    losses = 0.5 + np.random.default_rng(1).permutation(n) / n
+    population: dict[str, Any] = {"step": 9, "n_clients": n, "total_samples": 50 * n, "n_seen": n}
+    online = ages == 0
+    return Stack(grams, m, numbers, losses, 50 * ones, ages, 0 * ones, ones, online, **population)
+
+
+def line(*cells: object) -> None:
+    """Print a row of a table; numbers of seconds as milliseconds."""
+    print("| " + " | ".join(f"{1e3 * c:.2f}" if isinstance(c, float) else str(c) for c in cells) + " |")
+
+
+def heading(title: str, *columns: str) -> None:
+    """Print the head of a table."""
+    print(f"\n### {title}\n")
+    line(*columns)
+    line(*["---"] * len(columns))
+
+
+def step_table(clock: Clock, models: list[str], cohorts: list[int]) -> None:
+    """Print how a step divides into inner products, solving and combining."""
+    heading(
+        "One step, milliseconds",
+        "P",
+        "m",
+        "rule",
+        "Gram",
+        "solve",
+        "combine",
+        "total",
+        "bound",
+        "total / bound",
+    )
+    for model in models:
+        for m in cohorts:
+            rows = rows_of(m, sum(MODELS[model]))
+            for rule in RULES:
+                parts = step_times(clock, rule, rows, MODELS[model])
+                bound = clock.bound(m, rows.shape[1], reads=2 if parts[0] else 1)
+                line(model, m, rule, *parts, sum(parts), bound, f"{sum(parts) / bound:.1f}")
+
+
+def step_times(clock: Clock, rule: str, rows: torch.Tensor, sizes: list[int]) -> tuple[float, float, float]:
+    """Return the seconds for inner products, for the rule, and for the weighted sum."""
+    algorithm = build_rule(rule, {})
+    spans = spans_of(sizes)
+    wanted = spans if algorithm.needs.gram == "blocks" else [(0, sum(sizes))]
+    m, gram_s = len(rows), 0.0
+    grams = np.zeros((0, m, m))
+    if algorithm.needs.gram != "none":
+        gram_s, grams = clock.time(lambda: block_products(rows, rows, wanted))
+    stack = stack_of(grams, m, m)
+    solve_s, (direction, _) = clock.time(lambda: algorithm.weigh(stack, algorithm.init()))
+    return gram_s, solve_s, clock.time(lambda: weighted_sum(rows, direction.weights, spans))[0]
+
+
+def fedfv_table(clock: Clock, models: list[str], cohorts: list[int]) -> None:
+    """Print FedFV on coefficients against its pseudo-code on full vectors."""
+    heading("FedFV, milliseconds", "P", "m", "pseudo-code on vectors", "this package", "ratio")
+    for model in models:
+        for m in cohorts:
+            rows = rows_of(m, sum(MODELS[model]))
+            losses = stack_of(np.zeros((0, m, m)), m, m).losses
+            ours = combine("fedfv", rows, losses=losses, alpha=0.1, tau=0).direction
+            slow, naive = clock.time(partial(fedfv_on_vectors, rows, losses.tolist(), alpha=0.1))
+            assert torch.linalg.norm(ours - naive) <= 1e-3 * torch.linalg.norm(naive)
+            fast = sum(step_times(clock, "fedfv", rows, MODELS[model]))
+            line(model, m, slow, fast, f"{slow / fast:.0f}")
+
+
+def fedfv_on_vectors(rows: torch.Tensor, losses: list[float], alpha: float) -> torch.Tensor:
+    """Return FedFV's direction by Algorithms 1 and 2 as they are written, one vector at a time."""
+    m = len(rows)
+    order = sorted(range(m), key=losses.__getitem__)
+    kept = set(order[m - (m - math.ceil((m - 1) * (1 - alpha))) :])
+    squares = [float(row @ row) for row in rows]
+    total = torch.zeros(rows.shape[1])
+    for i in range(m):
+        projected = rows[i].clone()
+        for j in order if i not in kept else ():
+            inner = float(projected @ rows[j])
+            if j != i and inner < 0:
+                projected -= inner / squares[j] * rows[j]
+        total += projected / m
+    return total.mul(float(rows.mean(dim=0).norm() / total.norm()))
+
+
+def history_table(clock: Clock, model: str, remembered: int, fresh: int) -> None:
+    """Print FedLF with absent clients: a Gram matrix kept up to date against one computed anew."""
+    heading(
+        f"FedLF, P = {model}, {fresh} new rows and {remembered} remembered ones, milliseconds",
+        *("", "Gram", "solve", "combine", "total", "ratio"),
+    )
+    kept, ours = incremental(clock, model, remembered, fresh)
+    anew, reference = from_scratch(clock, model, remembered, fresh)
+    assert torch.linalg.norm(ours - reference) <= 1e-2 * torch.linalg.norm(reference)
+    line("Gram anew and cvxpy", *anew, sum(anew), f"{sum(anew) / sum(kept):.1f}")
+    line("incremental and direct", *kept, sum(kept), "1.0")
+    bound = clock.bound(remembered + fresh, sum(MODELS[model]))
+    line("bound", "", "", "", bound, f"{bound / sum(kept):.2f}")
+
+
+def incremental(clock: Clock, model: str, remembered: int, fresh: int) -> Timed:
+    """Time one step on a filled history: the same clients come back each time."""
+    sizes, n = MODELS[model], remembered + fresh
+    algorithm = build_rule("fedlf", {"absent": "all"})
+    history = GradientHistory(n + fresh, spans_of(sizes), algorithm.needs, torch.device("cpu"))
+    rows = rows_of(n, sum(sizes))
+    slots = history.add(list(rows), np.arange(n), 0, {})
+    history.settle(slots)
+    step = 0
+
+    def add() -> np.ndarray[Any, Any]:
+        nonlocal step
+        step += 1
+        present = history.add(list(rows[:fresh]), np.arange(fresh), step, {})
+        return history.order(present)
+
+    def add_and_read() -> tuple[Any, Any]:
+        order = add()
+        return order, history.grams_of(order)
+
+    gram_s, (order, grams) = clock.time(add_and_read)
+    stack = stack_of(grams, n, fresh)
+    solve_s, (direction, _) = clock.time(lambda: algorithm.weigh(stack, {}))
+    combine_s, vector = clock.time(lambda: history.combine(order, direction.weights))
+    return (gram_s, solve_s, combine_s), vector
+
+
+def from_scratch(clock: Clock, model: str, remembered: int, fresh: int) -> Timed:
+    """Time the same step without a history, with the interior-point solver."""
+    sizes, n = MODELS[model], remembered + fresh
+    spans = spans_of(sizes)
+    algorithm = build_rule("fedlf", {"absent": "all", "solver": "cvxpy"})
+    rows = rows_of(n, sum(sizes))
+    gram_s, grams = clock.time(lambda: block_products(rows, rows, spans))
+    stack = stack_of(grams, n, fresh)
+    solve_s, (direction, _) = clock.time(lambda: algorithm.weigh(stack, {}))
+    combine_s, vector = clock.time(lambda: weighted_sum(rows, direction.weights, spans))
+    return (gram_s, solve_s, combine_s), vector
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""FedMDFG: descent for every row, when it guides, whom it remembers, and its search for a step size."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stacks import assert_same, distinct_losses, seeds, updates
+
+from algorithms._geometry import unit_fair_weights
+from algorithms.fedmdfg import Trial, accepted, angle_deg, chosen, fedmdfg, search_steps
+from fedsim.combine import combine
+
+fast = settings(max_examples=50, deadline=None)
+sizes = st.integers(1, 8)
+
+
+@fast
+@given(seeds, sizes, st.integers(0, 3), st.sampled_from([0.0, 90.0]))
+def test_no_row_conflicts_and_the_mean_s_norm_is_kept(seed: int, m: int, absent: int, theta: float) -> None:
+    rows, losses = updates(seed, m + absent, 40), distinct_losses(seed, m + absent)
+    ages = [0] * m + [1] * absent
+    d = combine("fedmdfg", rows, losses=losses, ages=ages, theta_deg=theta).direction
+    lengths = np.linalg.norm(rows, axis=1)
+    assert (rows @ d >= -1e-9 * lengths * np.linalg.norm(d)).all()
+    equalised = rows[:m] / lengths[:m, None] * lengths[:m].mean()
+    assert np.linalg.norm(d) == pytest.approx(np.linalg.norm(equalised.mean(axis=0)), rel=1e-9)
+    if theta == 0 and m > 1:
+        guidance = unit_fair_weights(losses[:m]) @ equalised
+        assert guidance @ d >= -1e-9 * np.linalg.norm(guidance) * np.linalg.norm(d)
+
+
+@fast
+@given(seeds, sizes)
+def test_angle_is_that_between_losses_and_one(seed: int, m: int) -> None:
+    losses = distinct_losses(seed, m)
+    cosine = losses.sum() / (np.linalg.norm(losses) * math.sqrt(m))
+    assert angle_deg(losses) == pytest.approx(math.degrees(math.acos(min(cosine, 1))), abs=1e-5)
+    assert angle_deg(np.full(m, 3.0)) == pytest.approx(0, abs=1e-6)
+
+
+def test_guidance_comes_with_unequal_losses_only() -> None:
+    rows = updates(3, 4, 20)
+    fair, unfair = ([1.0, 1.01, 1.02, 1.0], [1.0, 5.0, 2.0, 0.1])
+    for losses, guided in ((fair, False), (unfair, True)):
+        with_guidance = combine("fedmdfg", rows, losses=losses).direction
+        never = combine("fedmdfg", rows, losses=losses, theta_deg=90.0).direction
+        assert np.allclose(with_guidance, never) != guided
+
+
+def test_a_client_doing_worse_than_expected_forces_guidance() -> None:
+    rows = updates(3, 3, 20)
+    given_clients: dict[str, Any] = {"clients": [0, 1, 2], "n_clients": 8, "theta_deg": 90.0}
+    first = combine("fedmdfg", rows, losses=[1.0, 2.0, 1.5], **given_clients)
+    better = combine("fedmdfg", rows, losses=[0.9, 1.0, 1.5], state=first.state, **given_clients)
+    assert_same(better.direction, first.direction, 1e-12)
+    np.testing.assert_allclose(better.state["expected"][:3], [0.95, 1.5, 1.5])
+    worse = combine("fedmdfg", rows, losses=[1.1, 1.0, 1.5], state=first.state, **given_clients)
+    assert not np.allclose(worse.direction, first.direction)
+    assert worse.state["expected"][0] == 1.0
+    all_worse = combine(
+        "fedmdfg", rows, losses=[9.0] * 3, state=first.state, **{**given_clients, "n_clients": 3}
+    )
+    assert_same(all_worse.direction, first.direction, 1e-12)
+
+
+def test_only_the_step_before_is_remembered() -> None:
+    assert fedmdfg().needs.memory == 1
+    assert fedmdfg(absent=False).needs.memory == 0
+    rows = np.array([[1.0, 0, 0], [-0.5, 1.0, 0], [-0.5, 0, 1.0]])
+    used = combine("fedmdfg", rows, losses=[1.0] * 3, ages=[0, 1, 2]).weights[0]
+    assert used[1] > 0
+    assert used[2] == 0
+
+
+def test_zero_updates_have_no_row() -> None:
+    rows = np.array([[1.0, 2.0], [0.0, 0.0]])
+    assert_same(combine("fedmdfg", rows, losses=[1.0, 5.0]).direction, rows[0], 1e-9)
+    assert not combine("fedmdfg", np.zeros((2, 2)), losses=[1.0, 2.0]).direction.any()
+
+
+def test_steps_are_halved_from_the_largest_to_the_least() -> None:
+    assert list(search_steps(0.1, 2, 1.0, any_absent=False)) == [0.4, 0.2, 0.1, 0.05, 0.025]
+    assert list(search_steps(0.1, 2, 2.0, any_absent=True)) == [0.1, 0.05, 0.025, 0.0125]
+
+
+BEFORE, SLOPES = np.array([1.0, 3.0]), np.array([1.0, 1.0])
+
+
+def test_a_step_is_accepted_when_all_losses_fall_and_become_more_equal() -> None:
+    good = Trial(0.1, np.array([0.95, 2.0]))
+    one_rises = Trial(0.1, np.array([1.01, 2.0]))
+    less_equal = Trial(0.1, np.array([0.5, 2.9]))
+    assert accepted(good, BEFORE, SLOPES, guided=True)
+    assert not accepted(one_rises, BEFORE, SLOPES, guided=False)
+    assert not accepted(less_equal, BEFORE, SLOPES, guided=True)
+    assert accepted(less_equal, BEFORE, SLOPES, guided=False)
+    tiny_rise = Trial(0.1, BEFORE + 5e-6)
+    assert accepted(tiny_rise, BEFORE, SLOPES, guided=False, form="released")
+    assert not accepted(tiny_rise, BEFORE, SLOPES, guided=False)
+    assert accepted(less_equal, BEFORE, SLOPES, guided=True, form="released")
+
+
+def test_without_an_accepted_step_the_first_that_helps_on_the_whole_is_taken() -> None:
+    trials = [Trial(s, np.array(f)) for s, f in ((0.4, [2.0, 1.0]), (0.2, [1.5, 2.0]), (0.1, [0.5, 3.4]))]
+    assert chosen(trials, BEFORE, 0.1, any_absent=False).step == 0.4
+    assert chosen(trials, BEFORE, 0.1, any_absent=True).step == 0.1
+    worse = [Trial(0.2, BEFORE + 1), Trial(0.1, BEFORE + 0.5)]
+    assert chosen(worse, BEFORE, 0.1, any_absent=False).step == 0.1

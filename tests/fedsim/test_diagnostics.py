@@ -1,0 +1,116 @@
+"""Diagnostics of a step, against the same numbers computed on the vectors themselves."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedsim.diagnostics import diagnose
+from fedsim.plugins import build
+from fedsim.stack import Direction, Stack
+
+SIZES = [3, 1, 6]
+Array = NDArray[np.float64]
+
+
+def parts(rows: Array) -> list[Array]:
+    return np.split(rows, np.cumsum(SIZES)[:-1], axis=-1)
+
+
+def stack_of(rows: Array, m: int, **changes: Any) -> Stack:
+    n = len(rows)
+    zeros = np.zeros(n, dtype=np.int64)
+    whole = Stack(
+        grams=np.stack([part @ part.T for part in parts(rows)]),
+        m=m,
+        clients=np.arange(n),
+        losses=np.linspace(1, 2, n),
+        n_samples=zeros + 5,
+        ages=(np.arange(n) >= m).astype(np.int64),
+        staleness=zeros,
+        participations=zeros + 1,
+        online=np.arange(n) < m,
+        step=5,
+        n_clients=n,
+        total_samples=5 * n,
+        n_seen=n,
+    )
+    return replace(whole, **changes)
+
+
+def cosine(a: Array, b: Array) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 6), absent=st.integers(0, 3), by_block=st.booleans())
+def test_numbers_are_those_of_the_vectors(seed: int, m: int, absent: int, by_block: bool) -> None:
+    draw = np.random.default_rng(seed)
+    rows = draw.normal(size=(m + absent, sum(SIZES)))
+    weights = draw.normal(size=(len(SIZES), m + absent) if by_block else m + absent)
+    found = diagnose(stack_of(rows, m), Direction(weights))
+    table = np.broadcast_to(weights, (len(SIZES), m + absent))
+    pieces = [w @ part for w, part in zip(table, parts(rows), strict=True)]
+    direction = np.concatenate(pieces)
+    cosines = np.array([cosine(row, direction) for row in rows])
+    by_layer = np.array([[cosine(r, d) for r in part] for part, d in zip(parts(rows), pieces, strict=True)])
+    np.testing.assert_allclose(found.cosines, cosines, atol=1e-7)
+    np.testing.assert_allclose(found.block_cosines, by_layer, atol=1e-7)
+    np.testing.assert_allclose(found.direction_norm, np.linalg.norm(direction), rtol=1e-9)
+    np.testing.assert_allclose(found.block_norms, [np.linalg.norm(d) for d in pieces], atol=1e-7)
+    np.testing.assert_allclose(found.angles_deg, np.degrees(np.arccos(np.clip(cosines, -1, 1))), atol=1e-3)
+    np.testing.assert_array_equal(found.weights, table)
+    assert found.model_conflicts == sum(cosines[:m] < 0)
+    assert found.absent_conflicts == sum(cosines[m:] < 0)
+    assert found.block_conflicts.tolist() == (by_layer[:, :m] < 0).sum(axis=1).tolist()
+    assert found.absent_block_conflicts.tolist() == (by_layer[:, m:] < 0).sum(axis=1).tolist()
+    pairs = [rows[i] @ rows[j] for i in range(m) for j in range(i)]
+    assert found.conflicting_pairs == sum(p < 0 for p in pairs)
+    assert found.numbers()["smallest_cosine"] == pytest.approx(cosines[:m].min(), abs=1e-7)
+
+
+def test_fedlf_s_direction_conflicts_with_nobody() -> None:
+    rows = np.random.default_rng(3).normal(size=(4, sum(SIZES)))
+    stack = stack_of(rows, 4)
+    rule = build("rule", "fedlf", {"fair_row": False})
+    found = diagnose(stack, rule.weigh(stack, rule.init())[0])
+    assert found.conflicting_pairs > 0
+    assert found.model_conflicts == 0
+    assert not found.block_conflicts[[0, 2]].any()
+
+
+def test_a_projection_that_the_rule_reports_is_passed_on() -> None:
+    stack = stack_of(np.array([[1.0] * 10, [-0.5] * 5 + [0.1] * 5]), 1)
+    rule = build("rule", "fedfv", {})
+    found = diagnose(stack, rule.weigh(stack, rule.init())[0])
+    away = found.projection_removed
+    assert 0 < away < 1
+    assert found.cosines[1] == pytest.approx(0, abs=1e-9)
+    assert found.absent_conflicts == 0
+    assert found.cosines[0] == pytest.approx(math.sqrt(1 - away**2))
+    assert math.isnan(diagnose(stack, Direction(np.ones(2))).projection_removed)
+
+
+def test_zero_rows_and_zero_directions_have_no_angle() -> None:
+    rows = np.array([[1.0] * 10, [0.0] * 10])
+    found = diagnose(stack_of(rows, 2), Direction(np.array([1.0, 1.0])))
+    assert np.isnan(found.cosines).tolist() == [False, True]
+    still = diagnose(stack_of(rows, 2), Direction(np.zeros(2)))
+    assert np.isnan(still.cosines).all()
+    assert still.model_conflicts == 0
+    assert math.isnan(still.numbers()["smallest_cosine"])
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    stack = stack_of(np.ones((2, 10)), 2)
+    with pytest.raises(ValueError, match=r"expected weights of shape \(3, 2\) or \(2,\), found \(2, 2\)"):
+        diagnose(stack, Direction(np.ones((2, 2))))
+    with pytest.raises(ValueError, match="asked for the Gram matrix"):
+        diagnose(replace(stack, grams=np.zeros((0, 2, 2))), Direction(np.ones(2)))

@@ -1,0 +1,142 @@
+"""The server's step: what reaches the rule, what comes out of it, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim.errors import RunError, SolverError
+from fedsim.job import Report
+from fedsim.server import Arrivals, Server, ServerSpec
+
+P = 6
+BLOCKS = [(0, 4), (4, 6)]
+
+
+def server(rule: str = "fedavg", **options: object) -> Server:
+    return Server(ServerSpec(rule, options, 10, 100, 4, BLOCKS), torch.zeros(P))
+
+
+def arrivals(step: int, clients: list[int], staleness: int = 0) -> Arrivals:
+    m = len(clients)
+    return Arrivals(
+        step=step,
+        clients=np.array(clients, dtype=np.int64),
+        staleness=np.full(m, staleness),
+        n_samples=np.arange(1, m + 1),
+        reports=[Report(loss_before=float(i + 1)) for i in range(m)],
+        online=np.array([0, 1, 2]),
+    )
+
+
+def rows(m: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(m, P, generator=torch.Generator().manual_seed(seed))
+
+
+def test_a_step_moves_against_the_weighted_updates() -> None:
+    made, updates = server(), rows(3)
+    columns = made.step(arrivals(0, [4, 1, 7]), list(updates))
+    expected = -(torch.tensor([1.0, 2, 3]) / 6) @ updates
+    torch.testing.assert_close(made.params, expected)
+    assert columns["status"] == "applied"
+    assert columns["direction_norm"] == pytest.approx(float(expected.norm()))
+
+
+def test_a_step_without_updates_changes_nothing() -> None:
+    made = server()
+    assert made.step(arrivals(0, []), []) == {"status": "empty"}
+    assert not made.params.any()
+
+
+def test_published_parameters_are_never_changed_in_place() -> None:
+    made = server()
+    before = made.params
+    copy = before.clone()
+    made.step(arrivals(0, [1, 2]), list(rows(2)))
+    assert torch.equal(before, copy)
+
+
+def test_weights_that_do_not_sum_to_one_keep_a_share_of_the_model() -> None:
+    made = Server(ServerSpec("fedavg", {"weighting": "scaled"}, 10, 100, 4, BLOCKS), torch.ones(P))
+    updates = rows(2)
+    made.step(arrivals(0, [0, 1]), list(updates))
+    shares = 10 / 2 * torch.tensor([1.0, 2.0]) / 100
+    torch.testing.assert_close(made.params, shares @ (torch.ones(2, P) - updates))
+
+
+def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
+    seen = tmp_path / "seen.py"
+    seen.write_text(
+        "import math, numpy as np\n"
+        "from fedsim.stack import Direction, Needs, stateless\n"
+        "LOG = []\n"
+        "def seen():\n"
+        "    def weigh(stack):\n"
+        "        LOG.append(stack)\n"
+        "        return Direction(np.eye(stack.n)[0])\n"
+        "    return stateless(weigh, Needs('blocks', losses=True, memory=math.inf))\n"
+    )
+    made = server(f"{seen}:seen")
+    first, second = rows(2, 1), rows(2, 2)
+    made.step(arrivals(0, [4, 1]), list(first))
+    made.step(arrivals(1, []), [])
+    made.step(arrivals(2, [7, 1], staleness=2), list(second))
+    import sys
+
+    stack = next(m for n, m in sys.modules.items() if n.endswith("seen") and hasattr(m, "LOG")).LOG[-1]
+    assert stack.clients.tolist() == [7, 1, 4]
+    assert stack.m == 2
+    assert stack.ages.tolist() == [0, 0, 2]
+    assert stack.staleness.tolist() == [2, 2, 0]
+    assert stack.losses.tolist() == [1, 2, 1]
+    assert stack.n_samples.tolist() == [1, 2, 1]
+    assert stack.participations.tolist() == [1, 2, 1]
+    assert stack.online.tolist() == [False, True, False]
+    assert (stack.step, stack.n_seen, stack.n_clients, stack.total_samples) == (2, 2, 10, 100)
+    everything = torch.stack([second[0], second[1], first[0]]).double().numpy()
+    for (a, b), gram in zip(BLOCKS, stack.grams, strict=True):
+        np.testing.assert_allclose(gram, everything[:, a:b] @ everything[:, a:b].T, rtol=1e-6)
+    np.testing.assert_allclose(stack.gram(), everything @ everything.T, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "message"),
+    [
+        ("return Direction(np.full(stack.n, math.nan))", RunError, "weights that are not finite"),
+        ("return Direction(np.full(stack.n, 1e300))", RunError, "norm"),
+        ("raise SolverError('no luck', stack.gram())", SolverError, "step 0, rule .*, clients 4, 1: no luck"),
+    ],
+)
+def test_a_rule_that_fails_is_named(tmp_path: Path, body: str, error: type[Exception], message: str) -> None:
+    path = tmp_path / "bad.py"
+    path.write_text(
+        "import math, numpy as np\nfrom fedsim.errors import SolverError\n"
+        "from fedsim.stack import Direction, Needs, stateless\n"
+        f"def bad():\n    def weigh(stack):\n        {body}\n    return stateless(weigh, Needs('model'))\n"
+    )
+    with pytest.raises(error, match=message) as caught:
+        server(f"{path}:bad").step(arrivals(0, [4, 1]), list(rows(2)))
+    if error is SolverError:
+        assert caught.value.matrix.shape == (2, 2)  # type: ignore[attr-defined]
+
+
+def test_slots_follow_from_what_the_rule_remembers() -> None:
+    def slots(rule: str, **options: object) -> int:
+        return ServerSpec(rule, options, 100, 1000, 10, BLOCKS).slots()
+
+    assert slots("fedavg") == 10
+    assert slots("fedfv", tau=1) == 20
+    assert slots("fedfv", tau=50) == 110
+    assert slots("fedlf") == 110
+
+
+def test_norms_are_recorded_from_the_gram_matrix() -> None:
+    made, updates = server("fedfv", tau=0, alpha=1.0), rows(3)
+    columns = made.step(arrivals(0, [4, 1, 7]), list(updates))
+    assert columns["mean_norm"] == pytest.approx(float(updates.mean(dim=0).norm()), rel=1e-5)
+    assert columns["conflicts"] == int((torch.triu(updates @ updates.T, 1) < 0).sum())
+    assert math.isclose(float(columns["direction_norm"]), float(columns["mean_norm"]), rel_tol=1e-5)
