@@ -1,10 +1,12 @@
-"""What the MGDA family shares: the least-norm mixture of (normalised) updates near given weights."""
+"""What the MGDA family shares: the least-norm point of a hull of updates and, if there is one, a fairness row."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from algorithms._geometry import inverse_norms
 from algorithms._qp import Solver, min_norm
@@ -12,6 +14,38 @@ from algorithms._rows import over_present
 from fedsim.stack import Direction, Floats, Stack
 
 Lambda0 = Literal["uniform", "samples"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hull:
+    """The convex hull of some rows, each times its `scale`, and of one mixture of rows unless that is zero."""
+
+    rows: NDArray[np.intp]
+    scale: Floats
+    """[n] factor of each row of the stack."""
+    fair: Floats
+    """[n] weights of the mixture over the rows of the stack."""
+
+    def least(self, gram: Floats, solver: Solver) -> tuple[Floats, float]:
+        """Return the weights `[n]` of the least-norm point and the KKT residual; zeros if the hull is empty."""
+        weights = np.zeros(len(gram))
+        guided = bool(self.fair.any())
+        if not len(self.rows) and not guided:
+            return weights, 0.0
+        mixture, residual = min_norm(self._products(gram, guided), solver=solver)
+        weights[self.rows] = mixture[: len(self.rows)] * self.scale[self.rows]
+        return weights + mixture[-1] * self.fair if guided else weights, residual
+
+    def _products(self, gram: Floats, guided: bool) -> Floats:
+        """Return the inner products of the hull's points; whole products of matrices would be far slower."""
+        k, scale = len(self.rows), self.scale[self.rows]
+        products = np.empty((k + guided, k + guided))
+        products[:k, :k] = gram[np.ix_(self.rows, self.rows)] * np.outer(scale, scale)
+        if guided:
+            inner = gram @ self.fair
+            products[:k, k] = products[k, :k] = scale * inner[self.rows]
+            products[k, k] = max(float(self.fair @ inner), 0.0)
+        return products
 
 
 def mixed(

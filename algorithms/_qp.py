@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import lapack
 from scipy.optimize import nnls
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
 from fedsim.errors import SolverError
 from fedsim.stack import Floats
@@ -31,6 +32,10 @@ TOLERANCE = {"direct": 1e-10, "cvxpy": 1e-7}
 
 INDEFINITE = 1e-4
 """Largest negative eigenvalue taken for rounding, relative to the largest diagonal entry."""
+
+_BLAS = ThreadpoolController()
+"""One thread per solve: the many small products of an active-set method lose a factor of five to a second one, and
+the last bits of the weights must not depend on the number of cores."""
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -52,12 +57,13 @@ def min_norm(
     g = _normalised(gram)
     low, high = _bounds(gram, lower, upper)
     solve = _interior_point if solver == "cvxpy" else _active_set
-    x = solve(g, low, high)
-    residual = _residual(g, x, low, high)
-    if not residual <= TOLERANCE[solver]:
-        g = _nearest_gram(g, gram)
+    with _BLAS.limit(limits=1):
         x = solve(g, low, high)
         residual = _residual(g, x, low, high)
+        if not residual <= TOLERANCE[solver]:
+            g = _nearest_gram(g, gram)
+            x = solve(g, low, high)
+            residual = _residual(g, x, low, high)
     if not residual <= TOLERANCE[solver]:
         raise SolverError(
             f"minimum-norm problem of {len(x)} rows: KKT residual {residual:.1e}, expected at most "

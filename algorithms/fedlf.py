@@ -54,7 +54,8 @@ from algorithms._geometry import (
     shortened,
     unit_fair_weights,
 )
-from algorithms._qp import Solver, min_norm
+from algorithms._hull import Hull
+from algorithms._qp import Solver
 from fedsim.errors import ConfigError
 from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
 
@@ -145,11 +146,11 @@ def _direction(stack: Stack, variant: _Variant) -> Direction:
     grams = stack.grams if variant.level == "layers" else stack.gram()[None]
     rows, fair = variant.considered(stack), variant.fair(stack)
     released = variant.form == "released"
-    table = _table(rows, fair)
+    hull = Hull(rows, np.ones(stack.n), fair)
 
     def solve(gram: Floats, first: int, width: int) -> Part:
-        points = _equalised(gram, rows, fair, stack.m) if released else table
-        weights, residual = _least(gram, points, variant.solver)
+        points = _equalised(gram, rows, fair, stack.m) if released else hull
+        weights, residual = points.least(gram, variant.solver)
         return Part(gram, weights, first, width, residual)
 
     parts = solved(grams, solve, merging=variant.merging, tolerance=variant.zero_tolerance)
@@ -161,22 +162,8 @@ def _direction(stack: Stack, variant: _Variant) -> Direction:
     return Direction(scaled, diagnostics={"kkt_residual": kkt_residual, "blocks": float(len(parts))})
 
 
-def _table(rows: Rows, fair: Floats) -> Floats:
-    """Return the points of the hull `[R, n]` as coefficients over the rows."""
-    table = np.eye(len(fair))[rows]
-    return np.vstack([table, fair]) if fair.any() else table
-
-
-def _least(gram: Floats, points: Floats, solver: Solver) -> tuple[Floats, float]:
-    """Solve Eq. 6-8 for one block; without any point the block stays where it is."""
-    if not len(points):
-        return np.zeros(len(gram)), 0.0
-    weights, residual = min_norm(points @ gram @ points.T, solver=solver)
-    return np.asarray(weights @ points), residual
-
-
-def _equalised(gram: Floats, rows: Rows, fair: Floats, m: int) -> Floats:
-    """Return the released code's points of a block, all of the mean norm of the present fragments."""
+def _equalised(gram: Floats, rows: Rows, fair: Floats, m: int) -> Hull:
+    """Return the released code's hull of a block: all points have the mean norm of the present fragments."""
     norms = np.sqrt(gram.diagonal())
     length = norms[:m].mean()
     scale = inverse_norms(gram) * length
@@ -184,5 +171,4 @@ def _equalised(gram: Floats, rows: Rows, fair: Floats, m: int) -> Floats:
     size = norm(q[None], gram[None])
     vanishes = size <= math.sqrt(ROUNDING) * (np.abs(q) @ norms)
     q = np.zeros_like(q) if vanishes else q * (length / size)
-    points = (np.eye(len(q)) * scale)[rows[norms[rows] > 0]]
-    return np.vstack([points, q]) if q.any() else points
+    return Hull(rows[norms[rows] > 0], scale, q)

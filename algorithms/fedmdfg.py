@@ -27,7 +27,8 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._geometry import inverse_norms, norm, of_length, shortened, unit_fair_weights
-from algorithms._qp import Solver, min_norm
+from algorithms._hull import Hull
+from algorithms._qp import Solver
 from algorithms._rows import grown, room
 from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
 
@@ -109,11 +110,8 @@ def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, guard: float, 
         return Direction(np.zeros(len(scale)))
     lengths = scale * np.sqrt(np.maximum(gram.diagonal(), 0.0))
     shrunk = np.divide(scale * lengths, lengths + guard, out=np.zeros_like(scale), where=scale > 0)
-    points = np.diag(shrunk)[rows]
-    if fair.any():
-        points = np.vstack([points, fair * shrunk])
-    mixture, residual = min_norm(points @ gram @ points.T, solver=solver)
-    table, grams = (mixture @ points)[None], gram[None]
+    weights, residual = Hull(rows, shrunk, fair * shrunk).least(gram, solver)
+    table, grams = weights[None], gram[None]
     kept = max(int((scale[:m] > 0).sum()), 1)
     mean = np.where(np.arange(len(scale)) < m, scale / kept, 0.0)
     scaled = shortened(of_length(table, grams, norm(mean[None], grams)), table, grams, rows)

@@ -1,0 +1,56 @@
+"""Every rule found in its folder runs in the simulator, under synchronous and buffered timing, to the same bits twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+from fedsim import plugins
+from small import run, small
+
+TIMINGS: dict[str, dict[str, Any]] = {
+    "sync": {"preset": "sync", "clients": 4},
+    "fedbuff": {"preset": "fedbuff", "concurrency": 5, "buffer": 3},
+}
+
+
+@pytest.mark.parametrize("timing", TIMINGS)
+@pytest.mark.parametrize("rule", plugins.names("rule"))
+def test_a_rule_runs(rule: str, timing: str, tmp_path: Path) -> None:
+    config = small(algorithm={"name": rule}, pacing=TIMINGS[timing], stop={"steps": 5})
+    first = run(config, tmp_path / "a")
+    opened = analysis.open(first.folder)
+    steps = opened.frame("steps")
+    assert (steps.status == "applied").sum() >= 3
+    assert (steps[steps.status == "applied"].direction_norm > 0).all()
+    accuracy = opened.history()
+    assert accuracy.step.tolist() == [0, 3, 5]
+    assert run(config, tmp_path / "b").digest == first.digest
+
+
+@pytest.mark.parametrize("wrapper", plugins.names("wrapper"))
+def test_a_wrapper_runs(wrapper: str, tmp_path: Path) -> None:
+    plain = small(algorithm={"name": "fedmgda_plus"}, pacing=TIMINGS["fedbuff"], stop={"steps": 6})
+    wrapped = small(
+        algorithm={"name": "fedmgda_plus", "wrap": [{"name": wrapper}]},
+        pacing=TIMINGS["fedbuff"],
+        stop={"steps": 6},
+    )
+    first, second = run(plain, tmp_path / "a"), run(wrapped, tmp_path / "b")
+    assert second.status == "done"
+    opened = analysis.open(second.folder)
+    assert opened.config["algorithm"]["wrap"][0]["name"] == wrapper
+    assert first.digest != second.digest, f"{wrapper} changed nothing"
+
+
+def test_an_averaged_iterate_is_evaluated_and_kept(tmp_path: Path) -> None:
+    import safetensors.torch
+    import torch
+
+    result = run(small(algorithm={"name": "afl"}), tmp_path)
+    found = safetensors.torch.load_file(result.folder / "model.safetensors")
+    assert sorted(found) == ["average", "params"]
+    assert not torch.equal(found["average"], found["params"])
