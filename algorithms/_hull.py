@@ -53,8 +53,8 @@ def mixed(
 ) -> Direction:
     """Return `step` times the least-norm mixture whose weights differ from λ⁰ by at most `epsilon`.
 
-    Zero rows take no part if others do not vanish: λ⁰ is divided among the rest. Without normalisation they do,
-    and with epsilon = 1 nobody moves then.
+    With `normalise`, zero rows take no part and λ⁰ is divided among the others. Without it they do, and with
+    epsilon = 1 nobody moves then.
     """
     gram = stack.gram()[: stack.m, : stack.m]
     scale = inverse_norms(gram) if normalise else np.ones(stack.m)

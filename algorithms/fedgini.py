@@ -6,8 +6,8 @@ D = (m - 1) m (m + 1) / 3.
 Deviations and choices:
 - `order="ascending"` gives the largest loss the largest weight. The public code sorts by descending loss,
   and then the largest loss has the smallest weight; what the paper wants could not be checked.
-- `rank="released"` repeats a slip of that code, which gives the weight of rank i to the client whose number
-  stands at position i of the sorting permutation's own entries, in effect to somebody else.
+- `rank="released"` repeats a slip of that code: client k gets the weight of position perm[k], perm the sorting
+  permutation, where its rank is k's position in perm.
 - Ties keep the order of the rows. One client alone has weight 1 (the code divides by zero).
 """
 

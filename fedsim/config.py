@@ -214,6 +214,13 @@ class EvaluateSection(Section):
     split: Literal["train", "valid", "test"] = "test"
 
 
+class RecordSection(Section):
+    """`[record]`: what is written beside the three tables."""
+
+    conflicts: Literal["off", "model", "layers"] = "off"
+    """`conflicts.parquet`: weight, age and angle of each row at each step, for the whole model or layer by layer."""
+
+
 class RunConfig(Section):
     """One run."""
 
@@ -230,6 +237,7 @@ class RunConfig(Section):
     cost: CostSection = CostSection()
     stop: StopSection
     evaluate: EvaluateSection = EvaluateSection()
+    record: RecordSection = RecordSection()
 
     @pydantic.model_validator(mode="after")
     def _check_sizes(self) -> RunConfig:

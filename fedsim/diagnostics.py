@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.stack import Direction, Floats, Ints, Stack
 
@@ -58,7 +60,7 @@ class Diagnosis:
     def numbers(self) -> Mapping[str, float]:
         """Return the counts and extremes by name, as numbers worth recording."""
         return {
-            "conflicting_pairs": float(self.conflicting_pairs),
+            "conflicts": float(self.conflicting_pairs),
             "model_conflicts": float(self.model_conflicts),
             "block_conflicts_mean": float(self.block_conflicts.mean()),
             "absent_conflicts": float(self.absent_conflicts),
@@ -98,6 +100,26 @@ def diagnose(stack: Stack, direction: Direction) -> Diagnosis:
         absent_block_conflicts=block_clash[:, m:].sum(axis=1),
         projection_removed=_removed(direction.diagnostics),
     )
+
+
+def each_row(stack: Stack, diagnosis: Diagnosis, by_block: bool) -> dict[str, NDArray[Any]]:
+    """Return the columns of `conflicts.parquet` but for the step: one entry per row of the whole model and, `by_block`,
+    of each block after it.
+
+    Block -1 is the whole model; its weight is that of the block where it is largest.
+    """
+    blocks = len(stack.grams) if by_block else 0
+    squares = np.concatenate([stack.gram().diagonal()[None], stack.grams.diagonal(axis1=1, axis2=2)[:blocks]])
+    weights = np.concatenate([diagnosis.weights.max(axis=0)[None], diagnosis.weights[:blocks]])
+    cosines = np.concatenate([diagnosis.cosines[None], diagnosis.block_cosines[:blocks]])
+    return {
+        "block": np.repeat(np.arange(-1, blocks), stack.n),
+        "client": np.tile(stack.clients, blocks + 1),
+        "age": np.tile(stack.ages, blocks + 1),
+        "weight": weights.ravel(),
+        "cosine": cosines.ravel(),
+        "norm": np.sqrt(np.maximum(squares, 0.0)).ravel(),
+    }
 
 
 def _table(stack: Stack, weights: Floats) -> Floats:

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.linalg import Blocks, block_products, weighted_sum
-from fedsim.stack import Floats, Ints, Needs
+from fedsim.stack import Floats, GramLevel, Ints, Needs
 
 _FREE = -1
+_LEVELS = ("none", "model", "blocks")
 
 
 class GradientHistory:
@@ -26,6 +27,7 @@ class GradientHistory:
         slots: most rows alive at once: those of one step and the remembered ones (see `slots_needed`).
         blocks: column ranges of the layers; used block by block if the rule needs "blocks", else as one.
         needs: what the rule declared; without a Gram matrix none is kept, without memory no row outlives its step.
+        gram: how fine the Gram matrix is to be, if finer than what the rule needs.
     """
 
     def __init__(
@@ -35,11 +37,13 @@ class GradientHistory:
         needs: Needs,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
+        gram: GramLevel = "none",
     ) -> None:
-        self.blocks = list(blocks) if needs.gram == "blocks" else [(blocks[0][0], blocks[-1][1])]
+        level = max(needs.gram, gram, key=_LEVELS.index)
+        self.blocks = list(blocks) if level == "blocks" else [(blocks[0][0], blocks[-1][1])]
         self.memory = needs.memory
         self.rows = torch.zeros(slots, blocks[-1][1], dtype=dtype, device=device)
-        layers = 0 if needs.gram == "none" else len(self.blocks)
+        layers = 0 if level == "none" else len(self.blocks)
         self.grams: Floats = np.zeros((layers, slots, slots))
         self.client: Ints = np.full(slots, _FREE, dtype=np.int64)
         self.received: Ints = np.zeros(slots, dtype=np.int64)

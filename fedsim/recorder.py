@@ -33,6 +33,12 @@ _STEP_DEFAULTS: dict[str, Any] = {
     "mean_norm": float("nan"),
     "direction_norm": 0.0,
     "conflicts": -1,
+    "model_conflicts": -1,
+    "block_conflicts_mean": float("nan"),
+    "absent_conflicts": -1,
+    "smallest_cosine": float("nan"),
+    "smallest_absent_cosine": float("nan"),
+    "projection_removed": float("nan"),
     "max_weight": float("nan"),
     "kkt_residual": float("nan"),
     "blocks": 0,
@@ -65,15 +71,17 @@ def make_folder(path: Path, *, force: bool) -> None:
 class Recorder:
     """Buffers rows and writes them to `<folder>/parts`; `close` merges the parts into one file per table."""
 
-    def __init__(self, folder: Path, n_samples: NDArray[np.int64]) -> None:
+    def __init__(self, folder: Path, n_samples: NDArray[np.int64], conflicts: bool = False) -> None:
         self.folder = folder
         self._n_samples = n_samples
         (folder / "parts").mkdir()
         self.counts: dict[str, int] = {}
         self.waits = 0
         self.last_accuracy = float("nan")
-        self._rows: dict[str, list[tuple[Any, ...]]] = {name: [] for name in TABLES}
-        self._parts = dict.fromkeys(TABLES, 0)
+        self._rows: dict[str, list[tuple[Any, ...]]] = {
+            name: [] for name in TABLES if conflicts or name != "conflicts"
+        }
+        self._parts = dict.fromkeys(self._rows, 0)
         self._flushed = monotonic()
         self._step: Callable[[], StepColumns] | None = None
         self._evaluation: tuple[int, int, str, Pending] | None = None
@@ -124,9 +132,13 @@ class Recorder:
         if pending is None:
             return
         columns = _STEP_DEFAULTS | pending()
+        if "conflicts" in self._rows and "each" in columns:
+            each = [columns["each"][name].tolist() for name in TABLES["conflicts"].names[1:]]
+            for row in zip(*each, strict=True):
+                self._append("conflicts", (columns["step"], *row))
         self.waits += int(columns["waits"])
-        row = ((columns[f.name], f.type) for f in TABLES["steps"])
-        self._append("steps", tuple(int(v) if pa.types.is_integer(kind) else v for v, kind in row))
+        values = ((columns[f.name], f.type) for f in TABLES["steps"])
+        self._append("steps", tuple(int(v) if pa.types.is_integer(kind) else v for v, kind in values))
 
     def _settle_evaluation(self) -> None:
         pending, self._evaluation = self._evaluation, None
@@ -146,8 +158,8 @@ class Recorder:
         if len(rows) >= _PART_ROWS:
             self._flush(table)
         elif table == "steps" and monotonic() - self._flushed > _PART_S:
-            for each in TABLES:
-                self._flush(each)
+            for name in self._rows:
+                self._flush(name)
             self._flushed = monotonic()
 
     def _flush(self, table: str) -> None:
@@ -161,7 +173,7 @@ class Recorder:
 
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Merge the parts into `<table>.parquet`, write the model, and return the digest (None without a model)."""
-        for table in TABLES:
+        for table in self._rows:
             self._flush(table)
             write_atomically(self.folder / f"{table}.parquet", lambda beside, t=table: self._merge(t, beside))  # type: ignore[misc]
         shutil.rmtree(self.folder / "parts")
@@ -183,15 +195,16 @@ def _arrow(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
-    """Return the sha256 over the tables `jobs`, `steps`, `evals` and the final parameters (and their average, if the
-    rule evaluates one), in this order.
+    """Return the sha256 over the tables `jobs`, `steps`, `evals`, `conflicts` (if written) and the final model.
 
     Each table counts as its name, its number of rows and, column by column in the order of the schema, the column's
-    name and its values: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. The layout of the
-    Parquet files does not count.
+    name and its values: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. The model counts as
+    the name and the values of each tensor. The layout of the files does not count.
     """
     total = hashlib.sha256()
     for name, schema in TABLES.items():
+        if not (folder / f"{name}.parquet").exists():
+            continue
         table = pq.read_table(folder / f"{name}.parquet")
         total.update(f"{name}:{len(table)}:".encode())
         for field in schema:

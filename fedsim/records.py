@@ -54,10 +54,19 @@ STEPS = pa.schema(
             pa.float64(),
         ),  # norm of the plain mean of the present updates; NaN without a Gram matrix
         ("direction_norm", pa.float64()),
+        ("conflicts", pa.int32()),  # pairs of present rows with a negative inner product; -1: no Gram matrix
         (
-            "conflicts",
+            "model_conflicts",
             pa.int32(),
-        ),  # pairs of present rows with a negative inner product; -1 without a Gram matrix
+        ),  # present rows against the direction, MC of FedLF; -1: no Gram matrix
+        ("block_conflicts_mean", pa.float64()),  # mean over blocks of LC_l; NaN without a Gram matrix
+        ("absent_conflicts", pa.int32()),  # remembered rows against the direction; -1 without a Gram matrix
+        ("smallest_cosine", pa.float64()),  # between a present row and the direction
+        ("smallest_absent_cosine", pa.float64()),  # between a remembered row and the direction
+        (
+            "projection_removed",
+            pa.float64(),
+        ),  # share of norm that projecting took away; NaN if the rule does not say
         ("max_weight", pa.float64()),
         ("kkt_residual", pa.float64()),  # worst of the step's quadratic programs; NaN if there was none
         ("blocks", pa.int32()),  # blocks that the direction was computed on, after merging
@@ -80,4 +89,20 @@ EVALS = pa.schema(
     ]
 )
 
-TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS}
+CONFLICTS = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("block", pa.int32()),  # position of the layer, -1 for the whole model
+        ("client", pa.int32()),
+        ("age", pa.int32()),  # steps since the row was received, 0 if present
+        ("weight", pa.float64()),
+        (
+            "cosine",
+            pa.float64(),
+        ),  # between the row and the direction, in the block; NaN if one of them is zero
+        ("norm", pa.float64()),  # of the row, in the block
+    ]
+)
+"""Only written if `record.conflicts` asks for it."""
+
+TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS}

@@ -11,12 +11,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsim.diagnostics import diagnose, each_row
 from fedsim.errors import RunError, SolverError
 from fedsim.history import GradientHistory, slots_needed
 from fedsim.job import Report
 from fedsim.linalg import Blocks
 from fedsim.rules import build_rule
-from fedsim.stack import Algorithm, Direction, Ints, Stack, State, Vectors
+from fedsim.stack import Algorithm, Direction, GramLevel, Ints, Stack, State, Vectors
+from fedsim.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class ServerSpec:
     """Wrappers around the rule, the innermost first: the name of each, and its options."""
     lr: float | None = None
     """The clients' learning rate, for rules that need it."""
+    conflicts: GramLevel = "none"
+    """Whether, and how finely, each step is diagnosed row by row."""
     device: str = "cpu"
 
     def algorithm(self) -> Algorithm:
@@ -88,24 +92,51 @@ class Server:
         self.algorithm = spec.algorithm()
         self.state: State = self.algorithm.init()
         self.vectors: Vectors = {}
+        self.clock = Stopwatch()
         self.history = GradientHistory(
-            spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype
+            spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype, spec.conflicts
         )
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
 
-    def step(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> dict[str, float | str]:
-        """Apply one step and return its columns of `steps.parquet`. No rows: the model stays as it is."""
+    def step(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
+        """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
+
+        No rows: the model stays as it is.
+        """
         if not len(rows):
             return {"status": "empty"}
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
-        present = self.history.add(rows, arrivals.clients, arrivals.step, arrivals.notes())
+        with self.clock.part("gram"):
+            present = self.history.add(rows, arrivals.clients, arrivals.step, arrivals.notes())
         slots = self.history.order(present)
         stack = self._stack(slots, arrivals, n_seen)
-        direction, self.state = self._weigh(stack)
-        norm = self._move(self.history.combine(slots, direction.weights), direction, arrivals.step)
+        with self.clock.part("solve"):
+            direction, self.state = self._weigh(stack)
+        with self.clock.part("combine"):
+            norm = self._move(self.history.combine(slots, direction.weights), direction, arrivals.step)
         self.history.settle(present)
-        return _columns(stack, direction, norm)
+        with self.clock.part("diagnose"):
+            return self._columns(stack, direction, norm)
+
+    def _columns(self, stack: Stack, direction: Direction, norm: float) -> dict[str, Any]:
+        weights = np.atleast_2d(direction.weights)
+        still = norm == 0.0 and direction.keep == 1.0
+        columns: dict[str, Any] = {
+            "status": "still" if still else "applied",
+            "direction_norm": norm,
+            "remembered": int(np.any(weights[:, stack.m :], axis=0).sum()),
+            "max_weight": float(weights.max()),
+        }
+        if len(stack.grams):
+            diagnosis = diagnose(stack, direction)
+            columns |= diagnosis.numbers()
+            columns["mean_norm"] = (
+                float(np.sqrt(max(stack.gram()[: stack.m, : stack.m].sum(), 0.0))) / stack.m
+            )
+            if self.spec.conflicts != "none":
+                columns["each"] = each_row(stack, diagnosis, self.spec.conflicts == "blocks")
+        return columns | dict(direction.diagnostics)
 
     def _move(self, vector: torch.Tensor, direction: Direction, step: int) -> float:
         """Change the parameters and return the length of the step."""
@@ -155,19 +186,3 @@ class Server:
         if not np.isfinite(direction.weights).all():
             raise RunError(f"step {stack.step}: rule {self.spec.rule!r} gave weights that are not finite")
         return direction, state
-
-
-def _columns(stack: Stack, direction: Direction, norm: float) -> dict[str, float | str]:
-    weights = np.atleast_2d(direction.weights)
-    still = norm == 0.0 and direction.keep == 1.0
-    columns: dict[str, float | str] = {
-        "status": "still" if still else "applied",
-        "direction_norm": norm,
-        "remembered": int(np.any(weights[:, stack.m :], axis=0).sum()),
-        "max_weight": float(weights.max()),
-    }
-    if len(stack.grams):
-        gram = stack.gram()[: stack.m, : stack.m]
-        columns["conflicts"] = int((np.triu(gram, 1) < 0).sum())
-        columns["mean_norm"] = float(np.sqrt(max(gram.sum(), 0.0))) / stack.m
-    return columns | dict(direction.diagnostics)

@@ -18,9 +18,12 @@ from fedsim.federate import federate
 from fedsim.local import WorkbenchSpec
 from fedsim.network import Network, build_network
 from fedsim.server import ServerSpec
+from fedsim.stack import GramLevel
 from fedsim.timeline import Plan, Stop
 from fedsim.trace import MODELLED, Trace
 from fedsim.world import Work, World
+
+_LEVELS: dict[str, GramLevel] = {"off": "none", "model": "model", "layers": "blocks"}
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         blocks=network.blocks,
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
         lr=config.train.lr,
+        conflicts=_LEVELS[config.record.conflicts],
         device=device,
     )
     needs = server.algorithm().needs

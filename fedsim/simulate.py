@@ -164,7 +164,7 @@ class _Run:
         write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))
         setup.trace.write(folder / "world.parquet")
         self.others_peak = 0
-        self.recorder = Recorder(folder, setup.data.train.sizes)
+        self.recorder = Recorder(folder, setup.data.train.sizes, config.record.conflicts != "off")
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._manifest("running")
 

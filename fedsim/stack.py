@@ -90,11 +90,15 @@ class Direction:
     """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
 
 
+GramLevel = Literal["none", "model", "blocks"]
+"""No inner products, those of whole rows, or those block by block."""
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a rule must be given; the simulator computes nothing that no rule asked for."""
 
-    gram: Literal["none", "model", "blocks"] = "none"
+    gram: GramLevel = "none"
     losses: bool = False
     memory: float = 0
     """How many steps old a remembered row may be: 0 for none, `math.inf` for the last update of everybody."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from fedsim.local import Evaluation, Workbench, chunks_of, per_client
 from fedsim.server import Arrivals, Server
 
 Pending = Callable[[], Evaluation]
-StepColumns = dict[str, float | str]
+StepColumns = dict[str, Any]
 
 
 class Trainer(Protocol):

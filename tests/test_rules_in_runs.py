@@ -33,9 +33,10 @@ def test_a_rule_runs(rule: str, timing: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrapper", plugins.names("wrapper"))
 def test_a_wrapper_runs(wrapper: str, tmp_path: Path) -> None:
-    plain = small(algorithm={"name": "fedmgda_plus"}, pacing=TIMINGS["fedbuff"], stop={"steps": 6})
+    rule = "fedavg" if wrapper in ("clipped", "discounted", "server_opt") else "fedmgda_plus"
+    plain = small(algorithm={"name": rule}, pacing=TIMINGS["fedbuff"], stop={"steps": 6})
     wrapped = small(
-        algorithm={"name": "fedmgda_plus", "wrap": [{"name": wrapper}]},
+        algorithm={"name": rule, "wrap": [{"name": wrapper}]},
         pacing=TIMINGS["fedbuff"],
         stop={"steps": 6},
     )

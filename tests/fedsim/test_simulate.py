@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
 from small import run, small
@@ -189,3 +190,25 @@ def test_more_memory_than_there_is_is_refused_with_the_numbers(
     with pytest.raises(ConfigError, match=r"would need .* GiB|MiB .*history"):
         run(small(), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("level", "blocks"), [("model", [-1]), ("layers", [-1, 0, 1])])
+@pytest.mark.parametrize("rule", ["fedavg", "fedlf"])
+def test_conflicts_are_recorded_if_asked_for(
+    tmp_path: Path, rule: str, level: str, blocks: list[int]
+) -> None:
+    plain = run(small(algorithm={"name": rule}), tmp_path / "plain")
+    asked = run(small(algorithm={"name": rule}, record={"conflicts": level}), tmp_path / "asked")
+    each = pq.read_table(asked.folder / "conflicts.parquet").to_pandas()
+    assert sorted(each.block.unique()) == blocks
+    steps = analysis.open(asked.folder).frame("steps").set_index("step")
+    whole = each[each.block == -1]
+    present = whole[whole.age == 0]
+    assert present.groupby("step").size().tolist() == steps[steps.updates > 0].updates.tolist()
+    counted = (present.cosine < -1e-9).groupby(present.step).sum()
+    assert counted.tolist() == steps[steps.updates > 0].model_conflicts.tolist()
+    assert not (plain.folder / "conflicts.parquet").exists()
+    assert json.loads((asked.folder / "manifest.json").read_text())["digest"] != plain.digest
+    shared = ["job", "client", "status", "end_us", "loss_train"]
+    jobs = [analysis.open(r.folder).frame("jobs")[shared] for r in (plain, asked)]
+    assert jobs[0].equals(jobs[1]), "looking must not change what happens"
