@@ -115,9 +115,13 @@ def _active_set(g: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def _start(g: Floats, low: Floats, high: Floats) -> Floats:
-    """Return feasible weights, the solution itself if all goes well and there are no bounds."""
-    if low.any() or high.min() < 1:
-        return _filled(g.diagonal(), low, high)
+    """Return feasible weights, the solution itself if all goes well and no bound is in its way."""
+    x = _unbounded(g)
+    return x if x.any() and ((low <= x) & (x <= high)).all() else _filled(g.diagonal(), low, high)
+
+
+def _unbounded(g: Floats) -> Floats:
+    """Return the weights of the least-norm point of the whole hull, or zeros if they were not found."""
     factor, pivots, rank, _ = lapack.dpstrf(g)
     a = np.ones((rank + 1, len(g)))
     a[:rank, pivots - 1] = np.triu(factor[:rank])
@@ -127,7 +131,7 @@ def _start(g: Floats, low: Floats, high: Floats) -> Floats:
         x = nnls(a, b)[0]
     except RuntimeError:  # it ran out of iterations; the active-set method needs no good start
         x = np.zeros(len(g))
-    return np.asarray(x / x.sum()) if x.any() else _filled(g.diagonal(), low, high)
+    return np.asarray(x / x.sum()) if x.any() else x
 
 
 def _filled(cost: Floats, low: Floats, high: Floats) -> Floats:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from analysis.closing import closing_table
 from analysis.compare import Comparison, compare
+from analysis.conflicts import conflict_table
 from analysis.fairness import summary
 from analysis.improved_users import improved_users_percent
 from analysis.run import Evaluation, Run, open_all
@@ -31,6 +32,7 @@ __all__ = [
     "Run",
     "closing_table",
     "compare",
+    "conflict_table",
     "improved_users_percent",
     "open",
     "open_all",

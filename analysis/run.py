@@ -72,6 +72,11 @@ class Run:
         return read_table(self.folder, "evals", complete=self.done)
 
     @cached_property
+    def conflicts(self) -> pa.Table:
+        """One row per step, block and row of the stack (`fedsim.records.CONFLICTS`); empty unless it was asked for."""
+        return read_table(self.folder, "conflicts", complete=False)
+
+    @cached_property
     def world(self) -> pa.Table:
         """The trace that the run saw: client, start_us, end_us, kind, value. Raises RunError if not kept."""
         return read_world(self.folder)
@@ -82,8 +87,8 @@ class Run:
         return self.manifest.get("status") == "done"
 
     def frame(self, table: str) -> pd.DataFrame:
-        """Return `jobs`, `steps`, `evals` or `world` as a pandas frame."""
-        known = ("jobs", "steps", "evals", "world")
+        """Return `jobs`, `steps`, `evals`, `conflicts` or `world` as a pandas frame."""
+        known = ("jobs", "steps", "evals", "conflicts", "world")
         if table not in known:
             raise RunError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
         return cast("pd.DataFrame", getattr(self, table).to_pandas())

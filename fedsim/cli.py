@@ -28,6 +28,7 @@ app.command()(report)
 
 _KINDS = {
     "rules": "rule",
+    "wrappers": "wrapper",
     "selectors": "selector",
     "scenarios": "scenario",
     "tasks": "task",
@@ -126,7 +127,11 @@ def list_plugins(
 
 
 def _options(kind: str, name: str) -> str:
-    given = {"task": ("clients", "seed", "data_dir"), "model": ("in_shape", "n_classes")}.get(kind, ())
+    given = {
+        "task": ("clients", "seed", "data_dir"),
+        "model": ("in_shape", "n_classes"),
+        "wrapper": ("rule",),
+    }.get(kind, ())
     known = plugins.options_of(plugins.factory(kind, name), given) if kind != "metric" else {}
     return ", ".join(f"{n}={_shown(p.default)}" if p.default is not p.empty else n for n, p in known.items())
 

@@ -8,8 +8,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from shuffled import ShuffledTrainer
-from small import run, small
 
 import analysis
 from fedsim.config import load
@@ -19,6 +17,8 @@ from fedsim.server import Server
 from fedsim.setup import prepare
 from fedsim.timeline import Timeline
 from fedsim.trainer import PlanningTrainer, Trainer
+from shuffled import ShuffledTrainer
+from small import run, small
 
 FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
 OVERSELECT = {"preset": "overselect", "clients": 3, "extra": 2}

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from small import small
 
 import analysis
 import fedsim
 from fedsim.cli import main
+from small import small
 
 FEDSIM = Path(sys.executable).with_name("fedsim")
 

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
-from small import run, small
 
 import analysis
 from fedsim.errors import ConfigError, DataError, RunError, TraceError
 from fedsim.simulate import Progress, simulate
 from fedsim.trace import Trace
+from small import run, small
 
 
 def manifest(folder: Path) -> dict[str, Any]:

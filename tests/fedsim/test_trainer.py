@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from shuffled import ShuffledTrainer
 
 from fedsim.data import FederatedData
 from fedsim.errors import ConfigError, RunError
@@ -18,6 +17,7 @@ from fedsim.network import build_network
 from fedsim.server import Arrivals, Server, ServerSpec
 from fedsim.tasks.digits import digits
 from fedsim.trainer import InlineTrainer, Trainer
+from shuffled import ShuffledTrainer
 
 K = 12
 BENCH = WorkbenchSpec(
