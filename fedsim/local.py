@@ -6,20 +6,22 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.func import functional_call
 from torch.nn import functional
 
+from fedsim import plugins
+from fedsim.client import Batch, ClientMethod, Correct, Objective, Tensors
 from fedsim.data import FederatedData, Split
 from fedsim.job import Job, Report
 from fedsim.network import build_network
 from fedsim.rng import rng
 
-Grads = tuple[torch.Tensor, ...]
 _EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
 
@@ -52,57 +54,92 @@ class WorkbenchSpec:
     after: bool = False
     """Whether the rule asks for loss and accuracy after training."""
     device: str = "cpu"
+    client: str = "plain"
+    """Name of the client-side method."""
+    client_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def method(self) -> ClientMethod:
+        """Build the client-side method."""
+        made: ClientMethod = plugins.build("client", self.client, self.client_options)
+        return made
 
 
 class Workbench:
     """One process's tools to train and evaluate any client: a network whose parameters are one flat buffer, the
     samples as tensors, and the rows of each client.
 
-    `run(job, params)` depends on nothing but its arguments, the data and the spec: whoever else was trained before,
-    here or elsewhere, does not change a bit of it.
+    `work(job, params, out, kept)` depends on nothing but its arguments, the data and the spec: whoever else was
+    trained before, here or elsewhere, does not change a bit of it.
     """
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
-        self.spec, self.sgd, self.seed = spec, spec.sgd, spec.seed
+        self.spec, self.sgd, self.seed, self.method = spec, spec.sgd, spec.seed, spec.method()
         self.device = torch.device(spec.device)
         network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
         self.flat = torch.zeros(network.P, device=self.device)
         network.load(self.flat)
-        self.module = network.module
-        self.weights: tuple[torch.Tensor, ...] = tuple(network.module.parameters())
+        self.network, self.module = network, network.module
+        self.weights: Tensors = tuple(network.module.parameters())
         self.x, self.y = (_tensor(a).to(self.device) for a in (data.x, data.y))
         self.splits = {"train": data.train, "valid": data.valid, "test": data.test}
 
     def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> Report:
         """Train `job` from `params` [P], write the row `start - end` into `out` [P] and report."""
-        self.flat.copy_(params)
-        rows = torch.from_numpy(self.splits["train"].rows(job.client)).to(self.device)
-        before = float(self._forward(rows)[0].mean()) if self.spec.losses else math.nan
-        during = self._train(job, rows)
+        return self.work(job, params, out, None)[0]
+
+    def work(
+        self, job: Job, params: torch.Tensor, out: torch.Tensor, kept: torch.Tensor | None
+    ) -> tuple[Report, torch.Tensor | None]:
+        """As `run`, with what the client kept from its job before; also return what it keeps for the next, on the CPU.
+
+        A job whose row is not finite leaves what was kept as it was.
+        """
+        local = ClientBench(self, job)
+        before = math.nan
+        if self.spec.losses and not self.method.reports_loss:
+            before = local.mean_loss(params, local.rows)
+        if self.method.train is None:
+            self.flat.copy_(params)
+            during, keep = self.descend(local, Descent(self.sgd)), None
+        else:
+            with self._seeded(local.draws("method")):
+                trained = self.method.train(local, params, None if kept is None else kept.to(self.device))
+            self.flat.copy_(trained.end)
+            during, keep = trained.loss, trained.kept
+            before = trained.loss_before if self.method.reports_loss else before
         after = accuracy = math.nan
         if self.spec.after:
-            losses, correct = self._forward(rows)
+            losses, correct = self._forward(local.rows)
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
-        return Report(before, during, after, accuracy, bool(torch.isfinite(out).all()))
+        finite = bool(torch.isfinite(out).all())
+        report = Report(before, during, after, accuracy, finite)
+        return report, keep.cpu() if finite and keep is not None else kept
 
-    def _train(self, job: Job, rows: torch.Tensor) -> float:
-        sgd, n = self.sgd, len(rows)
-        size = min(sgd.batch_size or n, n)
-        lr = sgd.lr * sgd.lr_decay**job.version
-        draws = rng(self.seed, "batches", job.client, job.nth)
+    def descend(self, local: ClientBench, how: Descent) -> float:
+        """Run minibatch SGD on the parameters in `flat`; return the mean loss over the samples seen."""
+        sgd, rows = how.sgd, local.rows if how.rows is None else how.rows
+        draws, lr = local.draws(how.purpose), sgd.lr * sgd.lr_decay**local.job.version
         self.module.train()
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
         total = torch.zeros((), dtype=torch.float64, device=self.device)
-        with self._seeded(int(draws.integers(2**63))):
+        seen = steps = 0
+        with self._seeded(draws):
             for _ in range(sgd.epochs):
-                order = rows[torch.from_numpy(draws.permutation(n)).to(self.device)]
-                x, y = self.x[order], self.y[order]
-                for a in range(0, n, size):
-                    loss = functional.cross_entropy(self.module(x[a : a + size]), y[a : a + size])
-                    self._descend(torch.autograd.grad(loss, self.weights), lr, velocity)
-                    total += loss.detach() * min(size, n - a)
-        return float(total) / (sgd.epochs * n)
+                order = torch.from_numpy(draws.permutation(len(rows))).to(self.device)
+                for batch in local.batches(rows[order]):
+                    if steps == how.most_steps:
+                        return float(total) / seen
+                    descended, loss = how.objective(batch) if how.objective else self._loss(batch)
+                    grads = torch.autograd.grad(descended, self.weights)
+                    self._descend(how.correct(grads, self.weights, lr) if how.correct else grads, lr, velocity)
+                    total += loss.detach() * len(batch.y)
+                    seen, steps = seen + len(batch.y), steps + 1
+        return float(total) / seen
+
+    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = functional.cross_entropy(self.module(batch.x), batch.y)
+        return loss, loss
 
     @contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:

@@ -1,0 +1,43 @@
+"""Ditto: every client keeps a model of its own, held near the global one (Li et al., "Ditto: fair and robust federated
+learning through personalization", ICML 2021, Alg. 1).
+
+The update is plain local SGD from w, so the rule is free. Beside it, the client moves its own model v by
+`v <- v - lr (grad F_k(v) + lam (v - w))` for some epochs, with w the model just received; v starts as the first w that
+the client receives. The minibatches of v are drawn apart from those of the update. Choice: momentum and weight
+decay of `[train]` apply to v as well, the momentum starting anew in each job.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from fedsim.client import ClientMethod, Local, Trained, pull
+
+
+def ditto(
+    *,
+    lam: Annotated[float, Field(ge=0)] = 0.1,
+    epochs: Annotated[int, Field(ge=1)] | None = None,
+    lr: Annotated[float, Field(gt=0)] | None = None,
+) -> ClientMethod:
+    """Train a personal model beside the update; lam = 0 is local training alone, a large lam the global model.
+
+    epochs, lr: of the personal model; those of `[train]` unless given.
+    """
+
+    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
+        end, loss = local.sgd(start)
+        towards = pull(lam, local.views(start)) if lam else None
+        own, _ = local.sgd(
+            start if kept is None else kept, purpose="personal", epochs=epochs, lr=lr, correct=towards
+        )
+        return Trained(end, loss, kept=own)
+
+    return ClientMethod(train, keeps=True, personal=_own, passes=lambda given: given + float(epochs or given))
+
+
+def _own(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+    return model if kept is None else kept

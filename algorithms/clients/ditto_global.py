@@ -1,0 +1,33 @@
+"""What the public code of the FedMDFG and FedLF authors calls Ditto: no personal model, but doubled steps.
+
+On one model, each minibatch gradient g makes two steps, `v <- v - lr g` and then `v <- v - lr (g + lam (v - w))` with
+the same g. It is here to reproduce tables, under a name of its own; for Ditto itself see `ditto`. That code also folds
+the updates in one by one with divisor K, which `fedavg` does not.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from fedsim.client import ClientMethod, Correct, Local, Tensors, Trained
+
+
+def ditto_global(*, lam: Annotated[float, Field(ge=0)] = 0.1) -> ClientMethod:
+    """Step twice with each gradient, the second time with a pull of strength lam towards the received model."""
+
+    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
+        return Trained(*local.sgd(start, correct=_twice(lam, local.views(start))))
+
+    return ClientMethod(train)
+
+
+def _twice(lam: float, anchor: Tensors) -> Correct:
+    """Two steps as one: `lr g + lr (g + lam (v - lr g - w))`."""
+
+    def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
+        return tuple(2 * g + lam * (v - lr * g - w) for g, v, w in zip(grads, weights, anchor, strict=True))
+
+    return correct

@@ -1,0 +1,86 @@
+"""q-MAML: clients learn a model that is good after a few steps on their data (Li et al., "Fair resource allocation in
+federated learning", ICLR 2020, Section 4.4 and the q-MAML algorithm of the appendix; MAML after Finn et al., ICML 2017).
+
+In each job the client's training samples are divided at random into support and query. For each minibatch of the query
+it adapts, `theta' = theta - inner_lr grad F_k(theta; support)` for `inner_steps` steps, and descends `F_k(theta';
+query)` by theta. The rule is told the query loss after adapting, before training: with rule `qfedavg` or `qfedsgd`, one
+epoch and `batch_size = "full"` a job is the paper's step. Each inner step takes the next minibatch of the support, in
+turn. A client with one sample uses it for both.
+
+The personal model takes `inner_steps` steps on all training samples of the client, from the model at hand.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch.nn import functional
+
+from fedsim.client import Batch, ClientMethod, Local, Tensors, Trained
+
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+def qmaml(
+    *,
+    inner_lr: Annotated[float, Field(gt=0)] = 0.01,
+    inner_steps: Annotated[int, Field(ge=1)] = 1,
+    support: Share = 0.5,
+    order: Literal["first", "second"] = "first",
+) -> ClientMethod:
+    """Descend the loss after adapting to the client's support samples.
+
+    support: share of the training samples to adapt on. order: "first" takes the gradient at theta' as it is, "second"
+    differentiates through the inner steps, at a few times the cost.
+    """
+
+    def adapt(local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
+        for batch in itertools.islice(batches, inner_steps):
+            loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
+            grads = torch.autograd.grad(loss, weights, create_graph=order == "second")
+            weights = tuple(w - inner_lr * g for w, g in zip(weights, grads, strict=True))
+        return weights
+
+    def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
+        inner, query = divided(local, support)
+        before = local.mean_loss(flat(adapt(local, free(local, start), local.batches(inner))), query)
+        batches = itertools.cycle(local.batches(inner))
+
+        def objective(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+            adapted = adapt(local, local.weights, batches)
+            loss = functional.cross_entropy(local.logits(adapted, batch.x), batch.y)
+            return loss, loss
+
+        end, loss = local.sgd(start, rows=query, objective=objective)
+        return Trained(end, loss, loss_before=before)
+
+    def personal(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:
+        everything = itertools.repeat(local.batch(local.rows))
+        return flat(adapt(local, free(local, model), everything))
+
+    def passes(epochs: int) -> float:
+        return epochs * (1 - support) * (1 + inner_steps)
+
+    return ClientMethod(train, personal=personal, reports_loss=True, passes=passes)
+
+
+def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Divide the client's rows at random into support and query, each with at least one row."""
+    n = len(local.rows)
+    order = torch.from_numpy(local.draws("support").permutation(n)).to(local.rows.device)
+    cut = min(max(1, round(share * n)), max(1, n - 1))
+    return local.rows[order[:cut]], local.rows[order[cut:] if n > 1 else order]
+
+
+def free(local: Local, model: torch.Tensor) -> Tensors:
+    """Return a model's weights as leaves that can be differentiated by."""
+    return tuple(w.detach().clone().requires_grad_() for w in local.views(model))
+
+
+def flat(weights: Tensors) -> torch.Tensor:
+    """Return weights as one vector [P] without history."""
+    return torch.cat([w.detach().reshape(-1) for w in weights])

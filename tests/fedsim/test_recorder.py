@@ -1,0 +1,120 @@
+"""Run folders: parts, merging, digests, and what is never overwritten."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fedsim.errors import RunError
+from fedsim.job import Job, Report
+from fedsim.local import Evaluation
+from fedsim.recorder import Recorder, digest, make_folder, write_atomically, write_json
+from fedsim.records import TABLES
+from fedsim.timeline import Flight
+
+MODEL = {"params": torch.arange(4.0)}
+
+
+def flight(number: int) -> Flight:
+    return Flight(Job(number, 2, 0, 1), 10, 20, 30, 40, True, 0, 5, 6)
+
+
+def filled(folder: Path, jobs: int = 7) -> Recorder:
+    folder.mkdir()
+    recorder = Recorder(folder, np.array([1, 2, 3]))
+    for number in range(jobs):
+        recorder.job(flight(number), "aggregated", 3, Report(0.5, 0.25))
+        step = {"step": number, "time_us": 40, "cause": "full", "updates": 1, "status": "applied", "waits": 1}
+        rest = dict.fromkeys(("lost", "late", "nonfinite", "online", "in_flight", "mean_staleness"), 0)
+        recorder.step(lambda columns=step | rest: columns)  # type: ignore[misc]
+    found = Evaluation(np.array([0, 2]), np.array([4, 2]), np.array([1, 2]), np.array([0.1, 0.2]))
+    recorder.evaluation(0, 0, "test", lambda: found)
+    recorder.settle()
+    return recorder
+
+
+def test_rows_come_back_as_they_were_given(tmp_path: Path) -> None:
+    recorder = filled(tmp_path / "run")
+    recorder.close(MODEL)
+    jobs = pq.read_table(tmp_path / "run" / "jobs.parquet")
+    assert jobs.schema.names == TABLES["jobs"].names
+    assert jobs.to_pylist()[1] == {
+        "job": 1,
+        "client": 2,
+        "version": 1,
+        "status": "aggregated",
+        "phase": "",
+        "step": 3,
+        "staleness": 2,
+        "dispatch_us": 10,
+        "download_us": 20,
+        "compute_us": 30,
+        "end_us": 40,
+        "n_samples": 3,
+        "loss_before": 0.5,
+        "loss_train": 0.25,
+        "download_bytes": 5,
+        "upload_bytes": 6,
+    }
+    evals = pq.read_table(tmp_path / "run" / "evals.parquet").to_pylist()
+    assert [(e["client"], e["accuracy"]) for e in evals] == [(0, 0.25), (2, 1.0)]
+    assert recorder.counts == {"aggregated": 7}
+    assert recorder.waits == 7
+    assert recorder.last_accuracy == 0.625
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_the_digest_covers_values_and_not_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = filled(tmp_path / "a").close(MODEL)
+    monkeypatch.setattr("fedsim.recorder._PART_ROWS", 2)
+    assert filled(tmp_path / "b").close(MODEL) == first
+    table = pq.read_table(tmp_path / "b" / "jobs.parquet")
+    pq.write_table(table, tmp_path / "b" / "jobs.parquet", row_group_size=3, compression="none")
+    assert digest(tmp_path / "b", MODEL) == first
+
+
+def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
+    first = filled(tmp_path / "a").close(MODEL)
+    assert filled(tmp_path / "b", jobs=6).close(MODEL) != first
+    assert digest(tmp_path / "a", {"params": torch.tensor([0.0, 1.0, 2.0, 3.0000002])}) != first
+    path = tmp_path / "a" / "steps.parquet"
+    table = pq.read_table(path)
+    column = table.column_names.index("online")
+    pq.write_table(table.set_column(column, table.schema.field(column), table["lost"].combine_chunks()), path)
+    assert digest(tmp_path / "a", MODEL) == first, "equal values, written again"
+    changed = np.array(table["waits"]) + np.array([0] * 6 + [1], dtype=np.int32)
+    column = table.column_names.index("waits")
+    pq.write_table(table.set_column(column, table.schema.field(column), [changed]), path)
+    assert digest(tmp_path / "a", MODEL) != first
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    write_json(path, {"a": 1})
+
+    def fail(beside: Path) -> None:
+        beside.write_text("half")
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        write_atomically(path, fail)
+    assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    make_folder(run, force=False)
+    make_folder(run, force=True)  # an empty folder holds nothing to lose
+    write_json(run / "manifest.json", {})
+    with pytest.raises(RunError, match="--force"):
+        make_folder(run, force=False)
+    make_folder(run, force=True)
+    assert not any(run.iterdir())
+    (run / "notes.txt").write_text("mine")
+    with pytest.raises(RunError, match="not a run folder"):
+        make_folder(run, force=True)
