@@ -11,7 +11,7 @@ The ablations of its Table 3, each also an option of its own:
 |---|---|---|
 | `M1` | the plain mean instead of the least-norm point | `fedavg`, `weighting="uniform"` |
 | `M2` | one block, the whole model | `level="model"` |
-| `M3` | blocks are arbitrary slices of the parameters | refused: the stack decides what a block is |
+| `M3` | blocks are equal slices of the parameters, as many as layers | `level="slices"` |
 | `M4` | no fair row | `fair_row=False` |
 | `M5` | FedMDFG's fair row, weights of norm 1 | `fairness="unit"` |
 | `M6` | no absent clients | `absent="none"` |
@@ -56,8 +56,7 @@ from algorithms._geometry import (
 )
 from algorithms._hull import Hull
 from algorithms._qp import Solver
-from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
+from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
 Absent = Literal["window", "none", "previous", "all"]
 Ablation = Literal["none", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8"]
@@ -67,6 +66,7 @@ _ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "M1": {"mean": True},
     "M2": {"level": "model"},
+    "M3": {"level": "slices"},
     "M4": {"fairness": "none"},
     "M5": {"fairness": "unit"},
     "M6": {"absent": "none"},
@@ -90,9 +90,9 @@ class _Variant:
     def needs(self) -> Needs:
         if self.mean:
             return Needs()
-        return Needs(
-            "blocks" if self.level == "layers" else "model", self.fairness != "none", _MEMORY[self.absent]
-        )
+        level: GramLevel = "model" if self.level == "model" else "blocks"
+        memory = _MEMORY[self.absent]
+        return Needs(level, self.fairness != "none", memory, slices=self.level == "slices")
 
     def fair(self, stack: Stack) -> Floats:
         """Return the weights `[n]` of the fair row; zeros if there is none."""
@@ -112,7 +112,7 @@ class _Variant:
 def fedlf(
     *,
     form: Literal["paper", "released"] = "paper",
-    level: Literal["layers", "model"] = "layers",
+    level: Literal["layers", "slices", "model"] = "layers",
     fair_row: bool = True,
     fairness: Literal["gradient", "unit"] = "gradient",
     merging: bool = True,
@@ -126,11 +126,6 @@ def fedlf(
     `merging` and `zero_tolerance` matter in the paper's form only; the released one never merges. `fairness`
     is the scale of the fair row's weights: Eq. 5's or norm 1. `ablation` overrides the option it stands for.
     """
-    if ablation not in _ABLATIONS:
-        raise ConfigError(
-            "rule 'fedlf', option 'ablation': M3 divides the parameters into arbitrary slices, but a rule gets "
-            'the blocks that the stack holds; expected another one, or combine("fedlf", ..., blocks=[...])'
-        )
     merging = merging and form == "paper"
     kind = fairness if fair_row else "none"
     variant = _Variant(form, level, kind, merging, absent, zero_tolerance, solver)
@@ -143,7 +138,7 @@ def fedlf(
 
 
 def _direction(stack: Stack, variant: _Variant) -> Direction:
-    grams = stack.grams if variant.level == "layers" else stack.gram()[None]
+    grams = stack.gram()[None] if variant.level == "model" else stack.grams
     rows, fair = variant.considered(stack), variant.fair(stack)
     released = variant.form == "released"
     hull = Hull(rows, np.ones(stack.n), fair)

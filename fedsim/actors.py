@@ -21,6 +21,7 @@ import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from fedsim import memory
 from fedsim.data import FederatedData
@@ -34,6 +35,12 @@ _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""
 
 
+def _one_thread() -> None:
+    """More threads than cores collapse, and their number must not change a bit."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
 class ClientActor:
     """A process that trains and evaluates whichever virtual clients it is handed."""
 
@@ -41,7 +48,7 @@ class ClientActor:
 
     def build(self, spec: WorkbenchSpec, data: FederatedData) -> None:
         """Make the tools for a run; those of an earlier run are dropped."""
-        torch.set_num_threads(1)  # more threads than cores collapse, and the number must not change a bit
+        _one_thread()
         self.bench = Workbench(spec, data)
 
     def peak_bytes(self) -> int:
@@ -75,7 +82,7 @@ class ServerActor:
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32]) -> None:
         """Make the server of a run; that of an earlier run is dropped."""
-        torch.set_num_threads(1)
+        _one_thread()
         self.server = Server(spec, torch.tensor(initial))
 
     def peak_bytes(self) -> int:

@@ -95,7 +95,9 @@ class Local(Protocol):
     def logits(self, weights: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, classes] of the model with these weights, differentiable in them."""
 
-    def features(self, weights: Tensors, x: torch.Tensor, layers: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def features(
+        self, weights: Tensors, x: torch.Tensor, layers: int
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the logits, and what the first `layers` layers with parameters put out, each [B, ...]."""
 
     def mean_loss(self, flat: torch.Tensor, rows: torch.Tensor) -> float:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.errors import ConfigError
-from fedsim.linalg import Blocks, block_products, weighted_sum
+from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Floats, Ints, Stack, State, Vectors
 
@@ -81,6 +81,8 @@ def combine(
     algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
+    if algorithm.needs.slices:
+        spans = equal_slices(rows.shape[1], len(spans))
     given: dict[str, ArrayLike | None] = {
         "clients": clients,
         "losses": losses,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.linalg import Blocks, block_products, weighted_sum
+from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.stack import Floats, GramLevel, Ints, Needs
 
 _FREE = -1
@@ -40,6 +40,8 @@ class GradientHistory:
         gram: GramLevel = "none",
     ) -> None:
         level = max(needs.gram, gram, key=_LEVELS.index)
+        if needs.slices:
+            blocks = equal_slices(blocks[-1][1], len(blocks))
         self.blocks = list(blocks) if level == "blocks" else [(blocks[0][0], blocks[-1][1])]
         self.memory = needs.memory
         self.rows = torch.zeros(slots, blocks[-1][1], dtype=dtype, device=device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -32,21 +33,24 @@ def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> F
 
 
 def weighted_sum(rows: torch.Tensor, weights: Floats, blocks: Blocks) -> torch.Tensor:
-    """Return `[P]`: in block l, `sum_i weights[l, i] * rows[i]`, reading only rows with a weight.
+    """Return `[P]`: in block l, `sum_i weights[l, i] * rows[i]`.
 
-    `rows` is [n, P]; `weights` is [n] or [L, n]. Rows that hold NaN do not spoil the sum if their weight is 0.
+    `rows` is [n, P], all finite; `weights` is [n] or [L, n]. Where few rows have a weight, only these are read.
     """
     table = np.atleast_2d(weights)
     if len(table) == 1:
         blocks = [(blocks[0][0], blocks[-1][1])]
     out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
     for (start, stop), w in zip(blocks, table, strict=True):
-        used = np.flatnonzero(w)
-        part = (
-            rows[:, start:stop]
-            if len(used) == len(rows)
-            else rows[torch.from_numpy(used).to(rows.device), start:stop]
-        )
-        factors = torch.from_numpy(np.ascontiguousarray(w[used])).to(device=rows.device, dtype=rows.dtype)
+        part, used = rows[:, start:stop], np.flatnonzero(w)
+        if 2 * len(used) < len(w):  # gathering copies the rows, which costs as much as reading them twice
+            part, w = part[torch.from_numpy(used).to(rows.device)], w[used]
+        factors = torch.from_numpy(np.ascontiguousarray(w)).to(device=rows.device, dtype=rows.dtype)
         torch.mv(part.T, factors, out=out[start:stop])
     return out
+
+
+def equal_slices(n_columns: int, count: int) -> list[tuple[int, int]]:
+    """Cut `n_columns` into `count` contiguous ranges whose sizes differ by one at most."""
+    ends = [n_columns * i // count for i in range(count + 1)]
+    return list(pairwise(ends))

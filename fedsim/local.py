@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.func import functional_call
 from torch.nn import functional
 
 from fedsim import plugins
-from fedsim.client import Batch, ClientMethod, Correct, Objective, Tensors
+from fedsim.client import ClientMethod, Tensors
 from fedsim.data import FederatedData, Split
+from fedsim.descent import ClientBench, Descent
 from fedsim.job import Job, Report
 from fedsim.network import build_network
-from fedsim.rng import rng
 
 _EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
@@ -95,15 +94,15 @@ class Workbench:
         A job whose row is not finite leaves what was kept as it was.
         """
         local = ClientBench(self, job)
-        before = math.nan
+        self.flat.copy_(params)
+        before, during, keep = math.nan, math.nan, None
         if self.spec.losses and not self.method.reports_loss:
-            before = local.mean_loss(params, local.rows)
+            before = float(self._forward(local.rows)[0].mean())
         if self.method.train is None:
-            self.flat.copy_(params)
-            during, keep = self.descend(local, Descent(self.sgd)), None
+            during = local.descend(Descent(self.sgd))
         else:
-            with self._seeded(local.draws("method")):
-                trained = self.method.train(local, params, None if kept is None else kept.to(self.device))
+            with self.seeded(local.draws("method")):
+                trained = self.method.train(local, params, self._here(kept))
             self.flat.copy_(trained.end)
             during, keep = trained.loss, trained.kept
             before = trained.loss_before if self.method.reports_loss else before
@@ -116,51 +115,19 @@ class Workbench:
         report = Report(before, during, after, accuracy, finite)
         return report, keep.cpu() if finite and keep is not None else kept
 
-    def descend(self, local: ClientBench, how: Descent) -> float:
-        """Run minibatch SGD on the parameters in `flat`; return the mean loss over the samples seen."""
-        sgd, rows = how.sgd, local.rows if how.rows is None else how.rows
-        draws, lr = local.draws(how.purpose), sgd.lr * sgd.lr_decay**local.job.version
-        self.module.train()
-        velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        seen = steps = 0
-        with self._seeded(draws):
-            for _ in range(sgd.epochs):
-                order = torch.from_numpy(draws.permutation(len(rows))).to(self.device)
-                for batch in local.batches(rows[order]):
-                    if steps == how.most_steps:
-                        return float(total) / seen
-                    descended, loss = how.objective(batch) if how.objective else self._loss(batch)
-                    grads = torch.autograd.grad(descended, self.weights)
-                    self._descend(how.correct(grads, self.weights, lr) if how.correct else grads, lr, velocity)
-                    total += loss.detach() * len(batch.y)
-                    seen, steps = seen + len(batch.y), steps + 1
-        return float(total) / seen
-
-    def _loss(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        loss = functional.cross_entropy(self.module(batch.x), batch.y)
-        return loss, loss
-
     @contextmanager
-    def _seeded(self, seed: int) -> Iterator[None]:
+    def seeded(self, draws: np.random.Generator) -> Iterator[None]:
         """Seed what layers such as dropout draw from, and restore the process's own state afterwards."""
         on_gpu = self.device.type == "cuda"
+        seed = int(draws.integers(2**63))
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
             torch.default_generator.manual_seed(seed)
             if on_gpu:
                 torch.cuda.manual_seed(seed)
             yield
 
-    def _descend(self, grads: Grads, lr: float, velocity: list[torch.Tensor] | None) -> None:
-        """One step of SGD with heavy-ball momentum and L2 weight decay, as in torch.optim.SGD without dampening."""
-        with torch.no_grad():
-            if self.sgd.weight_decay:
-                grads = torch._foreach_add(grads, self.weights, alpha=self.sgd.weight_decay)
-            if velocity is not None:
-                torch._foreach_mul_(velocity, self.sgd.momentum)
-                torch._foreach_add_(velocity, grads)
-                grads = tuple(velocity)
-            torch._foreach_add_(self.weights, grads, alpha=-lr)
+    def _here(self, kept: torch.Tensor | None) -> torch.Tensor | None:
+        return None if kept is None else kept.to(self.device)
 
     def _forward(self, rows: torch.Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         self.module.eval()
@@ -172,12 +139,42 @@ class Workbench:
                 correct.append(logits.argmax(dim=1) == labels)
         return torch.cat(losses).cpu().numpy(), torch.cat(correct).cpu().numpy()
 
+    def losses(self, params: torch.Tensor, rows: torch.Tensor) -> NDArray[np.float64]:
+        """Return the per-sample losses of a model [P] on rows."""
+        self.flat.copy_(params)
+        return self._forward(rows)[0]
+
     def evaluate(
         self, params: torch.Tensor, split: str, start: int, stop: int
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split's rows."""
         self.flat.copy_(params)
         return self._forward(torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device))
+
+    def evaluate_personal(
+        self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """As `evaluate`, for the rows of the clients `first`, `first + 1`, ... each with the model it would use itself.
+
+        `params` [P] is the global model, `kept` what each of the clients keeps.
+        """
+        found = [self._with_own_model(params, row, split, first + i) for i, row in enumerate(kept)]
+        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+
+    def _with_own_model(
+        self, params: torch.Tensor, kept: torch.Tensor | None, split: str, client: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        rows = torch.from_numpy(self.splits[split].rows(client)).to(self.device)
+        if not len(rows):
+            return np.zeros(0), np.zeros(0, dtype=bool)
+        model = params
+        if self.method.personal:
+            local = ClientBench(self, Job(-1, client, -1, 0))
+            self.module.train()
+            with self.seeded(local.draws("method")):
+                model = self.method.personal(local, params, self._here(kept))
+        self.flat.copy_(model)
+        return self._forward(rows)
 
 
 @dataclass(frozen=True, slots=True)

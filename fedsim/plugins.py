@@ -22,6 +22,7 @@ from fedsim.errors import ConfigError, closest
 PACKAGES = {
     "rule": "algorithms",
     "wrapper": "algorithms.wrappers",
+    "client": "algorithms.clients",
     "selector": "algorithms.selection",
     "scenario": "scenarios",
     "task": "fedsim.tasks",

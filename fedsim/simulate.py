@@ -15,6 +15,7 @@ from typing import Any, Literal
 import psutil
 import tomli_w
 import torch
+from threadpoolctl import threadpool_limits
 
 from fedsim import memory
 from fedsim.config import RunConfig
@@ -122,11 +123,12 @@ def _device(device: Device) -> str:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One torch thread: sums then do not depend on the number of cores."""
+    """One thread for torch and NumPy: sums then do not depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -106,6 +106,8 @@ class Needs:
     """The rule divides each row by its norm first, so that scaling a row changes nothing."""
     after: bool = False
     """Loss and accuracy of the trained local model on the client's training set."""
+    slices: bool = False
+    """Blocks are to be equal slices of the parameters, as many as the model has layers, instead of the layers."""
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]

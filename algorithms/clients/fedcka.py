@@ -58,7 +58,8 @@ def contrast(mine: torch.Tensor, received: torch.Tensor, before: torch.Tensor) -
 def cka(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the linear CKA, in [0, 1], of two representations [B, ...] of the same samples."""
     of_x, of_y = _gram(x), _gram(y)
-    return (of_x * of_y).sum() / (of_x.norm() * of_y.norm()).clamp_min(_TINY)
+    norms = torch.linalg.vector_norm(of_x) * torch.linalg.vector_norm(of_y)
+    return (of_x * of_y).sum() / norms.clamp_min(_TINY)
 
 
 def _gram(x: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""q-MAML: clients learn a model that is good after a few steps on their data (Li et al., "Fair resource allocation in
-federated learning", ICLR 2020, Section 4.4 and the q-MAML algorithm of the appendix; MAML after Finn et al., ICML 2017).
+"""q-MAML: clients learn a model that is good after a few steps on their data (Li et al., "Fair resource allocation
+in federated learning", ICLR 2020: q-FFL applied to meta-learning; MAML after Finn et al., ICML 2017).
 
 In each job the client's training samples are divided at random into support and query. For each minibatch of the query
 it adapts, `theta' = theta - inner_lr grad F_k(theta; support)` for `inner_steps` steps, and descends `F_k(theta';
@@ -13,7 +13,8 @@ The personal model takes `inner_steps` steps on all training samples of the clie
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Literal
 
 import torch
@@ -47,8 +48,14 @@ def qmaml(
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         inner, query = divided(local, support)
-        before = local.mean_loss(flat(adapt(local, free(local, start), local.batches(inner))), query)
-        batches = itertools.cycle(local.batches(inner))
+
+        def turns() -> Iterator[Batch]:
+            return itertools.cycle(local.batches(inner))
+
+        before = math.nan
+        if local.wants_loss:
+            before = local.mean_loss(flat(adapt(local, free(local, start), turns())), query)
+        batches = turns()
 
         def objective(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             adapted = adapt(local, local.weights, batches)

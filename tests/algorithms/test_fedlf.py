@@ -15,7 +15,6 @@ from stacks import assert_same, distinct_losses, seeds, updates
 from algorithms._geometry import fair_weights, unit_fair_weights
 from algorithms.fedlf import fedlf
 from fedsim.combine import Combined, combine
-from fedsim.errors import ConfigError
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(2, 8)
@@ -159,11 +158,17 @@ def test_ablations_are_the_options_that_they_stand_for(ablation: str) -> None:
     assert fedlf(ablation=ablation).needs == fedlf(**SAME[ablation]).needs  # type: ignore[arg-type]
 
 
-def test_ablation_of_the_direction_is_the_plain_mean_and_arbitrary_slices_are_refused() -> None:
+def test_ablation_m1_is_the_plain_mean() -> None:
     rows = updates(2, 4, sum(SIZES))
     assert_same(combine("fedlf", rows, losses=None, ablation="M1").direction, rows.mean(axis=0), 1e-12)
-    with pytest.raises(ConfigError, match="M3 divides the parameters into arbitrary slices"):
-        fedlf(ablation="M3")
+
+
+def test_ablation_m3_takes_equal_slices_as_blocks() -> None:
+    updates = np.random.default_rng(0).normal(size=(4, 12))
+    losses = np.arange(1.0, 5)
+    sliced = combine("fedlf", updates, losses=losses, blocks=[1, 11], ablation="M3")
+    expected = combine("fedlf", updates, losses=losses, blocks=[6, 6])
+    np.testing.assert_array_equal(sliced.direction, expected.direction)
 
 
 def test_unit_fair_row_is_that_of_fedmdfg() -> None:

@@ -79,12 +79,19 @@ def test_without_a_gram_matrix_none_is_kept() -> None:
     assert kept.grams_of(slots).shape == (0, 2, 2)
 
 
-def test_rows_without_weight_do_not_reach_the_sum() -> None:
-    kept = history(4, 2, 0, gram="none")
-    rows = torch.ones(2, 11, dtype=torch.float64)
-    rows[1] = math.nan
-    slots = receive(kept, 0, [0, 1], rows)
-    torch.testing.assert_close(kept.combine(slots, np.array([2.0, 0.0])), 2 * rows[0])
+def test_only_rows_with_weight_reach_the_sum() -> None:
+    kept = history(8, 4, 0, gram="none")
+    rows = torch.randn(4, 11, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    slots = receive(kept, 0, [0, 1, 2, 3], rows)
+    for weights in ([2.0, 0, 0, 0], [1.0, 2, 0, 3], [0.0, 0, 0, 0]):
+        expected = torch.tensor(weights, dtype=torch.float64) @ rows
+        torch.testing.assert_close(kept.combine(slots, np.array(weights)), expected)
+
+
+def test_a_rule_may_ask_for_slices_instead_of_layers() -> None:
+    needs = Needs("blocks", slices=True)
+    kept = GradientHistory(2, BLOCKS, needs, torch.device("cpu"), torch.float64)
+    assert kept.blocks == [(0, 3), (3, 7), (7, 11)]
 
 
 def test_weights_for_another_number_of_blocks_are_refused() -> None:

@@ -1,0 +1,146 @@
+"""Minibatch SGD on a workbench: the loop of every client-side method, and the tools that a method is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedsim.client import Batch, Correct, Objective, Tensors
+from fedsim.job import Job
+from fedsim.rng import rng
+
+if TYPE_CHECKING:
+    from fedsim.local import LocalSGD, Workbench
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """One call of local SGD; see `fedsim.client.Local.sgd`."""
+
+    sgd: LocalSGD
+    purpose: str = "batches"
+    rows: torch.Tensor | None = None
+    most_steps: int | None = None
+    correct: Correct | None = None
+    objective: Objective | None = None
+
+
+class ClientBench:
+    """A client's tools for one job on a workbench; see `fedsim.client.Local`."""
+
+    def __init__(self, bench: Workbench, job: Job) -> None:
+        self.bench, self.job, self.weights = bench, job, bench.weights
+        self.rows = torch.from_numpy(bench.splits["train"].rows(job.client)).to(bench.device)
+        self.wants_loss = bench.spec.losses
+
+    def sgd(
+        self,
+        start: torch.Tensor,
+        *,
+        purpose: str = "batches",
+        rows: torch.Tensor | None = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+        most_steps: int | None = None,
+        correct: Correct | None = None,
+        objective: Objective | None = None,
+    ) -> tuple[torch.Tensor, float]:
+        """Run the configured SGD from `start` [P]; return the end [P], a new tensor, and the mean loss."""
+        usual = self.bench.sgd
+        sgd = replace(usual, epochs=epochs or usual.epochs, lr=lr or usual.lr)
+        self.bench.flat.copy_(start)
+        loss = self.descend(Descent(sgd, purpose, rows, most_steps, correct, objective))
+        return self.bench.flat.clone(), loss
+
+    def descend(self, how: Descent) -> float:
+        """Run minibatch SGD on the workbench's parameters as they are; return the mean loss over the samples seen."""
+        bench, sgd, rows = self.bench, how.sgd, self.rows if how.rows is None else how.rows
+        draws, lr = self.draws(how.purpose), sgd.lr * sgd.lr_decay**self.job.version
+        objective, correct = how.objective or self._cross_entropy, how.correct
+        bench.module.train()
+        velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
+        total = torch.zeros((), dtype=torch.float64, device=bench.device)
+        seen = steps = 0
+        with bench.seeded(draws):
+            for _ in range(sgd.epochs):
+                order = rows[torch.from_numpy(draws.permutation(len(rows))).to(bench.device)]
+                for batch in self.batches(order):
+                    if steps == how.most_steps:
+                        return float(total) / seen
+                    descended, loss = objective(batch)
+                    grads = torch.autograd.grad(descended, self.weights)
+                    _step(
+                        self.weights,
+                        correct(grads, self.weights, lr) if correct else grads,
+                        lr,
+                        sgd,
+                        velocity,
+                    )
+                    total += loss.detach() * len(batch.y)
+                    seen, steps = seen + len(batch.y), steps + 1
+        return float(total) / seen
+
+    def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        loss = functional.cross_entropy(self.bench.module(batch.x), batch.y)
+        return loss, loss
+
+    def draws(self, purpose: str) -> np.random.Generator:
+        """Return the generator of (seed, purpose, client, nth job)."""
+        return rng(self.bench.seed, purpose, self.job.client, self.job.nth)
+
+    def batch(self, rows: torch.Tensor) -> Batch:
+        """Return the samples of rows."""
+        return Batch(self.bench.x[rows], self.bench.y[rows])
+
+    def batches(self, rows: torch.Tensor) -> Iterator[Batch]:
+        """Cut rows into minibatches of the configured size, in their order."""
+        whole, size = self.batch(rows), self.bench.sgd.batch_size or len(rows)
+        for a in range(0, len(rows), size):
+            yield Batch(whole.x[a : a + size], whole.y[a : a + size])
+
+    def views(self, flat: torch.Tensor) -> Tensors:
+        """Return views into `flat` [P], parameter by parameter."""
+        return tuple(self.bench.network.views(flat).values())
+
+    def logits(self, weights: Tensors, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits of the model with these weights."""
+        names = (slot.name for slot in self.bench.network.slots)
+        found: torch.Tensor = functional_call(self.bench.module, dict(zip(names, weights, strict=True)), (x,))
+        return found
+
+    def features(
+        self, weights: Tensors, x: torch.Tensor, layers: int
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the logits, and what the first `layers` layers with parameters put out, in order of execution."""
+        found: list[torch.Tensor] = []
+        parts = [self.bench.module.get_submodule(name) for name in self.bench.network.block_names[:layers]]
+        hooks = [part.register_forward_hook(lambda _m, _x, y: found.append(y)) for part in parts]
+        try:
+            return self.logits(weights, x), found
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def mean_loss(self, flat: torch.Tensor, rows: torch.Tensor) -> float:
+        """Return the mean cross-entropy of the model `flat` [P] on rows, without dropout."""
+        return float(self.bench.losses(flat, rows).mean())
+
+
+def _step(
+    weights: Tensors, grads: Tensors, lr: float, sgd: LocalSGD, velocity: list[torch.Tensor] | None
+) -> None:
+    """One step of SGD with heavy-ball momentum and L2 weight decay, as in torch.optim.SGD without dampening."""
+    with torch.no_grad():
+        if sgd.weight_decay:
+            grads = torch._foreach_add(grads, weights, alpha=sgd.weight_decay)
+        if velocity is not None:
+            torch._foreach_mul_(velocity, sgd.momentum)
+            torch._foreach_add_(velocity, grads)
+            grads = tuple(velocity)
+        torch._foreach_add_(weights, grads, alpha=-lr)
