@@ -1,21 +1,40 @@
-"""Shared set-up: where the input folders lie, and one torch thread as in every fedsim process."""
+"""Shared set-up: where the input folders lie, and one thread as in every fedsim process."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).resolve().parent
 for name in ("data", "traces", "golden"):
     os.environ.setdefault(f"FEDSIM_{name.upper()}", str(ROOT.parent / "shared" / name))
 
 
-@pytest.fixture(autouse=True)
-def _one_torch_thread() -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> Iterator[None]:
+    import scipy.linalg  # noqa: F401  its own BLAS is limited with the others once it is loaded
+
     torch.set_num_threads(1)
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
+    import ray
+
+    import fedsim.actors  # noqa: F401  sets what Ray reads when it starts
+
+    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -8,8 +8,9 @@ then gets the norm of the mean.
 
 Deviations and choices:
 - The paper's direction has the opposite sign. Updates Δ stand for gradients, as Δ = η g for one full-batch
-  step, and the step is taken as it is, that is with step size 1. The paper searches for a step size with
-  losses that clients send for each trial; `search_steps`, `accepted` and `chosen` are that search's pure parts.
+  step, so step size 1 is the paper's η. The paper tries one step size after the other; with `search` all are tried
+  at once, and the one that the paper would have taken is taken. `search_steps`, `accepted` and `chosen` are the
+  search's parts.
 - What is expected of a client is its first loss, then the running mean, as long as losses do not exceed it.
 - Remembered rows keep the norm that they had been given. A zero update has no row.
 - With equal losses there is no guidance. `shortened` if a row conflicts after the last rescaling, as in the
@@ -20,7 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,21 +32,24 @@ from algorithms._geometry import inverse_norms, norm, of_length, shortened, unit
 from algorithms._hull import Hull
 from algorithms._qp import Solver
 from algorithms._rows import grown, room
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+from fedsim.stack import Algorithm, Direction, Floats, LineSearch, Needs, Stack, State
 
 
 def fedmdfg(
     *,
     theta_deg: Annotated[float, Field(ge=0, le=90)] = 11.25,
     absent: bool = True,
+    search: Annotated[int, Field(ge=1, le=30)] | None = None,
+    lr: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(ge=0)] = 0.0,
     solver: Solver = "direct",
 ) -> Algorithm:
     """Descend for every client of this step and the one before, guided towards equal losses where unfair.
 
     `theta_deg` is the largest angle between losses and 1 that counts as fair. `absent` says whether clients of
-    the step before count. Equalised rows v are multiplied by
-    ‖v‖ / (‖v‖ + `guard`), 1e-6 in the authors' code.
+    the step before count. `search` is the paper's s: step sizes from 2^s down are tried on the present clients;
+    None takes step size 1. `lr` is the clients' learning rate, by which updates become gradients there (that of
+    `[train]` unless given). Equalised rows v are multiplied by ‖v‖ / (‖v‖ + `guard`), 1e-6 in the authors' code.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
@@ -58,9 +63,16 @@ def fedmdfg(
             kept = np.flatnonzero(scale[: stack.m])
             fair[kept] = unit_fair_weights(losses[kept]) if len(kept) else 0.0
         direction = _direction(gram, scale, fair, stack.m, guard, solver)
+        if search is not None and direction.weights.any():
+            slopes = (gram @ direction.weights)[: stack.m] / (lr or 1.0)
+            any_absent = bool(scale[stack.m :].any())
+            longer = direction.diagnostics.get("rescaled", 1.0)
+            steps = tuple(search_steps(1.0, search, max(longer, 1.0), any_absent=any_absent))
+            choose = partial(_choose, steps, losses, slopes, bool(fair.any()), any_absent)
+            direction = replace(direction, search=LineSearch(steps, choose))
         return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
 
-    needs = Needs(gram="model", losses=True, memory=1 if absent else 0)
+    needs = Needs(gram="model", losses=True, memory=1 if absent else 0, search=search is not None)
     return Algorithm(weigh, needs, _start)
 
 
@@ -115,7 +127,19 @@ def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, guard: float, 
     kept = max(int((scale[:m] > 0).sum()), 1)
     mean = np.where(np.arange(len(scale)) < m, scale / kept, 0.0)
     scaled = shortened(of_length(table, grams, norm(mean[None], grams)), table, grams, rows)
-    return Direction(scaled[0], diagnostics={"kkt_residual": residual})
+    longer = norm(scaled, grams) / (norm(table, grams) or 1.0)
+    return Direction(scaled[0], diagnostics={"kkt_residual": residual, "rescaled": longer})
+
+
+def _choose(
+    steps: tuple[float, ...], before: Floats, slopes: Floats, guided: bool, any_absent: bool, losses: Floats
+) -> int:
+    """Return the first accepted of the trials with `losses` `[T, m]`, else the one that `chosen` takes."""
+    trials = [Trial(step, after) for step, after in zip(steps, losses, strict=True)]
+    for position, trial in enumerate(trials):
+        if accepted(trial, before, slopes, guided=guided):
+            return position
+    return trials.index(chosen(trials, before, 1.0, any_absent=any_absent))
 
 
 def search_steps(base_lr: float, s: int, scale: float, *, any_absent: bool) -> Iterator[float]:
@@ -130,7 +154,7 @@ def search_steps(base_lr: float, s: int, scale: float, *, any_absent: bool) -> I
         step /= 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Trial:
     """The losses `[m]` of the present clients after a trial step."""
 

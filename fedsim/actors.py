@@ -1,8 +1,9 @@
 """Ray around the plain objects: a pool of client actors that each host all virtual clients, and one server actor.
 
 A virtual client is a row of data, never a process: any actor can train any client. Parameters go into the object
-store once per server step and data once per node; rows go from the client actors to the server actor without passing
-through the driver, which sees a few floats per job.
+store once per server step and data once per node; rows go from the client actors to the server actor, and what a client
+keeps from job to job to whichever actor trains it next, without passing through the driver, which sees a few floats
+per job.
 """
 
 from __future__ import annotations
@@ -24,15 +25,23 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedsim import memory
-from fedsim.data import FederatedData
+from fedsim.client import ClientMethod
+from fedsim.data import FederatedData, Split
 from fedsim.errors import RunError
 from fedsim.job import Job, Report, Update
 from fedsim.local import Evaluation, Workbench, WorkbenchSpec, chunks_of, per_client
 from fedsim.server import Arrivals, Server, ServerSpec
-from fedsim.trainer import Pending, StepColumns, named
+from fedsim.trainer import Memories, Pending, StepColumns, named, named_personal
 
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""
+
+
+_Kept = NDArray[np.float32] | None
+
+
+def _tensor(kept: _Kept) -> torch.Tensor | None:
+    return None if kept is None else torch.tensor(kept)
 
 
 def _one_thread() -> None:
@@ -55,12 +64,25 @@ class ClientActor:
         """Return the highest resident memory of this process so far."""
         return memory.peak_bytes()
 
-    def train(self, jobs: list[Job], params: NDArray[np.float32]) -> tuple[list[Report], NDArray[np.float32]]:
-        """Train jobs from the same start; returns what each reports and their rows [k, P]."""
+    def train(
+        self, jobs: list[Job], params: NDArray[np.float32], *kept: _Kept
+    ) -> tuple[list[Report] | NDArray[np.float32] | _Kept, ...]:
+        """Train jobs from the same start; returns what each reports, their rows [k, P], and what each client keeps.
+
+        `kept`: what each job's client kept from its job before; not given, and not returned, if clients keep nothing.
+        """
         start = torch.tensor(params, device=self.bench.device)
         rows = torch.empty(len(jobs), len(start), device=self.bench.device)
-        reports = [self.bench.run(job, start, out=row) for job, row in zip(jobs, rows, strict=True)]
-        return reports, rows.cpu().numpy()
+        reports, keep = [], []
+        for job, row, before in zip(jobs, rows, kept or [None] * len(jobs), strict=True):
+            report, after = self.bench.work(job, start, row, _tensor(before))
+            reports.append(report)
+            keep.append(None if after is None else after.numpy())
+        return reports, rows.cpu().numpy(), *(keep if kept else [])
+
+    def trial_losses(self, models: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the mean training loss [T, k] of clients with each of `models` [T, P]."""
+        return self.bench.trial_losses(torch.tensor(models, device=self.bench.device), clients)
 
     def evaluate(
         self,
@@ -74,6 +96,18 @@ class ClientActor:
         model = torch.tensor(params if average is None else average, device=self.bench.device)
         return self.bench.evaluate(model, split, start, stop)
 
+    def evaluate_personal(
+        self,
+        params: NDArray[np.float32],
+        average: NDArray[np.float32] | None,
+        split: str,
+        first: int,
+        *kept: _Kept,
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Evaluate clients `first`, `first + 1`, ... each with the model that it would use itself."""
+        model = torch.tensor(params if average is None else average, device=self.bench.device)
+        return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
+
 
 class ServerActor:
     """A process that holds the Server."""
@@ -82,21 +116,36 @@ class ServerActor:
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32]) -> None:
         """Make the server of a run; that of an earlier run is dropped."""
-        _one_thread()
         self.server = Server(spec, torch.tensor(initial))
+        _one_thread()  # after the rule is imported, with whatever libraries it loads
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
         return memory.peak_bytes()
 
+    def propose(
+        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Find the direction of a step with row `i` of `stores[s]` for each `(s, i)`; returns the models to try."""
+        rows = [torch.tensor(stores[s][i]) for s, i in takes]
+        models: NDArray[np.float32] = self.server.propose(arrivals, rows).cpu().numpy()
+        return models
+
+    def accept(
+        self, *losses: NDArray[np.float64]
+    ) -> tuple[StepColumns, NDArray[np.float32], NDArray[np.float32] | None]:
+        """Take the proposed step, with `losses` [T, k] of groups of clients; returns columns, parameters, average."""
+        tried = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
+        columns = self.server.accept(tried)
+        average = self.server.average
+        return columns, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
+
     def step(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
     ) -> tuple[StepColumns, NDArray[np.float32], NDArray[np.float32] | None]:
-        """Take a step with row `i` of `stores[s]` for each `(s, i)`; returns its columns, parameters and average."""
-        rows = [torch.tensor(stores[s][i]) for s, i in takes]
-        columns = self.server.step(arrivals, rows)
-        average = self.server.average
-        return columns, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
+        """Propose and accept in one go, for rules that try nothing."""
+        self.propose(arrivals, takes, *stores)
+        return self.accept()
 
 
 @dataclass(slots=True)
@@ -145,7 +194,8 @@ class RayPool:
         shared, params = ray.put(data), ray.put(initial.numpy())
         builds = [client.build.remote(bench, shared) for client in self.clients]
         _get([*builds, self.server.build.remote(server, params)])
-        return RayTrainer(self, data, params, initial.nbytes, costs)
+        searches = server.algorithm().needs.search
+        return RayTrainer(self, data, params, initial.nbytes, costs, bench.method(), searches)
 
     def close(self) -> None:
         """Stop the actors, and Ray if this pool started it. Safe to call twice."""
@@ -161,10 +211,18 @@ class RayTrainer:
     """Trains in the client actors of a pool, with the server in its own; see `fedsim.trainer.Trainer`."""
 
     def __init__(
-        self, pool: RayPool, data: FederatedData, params: Any, row_bytes: int, costs: NDArray[np.int64]
+        self,
+        pool: RayPool,
+        data: FederatedData,
+        params: Any,
+        row_bytes: int,
+        costs: NDArray[np.int64],
+        method: ClientMethod,
+        searches: bool,
     ) -> None:
-        self._clients, self._server = pool.clients, pool.server
+        self._clients, self._server, self._searches = pool.clients, pool.server, searches
         self._data, self._params, self._row_bytes, self._costs = data, params, row_bytes, costs
+        self._method, self._memories = method, Memories[Any]()
         self._average: Any = None
         self._load = [0.0] * len(pool.clients)
         self._chunks: dict[int, _Chunk] = {}
@@ -182,8 +240,11 @@ class RayTrainer:
                 self._send(worker, share[a : a + most])
 
     def _send(self, worker: int, jobs: list[Job]) -> None:
-        call = self._clients[worker].train.options(num_returns=2)
-        reports, rows = call.remote(jobs, self._params)
+        before = [self._memories.of(job.client) for job in jobs] if self._method.keeps else []
+        call = self._clients[worker].train.options(num_returns=2 + len(before))
+        reports, rows, *kept = call.remote(jobs, self._params, *before)
+        for job, keeps in zip(jobs, kept, strict=False):
+            self._memories.submit(job, keeps)
         chunk = _Chunk(reports, rows, worker, {job.id: i for i, job in enumerate(jobs)})
         self._chunks.update((job.id, chunk) for job in jobs)
 
@@ -194,6 +255,9 @@ class RayTrainer:
         found: list[list[Report]] = _get([c.reports for c in distinct])
         reports = dict(zip(map(id, distinct), found, strict=True))
         places = [(c, c.position[job.id]) for c, job in zip(chunks, jobs, strict=True)]
+        if self._method.keeps:
+            for job in jobs:
+                self._memories.settle(job)
         return [Update(reports[id(c)][i], c.rows, i) for c, i in places]
 
     def forget(self, jobs: Sequence[Job]) -> None:
@@ -201,6 +265,8 @@ class RayTrainer:
         for job in jobs:
             if job.id in self._chunks:
                 self._take(job)
+                if self._method.keeps:
+                    self._memories.forget(job)
 
     def _take(self, job: Job) -> _Chunk:
         chunk = self._chunks.pop(job.id)
@@ -212,28 +278,52 @@ class RayTrainer:
         stores = list({id(u.store): u.store for u in updates}.values())
         position = {id(store): s for s, store in enumerate(stores)}
         takes = [(position[id(u.store)], u.index) for u in updates]
-        call = self._server.step.options(num_returns=3)
-        columns, self._params, self._average = call.remote(arrivals, takes, *stores)
+        if self._searches:
+            models = self._server.propose.remote(arrivals, takes, *stores)
+            groups = np.array_split(arrivals.clients, len(self._clients))
+            losses = [c.trial_losses.remote(models, g) for c, g in zip(self._clients, groups, strict=True)]
+            made = self._server.accept.options(num_returns=3).remote(*losses)
+        else:
+            made = self._server.step.options(num_returns=3).remote(arrivals, takes, *stores)
+        columns, self._params, self._average = made
         return lambda: _get(columns)
 
-    def evaluate(self, split: str) -> Pending:
-        """Spread the split's rows over the actors; returns at once."""
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
+        """Spread the split's rows over the actors, or the clients if `personal`; returns at once."""
         rows = {"train": self._data.train, "valid": self._data.valid, "test": self._data.test}[split]
-        pieces = chunks_of(rows, len(self._clients))
-        parts = [
-            client.evaluate.remote(self._params, self._average, split, a, b)
-            for client, (a, b) in zip(self._clients, pieces, strict=False)
-        ]
+        parts = self._personal_parts(split) if personal else self._parts(split, rows)
 
         def result() -> Evaluation:
             return per_client(rows, _get(parts))
 
         return result
 
+    def _parts(self, split: str, rows: Split) -> list[Any]:
+        pieces = chunks_of(rows, len(self._clients))
+        return [
+            client.evaluate.remote(self._params, self._average, split, a, b)
+            for client, (a, b) in zip(self._clients, pieces, strict=False)
+        ]
+
+    def _personal_parts(self, split: str) -> list[Any]:
+        pieces = np.array_split(np.arange(self._data.n_clients), len(self._clients))
+        kept = self._memories.settled
+        return [
+            client.evaluate_personal.remote(
+                self._params, self._average, split, int(piece[0]), *(kept.get(c) for c in piece.tolist())
+            )
+            for client, piece in zip(self._clients, pieces, strict=True)
+            if len(piece)
+        ]
+
     def params(self) -> dict[str, torch.Tensor]:
-        """Fetch the current parameters, and their average if there is one."""
+        """Fetch the current parameters, their average and the clients' own models."""
         params, average = _get(self._params), None if self._average is None else _get(self._average)
-        return named(torch.tensor(params), None if average is None else torch.tensor(average))
+        final = named(torch.tensor(params), None if average is None else torch.tensor(average))
+        clients = sorted(self._memories.settled) if self._method.personal else []
+        rows = _get([self._memories.settled[c] for c in clients])
+        own = {c: row for c, row in zip(clients, rows, strict=True) if row is not None}
+        return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
 
     def peak_bytes(self) -> int:
         """Ask every actor for its peak."""
@@ -242,6 +332,7 @@ class RayTrainer:
     def close(self) -> None:
         """Drop all jobs; the pool stays."""
         self._chunks.clear()
+        self._memories = Memories()
         self._params = self._average = None
 
 

@@ -79,6 +79,10 @@ def combine(
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite.
     """
     algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
+    if algorithm.needs.search:
+        raise ConfigError(
+            "search: a line search needs clients that report losses; leave it out and search yourself"
+        )
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
     if algorithm.needs.slices:

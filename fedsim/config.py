@@ -1,7 +1,7 @@
 """The configuration of a run: frozen pydantic models, one per TOML table. This file is its reference manual.
 
-A table that names a plug-in (`task`, `model`, `partition`, `selection`, `algorithm`) holds the plug-in's own options
-beside its name; they are checked against the signature of its factory. Unknown keys are refused everywhere.
+A table that names a plug-in (`task`, `model`, `partition`, `selection`, `client`, `algorithm`) holds the plug-in's own
+options beside its name; they are checked against the signature of its factory. Unknown keys are refused everywhere.
 """
 
 from __future__ import annotations
@@ -146,6 +146,13 @@ class TrainSection(Section):
         return LocalSGD(self.epochs, size, self.lr, self.lr_decay, self.momentum, self.weight_decay)
 
 
+class ClientSection(PluginSection):
+    """`[client]`: the client-side method, what clients do beyond `[train]`."""
+
+    kind: ClassVar[str] = "client"
+    name: str = "plain"
+
+
 class PacingSection(Section):
     """`[pacing]`: when the server steps. Each preset needs its own keys: see `fedsim.pacing`."""
 
@@ -212,6 +219,8 @@ class EvaluateSection(Section):
 
     every_steps: int = Field(10, ge=0)
     split: Literal["train", "valid", "test"] = "test"
+    personal: bool = True
+    """Also evaluate each client with its own model, where the client-side method has such models."""
 
 
 class RecordSection(Section):
@@ -233,6 +242,7 @@ class RunConfig(Section):
     pacing: PacingSection
     selection: SelectionSection = SelectionSection()
     train: TrainSection = TrainSection()
+    client: ClientSection = ClientSection()
     algorithm: AlgorithmSection = AlgorithmSection()
     cost: CostSection = CostSection()
     stop: StopSection

@@ -144,6 +144,12 @@ class Workbench:
         self.flat.copy_(params)
         return self._forward(rows)[0]
 
+    def trial_losses(self, models: torch.Tensor, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
+        rows = [torch.from_numpy(self.splits["train"].rows(c)).to(self.device) for c in clients.tolist()]
+        found = [[self.losses(model, r).mean() for r in rows] for model in models]
+        return np.array(found, dtype=np.float64).reshape(len(models), len(clients))
+
     def evaluate(
         self, params: torch.Tensor, split: str, start: int, stop: int
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

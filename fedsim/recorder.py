@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 
 from fedsim.errors import RunError
 from fedsim.job import Report
-from fedsim.records import TABLES
+from fedsim.local import Evaluation
+from fedsim.records import PERSONAL, TABLES
 from fedsim.timeline import Flight
 from fedsim.trainer import Pending, StepColumns
 
@@ -32,6 +33,7 @@ _STEP_DEFAULTS: dict[str, Any] = {
     "remembered": 0,
     "mean_norm": float("nan"),
     "direction_norm": 0.0,
+    "step_length": float("nan"),
     "conflicts": -1,
     "model_conflicts": -1,
     "block_conflicts_mean": float("nan"),
@@ -84,7 +86,7 @@ class Recorder:
         self._parts = dict.fromkeys(self._rows, 0)
         self._flushed = monotonic()
         self._step: Callable[[], StepColumns] | None = None
-        self._evaluation: tuple[int, int, str, Pending] | None = None
+        self._evaluations: list[tuple[int, int, str, Pending]] = []
 
     def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
         """Append a row to `jobs`."""
@@ -119,13 +121,14 @@ class Recorder:
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
         """Append rows to `evals` once the next step or evaluation is recorded."""
-        self._settle_evaluation()
-        self._evaluation = (step, time_us, split, result)
+        if any(earlier != step for earlier, *_ in self._evaluations):
+            self._settle_evaluations()
+        self._evaluations.append((step, time_us, split, result))
 
     def settle(self) -> None:
         """Wait for what is still under way and append it."""
         self._settle_step()
-        self._settle_evaluation()
+        self._settle_evaluations()
 
     def _settle_step(self) -> None:
         pending, self._step = self._step, None
@@ -140,14 +143,15 @@ class Recorder:
         values = ((columns[f.name], f.type) for f in TABLES["steps"])
         self._append("steps", tuple(int(v) if pa.types.is_integer(kind) else v for v, kind in values))
 
-    def _settle_evaluation(self) -> None:
-        pending, self._evaluation = self._evaluation, None
-        if pending is None:
-            return
-        step, time_us, split, result = pending
-        found = result()
+    def _settle_evaluations(self) -> None:
+        pending, self._evaluations = self._evaluations, []
+        for step, time_us, split, result in pending:
+            self._append_evaluation(step, time_us, split, result())
+
+    def _append_evaluation(self, step: int, time_us: int, split: str, found: Evaluation) -> None:
         accuracy = found.correct / found.n
-        self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
+        if not split.endswith(PERSONAL):
+            self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
         columns = (found.clients, found.n, found.correct, accuracy, found.loss)
         for client, n, correct, share, loss in zip(*(c.tolist() for c in columns), strict=True):
             self._append("evals", (step, time_us, client, split, n, correct, share, loss))
@@ -179,7 +183,11 @@ class Recorder:
         shutil.rmtree(self.folder / "parts")
         if params is None:
             return None
-        write_atomically(self.folder / "model.safetensors", lambda beside: save_file(dict(params), beside))
+        own = {name: params[name] for name in params if name.startswith("personal")}
+        shared = {name: params[name] for name in params if name not in own}
+        write_atomically(self.folder / "model.safetensors", lambda beside: save_file(shared, beside))
+        if own:
+            write_atomically(self.folder / "personal.safetensors", lambda beside: save_file(own, beside))
         return digest(self.folder, params)
 
     def _merge(self, table: str, target: Path) -> None:

@@ -53,7 +53,8 @@ STEPS = pa.schema(
             "mean_norm",
             pa.float64(),
         ),  # norm of the plain mean of the present updates; NaN without a Gram matrix
-        ("direction_norm", pa.float64()),
+        ("direction_norm", pa.float64()),  # length of the step
+        ("step_length", pa.float64()),  # factor that a line search found; 1 without one, NaN if empty
         ("conflicts", pa.int32()),  # pairs of present rows with a negative inner product; -1: no Gram matrix
         (
             "model_conflicts",
@@ -81,7 +82,7 @@ EVALS = pa.schema(
         ),  # number of server steps taken when the model was evaluated; 0 is the initial model
         ("time_us", pa.int64()),
         ("client", pa.int32()),
-        ("split", _WORD),  # train, valid or test
+        ("split", _WORD),  # train, valid or test; with `_personal` behind it for the clients' own models
         ("n", pa.int32()),  # samples
         ("correct", pa.int32()),
         ("accuracy", pa.float64()),  # correct / n, a fraction
@@ -104,5 +105,8 @@ CONFLICTS = pa.schema(
     ]
 )
 """Only written if `record.conflicts` asks for it."""
+
+PERSONAL = "_personal"
+"""Ending of the split's name where each client was evaluated with the model that it would use itself."""
 
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS}

@@ -28,6 +28,10 @@ def build_rule(
     if lr is not None and takes_lr and not {"lr", "L"} & set(options):
         options = {**options, "lr": lr}
     algorithm = _checked(build("rule", name, options), f"rule {name!r}")
+    if wrap and algorithm.needs.search:
+        raise ConfigError(
+            f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one"
+        )
     for wrapper in wrap:
         algorithm = _wrapped(algorithm, wrapper, name)
     return algorithm

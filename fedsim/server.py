@@ -17,7 +17,7 @@ from fedsim.history import GradientHistory, slots_needed
 from fedsim.job import Report
 from fedsim.linalg import Blocks
 from fedsim.rules import build_rule
-from fedsim.stack import Algorithm, Direction, GramLevel, Ints, Stack, State, Vectors
+from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
 
 
@@ -75,6 +75,15 @@ class Arrivals:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Proposal:
+    """A step that is decided but for its length."""
+
+    stack: Stack
+    direction: Direction
+    vector: torch.Tensor
+
+
 class Server:
     """Holds the model and turns updates into the next one.
 
@@ -93,6 +102,7 @@ class Server:
         self.state: State = self.algorithm.init()
         self.vectors: Vectors = {}
         self.clock = Stopwatch()
+        self._proposal: _Proposal | None = None
         self.history = GradientHistory(
             spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype, spec.conflicts
         )
@@ -101,10 +111,17 @@ class Server:
     def step(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
 
-        No rows: the model stays as it is.
+        No rows: the model stays as it is. For a rule that searches for the length of its step use `propose` and
+        `accept`.
         """
+        self.propose(arrivals, rows)
+        return self.accept(None)
+
+    def propose(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
+        self._proposal = None
         if not len(rows):
-            return {"status": "empty"}
+            return self.params[:0].reshape(0, len(self.params))
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
         with self.clock.part("gram"):
@@ -114,10 +131,38 @@ class Server:
         with self.clock.part("solve"):
             direction, self.state = self._weigh(stack)
         with self.clock.part("combine"):
-            norm = self._move(self.history.combine(slots, direction.weights), direction, arrivals.step)
+            vector = self.history.combine(slots, direction.weights)
+            if self.algorithm.then is not None:
+                vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
         self.history.settle(present)
+        self._proposal = _Proposal(stack, direction, vector)
+        steps = direction.search.steps if direction.search else ()
+        return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
+
+    def accept(self, losses: Floats | None) -> dict[str, Any]:
+        """Take the proposed step, as long as `losses` [T, m] of the present clients after the trials say."""
+        proposal, self._proposal = self._proposal, None
+        if proposal is None:
+            return {"status": "empty"}
+        search, length = proposal.direction.search, 1.0
+        if search is not None and losses is not None:
+            length = search.steps[search.choose(losses)]
+        norm = self._move(length * proposal.vector, proposal.direction, proposal.stack.step)
         with self.clock.part("diagnose"):
-            return self._columns(stack, direction, norm)
+            return self._columns(proposal.stack, proposal.direction, norm) | {"step_length": length}
+
+    def _move(self, vector: torch.Tensor, direction: Direction, step: int) -> float:
+        """Change the parameters and return the length of the step."""
+        norm = float(vector.norm())
+        if not math.isfinite(norm):
+            raise RunError(f"step {step}: rule {self.spec.rule!r} gave a direction with norm {norm}")
+        before = self.params
+        self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
+        if direction.average is not None:
+            self.average = torch.lerp(
+                before if self.average is None else self.average, self.params, direction.average
+            )
+        return norm
 
     def _columns(self, stack: Stack, direction: Direction, norm: float) -> dict[str, Any]:
         weights = np.atleast_2d(direction.weights)
@@ -137,21 +182,6 @@ class Server:
             if self.spec.conflicts != "none":
                 columns["each"] = each_row(stack, diagnosis, self.spec.conflicts == "blocks")
         return columns | dict(direction.diagnostics)
-
-    def _move(self, vector: torch.Tensor, direction: Direction, step: int) -> float:
-        """Change the parameters and return the length of the step."""
-        if self.algorithm.then is not None:
-            vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
-        norm = float(vector.norm())
-        if not math.isfinite(norm):
-            raise RunError(f"step {step}: rule {self.spec.rule!r} gave a direction with norm {norm}")
-        before = self.params
-        self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
-        if direction.average is not None:
-            self.average = torch.lerp(
-                before if self.average is None else self.average, self.params, direction.average
-            )
-        return norm
 
     def _stack(self, slots: Ints, arrivals: Arrivals, n_seen: int) -> Stack:
         history = self.history

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedsim import plugins
+from fedsim.client import ClientMethod
 from fedsim.config import RunConfig
 from fedsim.config_world import world_trace
 from fedsim.data import FederatedData, Task
@@ -86,10 +87,13 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         losses=needs.losses,
         after=needs.after,
         device=device,
+        client=config.client.name,
+        client_options=config.client.options,
     )
     world = World(trace, data.n_clients)
     _check_time_passes(config, world)
-    return Setup(config, data, trace, world, _plan(config, data, network.P), bench, server, network)
+    plan = _plan(config, data, network.P, bench.method())
+    return Setup(config, data, trace, world, plan, bench, server, network)
 
 
 def _task(config: RunConfig) -> Task:
@@ -109,11 +113,11 @@ def _check_time_passes(config: RunConfig, world: World) -> None:
         )
 
 
-def _plan(config: RunConfig, data: FederatedData, n_params: int) -> Plan:
+def _plan(config: RunConfig, data: FederatedData, n_params: int, method: ClientMethod) -> Plan:
     payload = 4 * n_params if config.cost.payload is None else config.cost.payload
     sizes = data.train.sizes
     each = np.full(data.n_clients, payload, dtype=np.int64)
-    samples = sizes * config.train.epochs * config.cost.compute_scale
+    samples = sizes * method.passes(config.train.epochs) * config.cost.compute_scale
     return Plan(
         pacing=config.pacing.pacing(),
         selector=plugins.build("selector", config.selection.name, config.selection.options),
@@ -123,4 +127,5 @@ def _plan(config: RunConfig, data: FederatedData, n_params: int) -> Plan:
         seed=config.seed,
         evaluate_every=config.evaluate.every_steps,
         evaluate_split=config.evaluate.split,
+        evaluate_personal=config.evaluate.personal and method.personal is not None,
     )

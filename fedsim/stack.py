@@ -77,6 +77,16 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True)
+class LineSearch:
+    """Lengths of a step to try on the clients that are present, and how to choose among them."""
+
+    steps: tuple[float, ...]
+    """[T] factors on the direction, at least one."""
+    choose: Callable[[Floats], int]
+    """From the clients' mean training losses `[T, m]` after each trial to the position of the one to take."""
+
+
+@dataclass(frozen=True, slots=True)
 class Direction:
     """A step: `params = keep * params - sum_i weights[block, i] * row_i`, block by block."""
 
@@ -86,6 +96,8 @@ class Direction:
     """Factor on the current parameters; differs from 1 only for averages whose weights need not sum to one."""
     average: float | None = None
     """If given, the evaluated model is an average of iterates: `avg += average * (params - avg)` after the step."""
+    search: LineSearch | None = None
+    """How long the step is to be; only from a rule that declared `search`. None: as long as the direction."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
 
@@ -108,6 +120,8 @@ class Needs:
     """Loss and accuracy of the trained local model on the client's training set."""
     slices: bool = False
     """Blocks are to be equal slices of the parameters, as many as the model has layers, instead of the layers."""
+    search: bool = False
+    """The length of a step is found by trying: present clients report their losses after trial steps."""
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]

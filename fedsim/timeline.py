@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fedsim.job import Job, Report, Update
 from fedsim.pacing import Pacing
+from fedsim.records import PERSONAL
 from fedsim.rng import rng
 from fedsim.selection import Selector, View, checked
 from fedsim.server import Arrivals
@@ -87,6 +88,8 @@ class Plan:
     evaluate_every: int = 10
     """Steps between evaluations; the initial and the final model are always evaluated. 0: only these two."""
     evaluate_split: str = "test"
+    evaluate_personal: bool = False
+    """Whether to evaluate each client with the model that it would use itself as well."""
 
 
 @dataclass(slots=True)
@@ -394,8 +397,11 @@ class Timeline:
             return
         course.evaluated = course.step
         with self.clock.part("evaluate"):
-            result = self.trainer.evaluate(self.plan.evaluate_split)
-            self.records.evaluation(course.step, course.now_us, self.plan.evaluate_split, result)
+            split = self.plan.evaluate_split
+            self.records.evaluation(course.step, course.now_us, split, self.trainer.evaluate(split))
+            if self.plan.evaluate_personal:
+                result = self.trainer.evaluate(split, personal=True)
+                self.records.evaluation(course.step, course.now_us, split + PERSONAL, result)
 
 
 def _flights(jobs: Sequence[Job], dispatch_us: int, outcomes: Outcomes) -> list[Flight]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,16 +31,23 @@ class Trainer(Protocol):
         """Wait for submitted jobs and hand out what they report, once."""
 
     def forget(self, jobs: Sequence[Job]) -> None:
-        """Drop submitted jobs that nobody will ask for."""
+        """Drop submitted jobs that nobody will ask for, before their clients are given others."""
 
     def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
         """Let the server take a step; later submissions start from its result. The columns may be asked for later."""
 
-    def evaluate(self, split: str) -> Pending:
-        """Start evaluating the current model on every client; the result may be asked for later."""
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
+        """Start evaluating the current model on every client; the result may be asked for later.
+
+        `personal`: each client with the model that it would use itself, after the last of its jobs that was asked for.
+        """
 
     def params(self) -> dict[str, torch.Tensor]:
-        """Return copies on the CPU of the current parameters `params` [P], and their `average` if there is one."""
+        """Return copies on the CPU of the current parameters `params` [P], and their `average` if there is one.
+
+        Where clients keep models of their own, also these, `personal` [n, P], and whose they are,
+        `personal_clients` [n].
+        """
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of the processes that it uses besides the calling one."""
@@ -48,58 +56,151 @@ class Trainer(Protocol):
         """Release everything. Safe to call twice."""
 
 
+T = TypeVar("T")
+
+
+class Memories(Generic[T]):
+    """What clients keep from job to job, as the trainer knows it: rows, or handles of rows that may not exist yet.
+
+    A client's next job starts from what its last one keeps that was submitted and not forgotten. `settled` holds, by
+    client, what was kept by the last job whose result was handed out.
+    """
+
+    def __init__(self) -> None:
+        self.settled: dict[int, T] = {}
+        self._latest: dict[int, T] = {}
+        self._open: dict[int, tuple[T, T | None]] = {}
+
+    def of(self, client: int) -> T | None:
+        """Return what the client's next job starts from, None if it has nothing."""
+        return self._latest.get(client)
+
+    def submit(self, job: Job, keeps: T) -> None:
+        """Note what a job will keep."""
+        self._open[job.id] = keeps, self._latest.get(job.client)
+        self._latest[job.client] = keeps
+
+    def settle(self, job: Job) -> None:
+        """Note that the job's result was handed out."""
+        self.settled[job.client] = self._open.pop(job.id)[0]
+
+    def forget(self, job: Job) -> None:
+        """Leave the client as it was before the job."""
+        keeps, before = self._open.pop(job.id)
+        if self._latest[job.client] is not keeps:
+            raise ValueError(f"job {job.id} cannot be forgotten: client {job.client} has a later one")
+        if before is None:
+            del self._latest[job.client]
+        else:
+            self._latest[job.client] = before
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A submitted job of an InlineTrainer; `start` and `before` are dropped once it is trained."""
+
+    job: Job
+    start: torch.Tensor | None
+    before: Work | None
+    """The job that this one continues, if it starts from what that one keeps."""
+    update: Update | None = None
+    kept: torch.Tensor | None = None
+
+
 class InlineTrainer:
     """Trains in the calling process when a result is asked for, so that jobs nobody asks for cost nothing."""
 
     def __init__(self, bench: Workbench, server: Server) -> None:
         self.bench, self.server = bench, server
-        self._waiting: dict[int, tuple[Job, torch.Tensor]] = {}
+        self._waiting: dict[int, Work] = {}
+        self._memories: Memories[Work] = Memories()
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Remember each job with its start parameters."""
-        start = self.server.params
-        self._waiting.update((job.id, (job, start)) for job in jobs)
+        for job in jobs:
+            work = Work(job, self.server.params, self._memories.of(job.client))
+            self._waiting[job.id] = work
+            if self.bench.method.keeps:
+                self._memories.submit(job, work)
 
     def results(self, jobs: Sequence[Job]) -> list[Update]:
         """Train the jobs one after the other."""
         rows = torch.empty(len(jobs), len(self.server.params), device=self.bench.device)
         updates = []
-        for index, wanted in enumerate(jobs):
-            job, start = self._waiting.pop(wanted.id)
-            report = self.bench.run(job, start.to(self.bench.device), out=rows[index])
-            updates.append(Update(report, rows, index))
+        for index, job in enumerate(jobs):
+            updates.append(self._finish(self._waiting.pop(job.id), rows, index))
+            if self.bench.method.keeps:
+                self._memories.settle(job)
         return updates
+
+    def _finish(self, work: Work, rows: torch.Tensor, index: int) -> Update:
+        """Train a job into row `index`, and those that it continues before it; one that is trained is left as it is."""
+        chain = [work]
+        while (before := chain[-1].before) is not None and before.start is not None:
+            chain.append(before)
+        for earlier in reversed(chain[1:]):
+            self._train(earlier, torch.empty_like(rows[:1]), 0)
+        if work.update is None:
+            self._train(work, rows, index)
+        update, work.update = work.update, None
+        assert update is not None
+        return update
+
+    def _train(self, work: Work, rows: torch.Tensor, index: int) -> None:
+        assert work.start is not None
+        kept = None if work.before is None else work.before.kept
+        start = work.start.to(self.bench.device)
+        report, work.kept = self.bench.work(work.job, start, rows[index], kept)
+        work.update, work.start, work.before = Update(report, rows, index), None, None
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop jobs and with them their hold on old parameters."""
         for job in jobs:
-            self._waiting.pop(job.id, None)
+            if self._waiting.pop(job.id, None) and self.bench.method.keeps:
+                self._memories.forget(job)
 
     def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
         """Take the step now."""
-        columns = self.server.step(arrivals, [u.store[u.index] for u in updates])
+        models = self.server.propose(arrivals, [u.store[u.index] for u in updates])
+        losses = self.bench.trial_losses(models, arrivals.clients) if len(models) else None
+        columns = self.server.accept(losses)
         return lambda: columns
 
-    def evaluate(self, split: str) -> Pending:
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
         """Evaluate now."""
         rows = self.bench.splits[split]
         params = (self.server.params if self.server.average is None else self.server.average).to(
             self.bench.device
         )
-        result = per_client(rows, [self.bench.evaluate(params, split, a, b) for a, b in chunks_of(rows, 1)])
+        if personal:
+            kept = self._kept()
+            every = [kept.get(client) for client in range(len(rows.sizes))]
+            parts = [self.bench.evaluate_personal(params, every, split, 0)]
+        else:
+            parts = [self.bench.evaluate(params, split, a, b) for a, b in chunks_of(rows, 1)]
+        result = per_client(rows, parts)
         return lambda: result
 
+    def _kept(self) -> dict[int, torch.Tensor]:
+        """Return what clients keep, by client, of those that keep anything."""
+        settled = sorted(self._memories.settled.items())
+        return {client: work.kept for client, work in settled if work.kept is not None}
+
     def params(self) -> dict[str, torch.Tensor]:
-        """Return copies on the CPU of the current parameters, and their average if there is one."""
-        return named(self.server.params.cpu().clone(), self.server.average)
+        """Return copies on the CPU of the current parameters, of their average and of the clients' own models."""
+        method = self.bench.method
+        final = named(self.server.params.cpu().clone(), self.server.average)
+        kept = self._kept() if method.personal else {}
+        return final | named_personal(kept, torch.stack(list(kept.values()))) if kept else final
 
     def peak_bytes(self) -> int:
         """There is no other process."""
         return 0
 
     def close(self) -> None:
-        """Forget all waiting jobs."""
+        """Forget all waiting jobs and what clients keep."""
         self._waiting.clear()
+        self._memories = Memories()
 
 
 class PlanningTrainer:
@@ -120,7 +221,7 @@ class PlanningTrainer:
         columns: StepColumns = {"status": "applied" if updates else "empty"}
         return lambda: columns
 
-    def evaluate(self, split: str) -> Pending:
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
         """Report that no client was evaluated."""
         nobody = np.zeros(0, dtype=np.int64)
         return lambda: Evaluation(nobody, nobody, nobody, np.zeros(0))
@@ -138,5 +239,10 @@ class PlanningTrainer:
 
 
 def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Name the tensors that make up a final model."""
+    """Name the tensors that make up a final global model."""
     return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}
+
+
+def named_personal(clients: Iterable[int], rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Name the clients' own models [n, P]."""
+    return {"personal": rows, "personal_clients": torch.tensor(list(clients))}

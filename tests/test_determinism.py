@@ -59,10 +59,16 @@ def test_jobs_may_finish_in_any_order(
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_any_number_of_workers_gives_the_same_digest(tmp_path: Path, workers: int) -> None:
-    for name, pacing in (("sync", {"preset": "sync", "clients": 4}), ("fedbuff", FEDBUFF)):
-        config = small(pacing=pacing)
+    searching = {"name": "fedmdfg", "search": 3}
+    for name, changes in (
+        ("sync", {}),
+        ("fedbuff", {"pacing": FEDBUFF}),
+        ("search", {"algorithm": searching}),
+    ):
+        config = small(**changes)
         expected = run(config, tmp_path / f"inline-{name}").digest
         assert run(config, tmp_path / f"ray-{name}", workers=workers).digest == expected
 

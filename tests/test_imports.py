@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ENGINE = {"timeline", "server", "trainer", "actors", "local", "simulate", "setup", "history", "recorder"}
-PROTOCOLS = {"errors", "units", "rng", "stack", "linalg", "trace", "scenario", "selection", "plugins"}
+PROTOCOLS = {"errors", "units", "rng", "stack", "linalg", "trace", "scenario", "selection", "client", "plugins"}
 
 
 def imports(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Every rule found in its folder runs in the simulator, under synchronous and buffered timing, to the same bits twice."""
+"""Every rule found in its folder runs in the simulator, synchronous and buffered, to the same bits twice."""
 
 from __future__ import annotations
 
@@ -55,3 +55,15 @@ def test_an_averaged_iterate_is_evaluated_and_kept(tmp_path: Path) -> None:
     found = safetensors.torch.load_file(result.folder / "model.safetensors")
     assert sorted(found) == ["average", "params"]
     assert not torch.equal(found["average"], found["params"])
+
+
+def test_a_line_search_finds_steps_that_lower_every_loss(tmp_path: Path) -> None:
+    config = small(
+        algorithm={"name": "fedmdfg", "search": 4}, train={"batch_size": "full"}, stop={"steps": 6}
+    )
+    steps = analysis.open(run(config, tmp_path / "a").folder).frame("steps")
+    lengths = steps[steps.status == "applied"].step_length
+    assert set(lengths) <= {2.0**k for k in range(-12, 5)}
+    assert lengths.nunique() > 1
+    plain = small(algorithm={"name": "fedmdfg"}, train={"batch_size": "full"}, stop={"steps": 6})
+    assert set(analysis.open(run(plain, tmp_path / "b").folder).frame("steps").step_length.dropna()) == {1.0}

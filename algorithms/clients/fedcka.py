@@ -59,7 +59,8 @@ def cka(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the linear CKA, in [0, 1], of two representations [B, ...] of the same samples."""
     of_x, of_y = _gram(x), _gram(y)
     norms = torch.linalg.vector_norm(of_x) * torch.linalg.vector_norm(of_y)
-    return (of_x * of_y).sum() / norms.clamp_min(_TINY)
+    inner: torch.Tensor = (of_x * of_y).sum()
+    return torch.div(inner, norms.clamp_min(_TINY))
 
 
 def _gram(x: torch.Tensor) -> torch.Tensor:

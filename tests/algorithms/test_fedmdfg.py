@@ -14,6 +14,9 @@ from stacks import assert_same, distinct_losses, seeds, updates
 from algorithms._geometry import unit_fair_weights
 from algorithms.fedmdfg import Trial, accepted, angle_deg, chosen, fedmdfg, search_steps
 from fedsim.combine import combine
+from fedsim.errors import ConfigError
+from fedsim.rules import build_rule
+from fedsim.stack import Stack
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(1, 8)
@@ -111,3 +114,30 @@ def test_without_an_accepted_step_the_first_that_helps_on_the_whole_is_taken() -
     assert chosen(trials, BEFORE, 0.1, any_absent=True).step == 0.1
     worse = [Trial(0.2, BEFORE + 1), Trial(0.1, BEFORE + 0.5)]
     assert chosen(worse, BEFORE, 0.1, any_absent=False).step == 0.1
+
+
+def stack(rows: Any, losses: Any) -> Stack:
+    m = len(rows)
+    zeros, ones = np.zeros(m, dtype=np.int64), np.ones(m, dtype=np.int64)
+    gram = (rows @ rows.T)[None]
+    return Stack(gram, m, np.arange(m), losses, ones, zeros, zeros, ones, ones > 0, 0, 10, 10, 0)
+
+
+def test_the_search_takes_what_the_paper_would_have_taken() -> None:
+    rule = fedmdfg(search=2, lr=0.5)
+    rows, before = updates(3, 4, 6), np.array([1.0, 2.0, 3.0, 4.0])
+    direction, _ = rule.weigh(stack(rows, before), rule.init())
+    assert direction.search is not None
+    assert direction.search.steps[0] == 4.0
+    falling = np.stack([before * (1.2 if step > 1 else 0.5) for step in direction.search.steps])
+    falling[:, 3] *= 0.9  # more equal, as the guidance wants
+    assert direction.search.steps[direction.search.choose(falling)] == 1.0
+    rising = np.stack([before * (1 + step) for step in direction.search.steps])
+    assert direction.search.choose(rising) == len(direction.search.steps) - 1
+
+
+def test_a_search_is_refused_where_nobody_could_answer() -> None:
+    with pytest.raises(ConfigError, match="line search needs clients"):
+        combine("fedmdfg", updates(0, 3, 5), losses=np.arange(1.0, 4), search=3)
+    with pytest.raises(ConfigError, match="leave out one"):
+        build_rule("fedmdfg", {"search": 3}, [{"name": "clipped", "norm": 1.0}])

@@ -114,11 +114,15 @@ def test_ctrl_c_leaves_a_readable_run(file: Path, tmp_path: Path, workers: int) 
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=listen_to_interrupts,
     )
-    assert run.stdout
-    assert any(" step " in line for line in run.stdout), run.wait()
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does: every process of the foreground group gets it
-    out, _ = run.communicate(timeout=60)
+    try:
+        assert run.stdout
+        assert any(" step " in line for line in run.stdout), run.wait()
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does: every process of the foreground group gets it
+        out, _ = run.communicate(timeout=240)
+    finally:
+        run.kill()
     assert run.returncode == 130, out
     assert "interrupted" in out
     assert "Traceback" not in out
@@ -126,6 +130,11 @@ def test_ctrl_c_leaves_a_readable_run(file: Path, tmp_path: Path, workers: int) 
     assert opened.manifest["status"] == "interrupted"
     assert len(opened.steps) == opened.manifest["steps"] > 0
     assert len(opened.jobs) == sum(opened.manifest["jobs"].values())
+
+
+def listen_to_interrupts() -> None:
+    """Undo what a shell does to commands in the background, which its children inherit: to ignore interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
@@ -136,7 +145,7 @@ def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
         "'--set', 'stop.steps=100000', '--quiet'])"
     )
     run = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    for _ in range(600):
+    for _ in range(2400):
         if (tmp_path / "small" / "parts" / "steps-00002.parquet").is_file():
             break
         time.sleep(0.1)

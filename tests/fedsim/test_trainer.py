@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.network import build_network
 from fedsim.server import Arrivals, Server, ServerSpec
 from fedsim.tasks.digits import digits
-from fedsim.trainer import InlineTrainer, Trainer
+from fedsim.trainer import InlineTrainer, Memories, Trainer
 from shuffled import ShuffledTrainer
 
 K = 12
@@ -29,6 +30,19 @@ BENCH = WorkbenchSpec(
     seed=5,
     losses=True,
 )
+BENCHES = {
+    name: dataclasses.replace(BENCH, client=name) for name in ("plain", "fedprox", "ditto", "fedcka", "qmaml")
+}
+Driven = tuple[list[object], dict[str, torch.Tensor]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As `simulate` does; the bits of a sum may depend on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def data() -> FederatedData:
@@ -43,17 +57,22 @@ def parts(rule: str = "fedlf") -> tuple[ServerSpec, torch.Tensor, FederatedData]
     return server, network.initial(0), shared
 
 
-def inline(rule: str = "fedlf") -> InlineTrainer:
-    server, initial, shared = parts(rule)
-    return InlineTrainer(Workbench(BENCH, shared), Server(server, initial))
+def inline(bench: WorkbenchSpec = BENCH) -> InlineTrainer:
+    server, initial, shared = parts()
+    return InlineTrainer(Workbench(bench, shared), Server(server, initial))
 
 
-def drive(trainer: Trainer) -> tuple[list[object], torch.Tensor]:
-    """Three steps in which jobs of different versions overlap; one job is forgotten."""
+def shuffled(bench: WorkbenchSpec, seed: int) -> InlineTrainer:
+    server, initial, shared = parts()
+    return ShuffledTrainer(Workbench(bench, shared), Server(server, initial), seed)
+
+
+def drive(trainer: Trainer) -> Driven:
+    """Three steps in which jobs of different versions overlap; one job is forgotten, one client has two waiting."""
     seen: list[object] = []
     running: list[Job] = []
     number = 0
-    for step, clients in enumerate(([0, 5, 2, 9], [1, 7, 3], [5, 0, 11])):
+    for step, clients in enumerate(([0, 5, 2, 9], [1, 7, 9], [5, 0, 1])):
         jobs = [Job(number + i, c, step, step) for i, c in enumerate(clients)]
         number += len(jobs)
         trainer.submit(jobs)
@@ -73,37 +92,99 @@ def drive(trainer: Trainer) -> tuple[list[object], torch.Tensor]:
             online=np.arange(K),
         )
         columns = trainer.step(arrivals, updates)
-        found = trainer.evaluate("test")()
-        seen += [sorted(columns().items()), found.correct.tolist(), found.loss.tolist()]
-    return seen, trainer.params()["params"]
+        found, own = trainer.evaluate("test")(), trainer.evaluate("test", personal=True)()
+        seen += [sorted(columns().items()), found.correct.tolist(), found.loss.tolist(), own.loss.tolist()]
+    return seen, trainer.params()
 
 
-def assert_same(
-    found: tuple[list[object], torch.Tensor], expected: tuple[list[object], torch.Tensor]
-) -> None:
-    assert found[0] == expected[0]
-    assert torch.equal(found[1], expected[1])
+def assert_same(found: Driven, expected: Driven) -> None:
+    assert repr(found[0]) == repr(expected[0])
+    assert found[1].keys() == expected[1].keys()
+    for name, tensor in expected[1].items():
+        assert torch.equal(found[1][name], tensor), name
 
 
 @pytest.fixture(scope="module")
-def expected() -> tuple[list[object], torch.Tensor]:
-    return drive(inline())
+def expected() -> dict[str, Driven]:
+    return {name: drive(inline(bench)) for name, bench in BENCHES.items()}
 
 
-def test_it_moves_the_model(expected: tuple[list[object], torch.Tensor]) -> None:
-    assert not torch.equal(expected[1], parts()[1])
+def test_it_moves_the_model(expected: dict[str, Driven]) -> None:
+    for _, final in expected.values():
+        assert not torch.equal(final["params"], parts()[1])
+    assert len({tuple(final["params"].tolist()) for _, final in expected.values()}) == 4, (
+        "only Ditto equals plain"
+    )
+    assert expected["ditto"][1]["personal_clients"].tolist() == [0, 1, 2, 5, 7, 9]
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_order_of_finishing_does_not_matter(
-    expected: tuple[list[object], torch.Tensor], seed: int
-) -> None:
-    server, initial, shared = parts()
-    assert_same(drive(ShuffledTrainer(Workbench(BENCH, shared), Server(server, initial), seed)), expected)
+def test_the_order_of_finishing_does_not_matter(expected: dict[str, Driven], seed: int) -> None:
+    for name, bench in BENCHES.items():
+        assert_same(drive(shuffled(bench, seed)), expected[name])
+
+
+def rows_of(trainer: InlineTrainer, jobs: list[Job], ask: list[int]) -> dict[int, torch.Tensor]:
+    """Submit jobs one by one and ask for them in another order."""
+    for job in jobs:
+        trainer.submit([job])
+    updates = trainer.results([jobs[i] for i in ask])
+    return {jobs[i].id: u.store[u.index] for i, u in zip(ask, updates, strict=True)}
+
+
+def test_a_job_continues_the_one_before_even_if_that_is_asked_for_later() -> None:
+    jobs = [Job(i, 4, i, 0) for i in range(3)]
+    in_order = rows_of(inline(BENCHES["fedcka"]), jobs, [0, 1, 2])
+    reverse = rows_of(inline(BENCHES["fedcka"]), jobs, [2, 0, 1])
+    for job in jobs:
+        assert torch.equal(in_order[job.id], reverse[job.id])
+    alone = rows_of(inline(BENCHES["fedcka"]), jobs[1:], [0, 1])
+    assert not torch.equal(in_order[1], alone[1]), "without the job before, the client remembers nothing"
+
+
+def test_a_forgotten_job_leaves_the_client_as_it_was() -> None:
+    first, dropped, last = (Job(i, 4, i, 0) for i in range(3))
+    with_it, without = inline(BENCHES["ditto"]), inline(BENCHES["ditto"])
+    for trainer in (with_it, without):
+        trainer.submit([first])
+        trainer.results([first])
+    with_it.submit([dropped])
+    with_it.forget([dropped])
+    for trainer in (with_it, without):
+        trainer.submit([last])
+        trainer.results([last])
+    assert torch.equal(with_it.params()["personal"], without.params()["personal"])
+
+
+def test_a_job_in_flight_is_not_evaluated_yet() -> None:
+    trainer = shuffled(BENCHES["ditto"], seed=1)
+    trainer.submit([Job(0, 4, 0, 0)])
+    trainer.results([Job(0, 4, 0, 0)])
+    before = trainer.evaluate("test", personal=True)().loss.tolist()
+    for nth in range(1, 5):  # some of these are trained at once
+        trainer.submit([Job(nth, 4, nth, 0)])
+    assert trainer.evaluate("test", personal=True)().loss.tolist() == before
+
+
+def test_what_clients_keep_is_followed_from_job_to_job() -> None:
+    memories: Memories[str] = Memories()
+    a, b, c = (Job(i, 7, i, 0) for i in range(3))
+    assert memories.of(7) is None
+    memories.submit(a, "after a")
+    memories.submit(b, "after b")
+    assert memories.settled == {}
+    memories.settle(a)
+    assert (memories.of(7), memories.settled) == ("after b", {7: "after a"})
+    memories.forget(b)
+    assert memories.of(7) == "after a"
+    memories.submit(b, "again")
+    memories.submit(c, "after c")
+    with pytest.raises(ValueError, match="job 1 cannot be forgotten: client 7 has a later one"):
+        memories.forget(b)
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
-def pool(request: pytest.FixtureRequest) -> Iterator[object]:
+def pool(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[object]:
     from fedsim.actors import RayPool
 
     made = RayPool(request.param)
@@ -112,11 +193,11 @@ def pool(request: pytest.FixtureRequest) -> Iterator[object]:
 
 
 @pytest.mark.ray
-def test_ray_gives_the_same_bits(pool: object, expected: tuple[list[object], torch.Tensor]) -> None:
+def test_ray_gives_the_same_bits(pool: object, expected: dict[str, Driven]) -> None:
     server, initial, shared = parts()
-    for _ in range(2):  # a pool serves one run after the other
-        trainer = pool.trainer(BENCH, server, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
-        assert_same(drive(trainer), expected)
+    for name, bench in BENCHES.items():  # a pool serves one run after the other
+        trainer = pool.trainer(bench, server, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
+        assert_same(drive(trainer), expected[name])
         trainer.close()
 
 

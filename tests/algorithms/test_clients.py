@@ -1,0 +1,216 @@
+"""Client-side methods: their formulas on least squares and on a small network, and what all of them must do."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from client_cases import JOB, SPEC, divided_digits, model, work
+from torch.nn import functional
+
+from algorithms.clients.ditto_global import ditto_global
+from algorithms.clients.fedprox import fedprox
+from fedsim import plugins
+from fedsim.client import ClientMethod, Correct
+from fedsim.data import FederatedData
+from fedsim.local import LocalSGD, Workbench
+from fedsim.network import build_network
+from fedsim.rng import rng
+
+GOLDEN = Path(os.environ.get("FEDSIM_GOLDEN", Path(__file__).parents[2].parent / "shared" / "golden"))
+CASES = sorted((GOLDEN / "ditto_fedprox_client").glob("*.npz"))
+METHODS = plugins.names("client")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data() -> FederatedData:
+    return divided_digits()
+
+
+class LeastSquares:
+    """A client with a linear model: SGD by hand over given batches, in float64; as much of `Local` as is needed."""
+
+    def __init__(self, case: Any) -> None:
+        self.x, self.y = torch.from_numpy(case["X"]), torch.from_numpy(case["y"])
+        self.lr, self.epochs = float(case["lr"]), int(case["E"])
+
+    def views(self, flat: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (flat,)
+
+    def sgd(
+        self, start: torch.Tensor, *, most_steps: int | None = None, correct: Correct | None = None
+    ) -> tuple[torch.Tensor, float]:
+        v, batches = start.clone(), [*zip(self.x, self.y, strict=True)] * self.epochs
+        for x, y in batches[:most_steps]:
+            grads = (2 * x.T @ (x @ v - y) / len(y),)
+            v = v - self.lr * (correct(grads, (v,), self.lr) if correct else grads)[0]
+        return v, math.nan
+
+
+GOLDEN_METHODS = {
+    "w_proximal_sgd_correct": lambda lam: fedprox(mu=lam),
+    "w_fedprox_gfedplat": lambda lam: fedprox(mu=lam, form="released"),
+    "w_ditto_gfedplat": lambda lam: ditto_global(lam=lam),
+}
+
+
+@pytest.mark.skipif(not CASES, reason=f"no golden vectors in {GOLDEN}")
+@pytest.mark.parametrize("wanted", GOLDEN_METHODS)
+def test_published_vectors(wanted: str) -> None:
+    for path in CASES:
+        case = np.load(path, allow_pickle=False)
+        method: ClientMethod = GOLDEN_METHODS[wanted](float(case["lam"]))
+        assert method.train
+        found = method.train(LeastSquares(case), torch.from_numpy(case["w0"]), None).end  # type: ignore[arg-type]
+        np.testing.assert_allclose(found.numpy(), case[wanted], rtol=1e-10, err_msg=path.name)
+
+
+@pytest.mark.skipif(not CASES, reason=f"no golden vectors in {GOLDEN}")
+def test_twice_the_strength_is_the_doubled_form() -> None:
+    case = np.load(CASES[0], allow_pickle=False)
+    ends = [
+        m.train(LeastSquares(case), torch.from_numpy(case["w0"]), None).end  # type: ignore[misc, arg-type]
+        for m in (fedprox(mu=0.1, form="doubled"), fedprox(mu=0.2))
+    ]
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("fedprox", {"mu": 0.0}), ("fedcka", {"mu": 0.0}), ("ditto", {})]
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_what_must_equal_plain_does_bit_for_bit(
+    data: FederatedData, name: str, options: dict[str, float], momentum: float
+) -> None:
+    sgd = dataclasses.replace(SPEC.sgd, momentum=momentum)
+    report, row, _ = work(data, name, kept=model(1), sgd=sgd, **options)
+    plain, expected, kept = work(data, sgd=sgd)
+    assert torch.equal(row, expected)
+    assert report == plain
+    assert kept is None
+
+
+def oracle(
+    data: FederatedData,
+    sgd: LocalSGD,
+    start: torch.Tensor,
+    anchor: torch.Tensor,
+    strength: float,
+    purpose: str,
+) -> torch.Tensor:
+    """The readable version: a proximal term in the loss, torch's optimiser, one minibatch after the other."""
+    module = build_network("mlp", {"hidden": [12, 8]}, (1, 8, 8), 10).load(start.clone())
+    lr = sgd.lr * sgd.lr_decay**JOB.version
+    optimiser = torch.optim.SGD(module.parameters(), lr, sgd.momentum, weight_decay=sgd.weight_decay)
+    x, y, rows = torch.from_numpy(data.x), torch.from_numpy(data.y), data.train.rows(JOB.client)
+    draws = rng(SPEC.seed, purpose, JOB.client, JOB.nth)
+    draws.integers(2**63)
+    for _ in range(sgd.epochs):
+        order = rows[draws.permutation(len(rows))]
+        for a in range(0, len(order), sgd.batch_size or len(order)):
+            batch = order[a : a + (sgd.batch_size or len(order))]
+            optimiser.zero_grad()
+            apart = torch.cat([p.reshape(-1) for p in module.parameters()]) - anchor
+            (functional.cross_entropy(module(x[batch]), y[batch]) + strength / 2 * apart @ apart).backward()
+            optimiser.step()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
+
+
+MOMENTUM = LocalSGD(epochs=2, batch_size=9, lr=0.1, lr_decay=0.5, momentum=0.5, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("sgd", [SPEC.sgd, MOMENTUM], ids=["plain", "momentum"])
+def test_fedprox_is_sgd_on_the_loss_with_a_proximal_term(data: FederatedData, sgd: LocalSGD) -> None:
+    _, row, _ = work(data, "fedprox", sgd=sgd, mu=0.7)
+    torch.testing.assert_close(
+        model() - row, oracle(data, sgd, model(), model(), 0.7, "batches"), rtol=1e-4, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("lam", [0.0, 0.7])
+@pytest.mark.parametrize("before", [None, 1])
+def test_ditto_moves_its_own_model_near_the_global_one(
+    data: FederatedData, lam: float, before: int | None
+) -> None:
+    """With lam = 0 that is local SGD continued."""
+    own = None if before is None else model(before)
+    _, _, keeps = work(data, "ditto", kept=own, lam=lam)
+    expected = oracle(data, SPEC.sgd, model() if own is None else own, model(), lam, "personal")
+    torch.testing.assert_close(keeps, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_ditto_s_own_model_has_its_own_epochs_and_step(data: FederatedData) -> None:
+    _, row, keeps = work(data, "ditto", lam=0.2, epochs=1, lr=0.05)
+    sgd = dataclasses.replace(SPEC.sgd, epochs=1, lr=0.05)
+    torch.testing.assert_close(
+        keeps, oracle(data, sgd, model(), model(), 0.2, "personal"), rtol=1e-4, atol=1e-6
+    )
+    assert torch.equal(row, work(data)[1])
+
+
+def test_a_strong_pull_keeps_the_own_model_at_the_global_one(data: FederatedData) -> None:
+    far = [
+        (work(data, "ditto", lam=lam, kept=model(1))[2] - model()).norm()  # type: ignore[operator]
+        for lam in (0.0, 1.0, 10.0)
+    ]
+    assert far[0] > far[1] > far[2]
+
+
+def test_a_job_that_diverges_leaves_what_was_kept(data: FederatedData) -> None:
+    own = model(1)
+    for kept in (own, None):
+        report, _, keeps = work(data, "ditto", kept=kept, sgd=LocalSGD(lr=1e30, batch_size=2))
+        assert not report.finite
+        assert keeps is kept
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_a_pure_function(data: FederatedData, name: str) -> None:
+    start, kept = model(), model(1)
+    before = start.clone(), kept.clone()
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first, second = (work(data, name, kept=kept, start=start) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(start, before[0])
+    assert torch.equal(kept, before[1])
+    assert repr(first[0]) == repr(second[0])
+    assert torch.equal(first[1], second[1])
+    method: ClientMethod = plugins.build("client", name, {})
+    assert (first[2] is kept) != method.keeps
+    assert first[2] is not None
+    assert second[2] is not None
+    assert torch.equal(first[2], second[2])
+    assert method.passes(3) > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_learns(data: FederatedData, name: str) -> None:
+    report, row, _ = work(data, name, sgd=LocalSGD(epochs=15, batch_size=8, lr=0.2))
+    assert report.finite
+    losses = Workbench(SPEC, data)
+    rows = torch.from_numpy(data.train.rows(JOB.client))
+    assert losses.losses(model() - row, rows).mean() < losses.losses(model(), rows).mean()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_page_names_every_option(name: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "clients.md"
+    (row,) = (line for line in page.read_text().splitlines() if line.startswith(f"| `{name}` |"))
+    for option in plugins.options_of(plugins.factory("client", name)):
+        assert f"`{option}`" in row, option
