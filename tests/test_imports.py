@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 
 ENGINE = {"timeline", "server", "trainer", "actors", "local", "simulate", "setup", "history", "recorder"}
-PROTOCOLS = {"errors", "units", "rng", "stack", "linalg", "trace", "scenario", "selection", "client", "plugins"}
+PROTOCOLS = {
+    "errors",
+    "units",
+    "rng",
+    "stack",
+    "linalg",
+    "trace",
+    "scenario",
+    "selection",
+    "client",
+    "plugins",
+}
 
 
 def imports(path: Path) -> set[str]:
