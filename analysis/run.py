@@ -19,12 +19,13 @@ from analysis.fairness import summary
 from analysis.tables import read_table, read_world, word_counts
 from fedsim import plugins
 from fedsim.errors import RunError, closest
+from fedsim.records import PERSONAL
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MANIFEST, CONFIG, ARMS = "manifest.json", "config.resolved.toml", "arms.json"
-SPLITS = ("train", "valid", "test")
+SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "valid", "test")))
 
 
 @dataclass(frozen=True, slots=True)

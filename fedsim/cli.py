@@ -29,6 +29,7 @@ app.command()(report)
 _KINDS = {
     "rules": "rule",
     "wrappers": "wrapper",
+    "clients": "client",
     "selectors": "selector",
     "scenarios": "scenario",
     "tasks": "task",

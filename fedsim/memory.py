@@ -8,17 +8,25 @@ from collections.abc import Mapping
 
 import psutil
 
+from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
 from fedsim.pacing import Pacing
 from fedsim.server import ServerSpec
 from fedsim.units import show_bytes
 
+PLAIN = ClientMethod()
 _PROCESS_BYTES = 600 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
 
 
 def predict(
-    server: ServerSpec, pacing: Pacing, *, data_bytes: int, trace_bytes: int, workers: int
+    server: ServerSpec,
+    pacing: Pacing,
+    *,
+    data_bytes: int,
+    trace_bytes: int,
+    workers: int,
+    method: ClientMethod = PLAIN,
 ) -> dict[str, int]:
     """Predict the bytes of each part of a run and their total, all processes together.
 
@@ -34,11 +42,19 @@ def predict(
         "history": slots * row,
         "gram": 8 * layers * slots * slots,
         "updates": 2 * pacing.concurrency * row if workers else pacing.buffer * row,
+        "kept": _kept_rows(method, server.n_clients, pacing.concurrency) * row,
         "data": data_bytes * (2 if workers else 1),
         "world": 3 * trace_bytes,
         "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
     }
     return parts | {"total": sum(parts.values())}
+
+
+def _kept_rows(method: ClientMethod, n_clients: int, concurrency: int) -> int:
+    """Return how many vectors clients keep at most; personal models are copied once more to be written at the end."""
+    if not method.keeps:
+        return 0
+    return n_clients + concurrency + (2 * n_clients if method.personal else 0)
 
 
 def check_fits(predicted: Mapping[str, int], rule: str, limit: int | None = None) -> None:

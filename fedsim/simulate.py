@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -79,14 +79,18 @@ def simulate(
     count = workers_of(workers)
     place = _device(device)
     folders = [Path(out) / run.name for run in runs]
-    _write_arms(runs, Path(out))
     results: list[Result] = []
-    with _one_thread(), _pool(count, place) as pool:
+    with _one_thread(), ExitStack() as opened:
+        pool = (
+            _Once(lambda predicted: opened.enter_context(_pool(count, place, predicted))) if count else None
+        )
         for run, folder in zip(runs, folders, strict=True):
             clock = Stopwatch()
             with clock.part("start"):
                 setup = prepare(run, place)
-            results.append(_Run(setup, folder, clock, count, force).go(pool, watch))
+            made = _Run(setup, folder, clock, count, force)
+            _write_arms(runs, Path(out))
+            results.append(made.go(pool, watch))
             if results[-1].status == "interrupted":
                 break
     return results
@@ -100,8 +104,8 @@ def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
         if slash:
             arms.setdefault(experiment, []).append(arm)
     for experiment, names in arms.items():
-        (out / experiment).mkdir(parents=True, exist_ok=True)
-        write_json(out / experiment / "arms.json", {"arms": names})
+        if (out / experiment).is_dir():
+            write_json(out / experiment / "arms.json", {"arms": names})
 
 
 def workers_of(workers: int | Literal["auto"]) -> int:
@@ -134,17 +138,29 @@ def _one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _pool(workers: int, device: str) -> Iterator[Any]:
-    if not workers:
-        yield None
-        return
+def _pool(workers: int, device: str, predicted: Mapping[str, int]) -> Iterator[Any]:
     from fedsim.actors import RayPool  # importing Ray takes a second, and inline runs do without it
 
-    pool = RayPool(workers, gpus=torch.cuda.device_count() if device == "cuda" else 0)
+    shared = predicted["data"] + 2 * (predicted["updates"] + predicted["parameters"] + predicted["kept"])
+    gpus = torch.cuda.device_count() if device == "cuda" else 0
+    pool = RayPool(workers, gpus=gpus, object_store_bytes=max(shared, 2**29))
     try:
         yield pool
     finally:
         pool.close()
+
+
+class _Once:
+    """The pool of all runs, made when the first one asks for it."""
+
+    def __init__(self, make: Callable[[Mapping[str, int]], Any]) -> None:
+        self.make, self.pool = make, None
+
+    def get(self, predicted: Mapping[str, int]) -> Any:
+        """Return the pool; its shared memory is sized for the run that asks first."""
+        if self.pool is None:
+            self.pool = self.make(predicted)
+        return self.pool
 
 
 class _Run:
@@ -159,6 +175,7 @@ class _Run:
             data_bytes=setup.data.nbytes,
             trace_bytes=setup.trace.nbytes,
             workers=workers,
+            method=setup.bench.method(),
         )
         memory.check_fits(self.predicted, config.algorithm.name)
         make_folder(folder, force=force)
@@ -170,12 +187,12 @@ class _Run:
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._manifest("running")
 
-    def go(self, pool: Any, watch: Watch) -> Result:
+    def go(self, pool: _Once | None, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
         timeline, trainer = None, None
         try:
             with self.clock.part("start"):
-                trainer = self._trainer(pool)
+                trainer = self._trainer(pool.get(self.predicted) if pool else None)
             timeline = self._timeline(trainer, watch)
             ended_by = timeline.run()
         except KeyboardInterrupt:

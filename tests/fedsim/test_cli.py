@@ -53,7 +53,8 @@ def test_a_run_ends_with_its_table_and_report(
 
 
 @pytest.mark.parametrize(
-    "kind", ["rules", "selectors", "scenarios", "tasks", "models", "partitioners", "metrics"]
+    "kind",
+    ["rules", "wrappers", "clients", "selectors", "scenarios", "tasks", "models", "partitioners", "metrics"],
 )
 def test_list(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = call("list", kind, capsys=capsys)

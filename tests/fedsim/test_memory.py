@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from algorithms.clients.ditto import ditto
+from algorithms.clients.fedcka import fedcka
 from fedsim import memory
+from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
 from fedsim.pacing import fedbuff, sync
 from fedsim.server import ServerSpec
@@ -26,6 +29,16 @@ def test_workers_and_old_versions_cost_memory() -> None:
     buffered = memory.predict(SPEC, fedbuff(100, 10), data_bytes=0, trace_bytes=0, workers=0)
     assert two["processes"] == 4 * inline["processes"]
     assert buffered["parameters"] > inline["parameters"]
+
+
+def test_what_clients_keep_costs_memory() -> None:
+    def kept(method: ClientMethod) -> int:
+        found = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0, method=method)
+        return found["kept"]
+
+    assert kept(ClientMethod()) == 0
+    assert kept(fedcka()) == 1010 * 4000
+    assert kept(ditto()) == 3010 * 4000
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:

@@ -153,6 +153,17 @@ def test_bad_input_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_arms_leave_nothing_behind_either(tmp_path: Path) -> None:
+    arms = [small(name="x/a", world={"trace": "nowhere.parquet"}), small(name="x/b")]
+    with pytest.raises(TraceError):
+        simulate(arms, out=tmp_path, workers=0)
+    assert list(tmp_path.iterdir()) == []
+    simulate(
+        [small(name="x/b", stop={"steps": 1}), small(name="x/a", stop={"steps": 1})], out=tmp_path, workers=0
+    )
+    assert [r.label for r in analysis.open_all([tmp_path / "x"])] == ["b", "a"]
+
+
 def test_a_trace_for_fewer_clients_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "three.parquet"
     Trace.of([0, 1, 2], [0] * 3, [10**9] * 3, "online", clients=3, horizon_us=10**9).write(path)
