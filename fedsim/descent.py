@@ -65,26 +65,24 @@ class ClientBench:
         objective, correct = how.objective or self._cross_entropy, how.correct
         bench.module.train()
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
-        total = torch.zeros((), dtype=torch.float64, device=bench.device)
-        seen = steps = 0
+        losses: list[torch.Tensor] = []
+        sizes: list[int] = []
         with bench.seeded(draws):
-            for _ in range(sgd.epochs):
-                order = rows[torch.from_numpy(draws.permutation(len(rows))).to(bench.device)]
-                for batch in self.batches(order):
-                    if steps == how.most_steps:
-                        return float(total) / seen
-                    descended, loss = objective(batch)
-                    grads = torch.autograd.grad(descended, self.weights)
-                    _step(
-                        self.weights,
-                        correct(grads, self.weights, lr) if correct else grads,
-                        lr,
-                        sgd,
-                        velocity,
-                    )
-                    total += loss.detach() * len(batch.y)
-                    seen, steps = seen + len(batch.y), steps + 1
-        return float(total) / seen
+            for batch in self._epochs(rows, sgd.epochs, draws):
+                if len(sizes) == how.most_steps:
+                    break
+                descended, loss = objective(batch)
+                grads = torch.autograd.grad(descended, self.weights)
+                _step(self.weights, correct(grads, self.weights, lr) if correct else grads, lr, sgd, velocity)
+                losses.append(loss.detach())
+                sizes.append(len(batch.y))
+        return _weighted_mean(losses, sizes)
+
+    def _epochs(self, rows: torch.Tensor, epochs: int, draws: np.random.Generator) -> Iterator[Batch]:
+        for _ in range(epochs):
+            yield from self.batches(
+                rows[torch.from_numpy(draws.permutation(len(rows))).to(self.bench.device)]
+            )
 
     def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         loss = functional.cross_entropy(self.bench.module(batch.x), batch.y)
@@ -144,3 +142,8 @@ def _step(
             torch._foreach_add_(velocity, grads)
             grads = tuple(velocity)
         torch._foreach_add_(weights, grads, alpha=-lr)
+
+
+def _weighted_mean(losses: list[torch.Tensor], sizes: list[int]) -> float:
+    """Read all losses at once: on a GPU each look would wait for the work before it."""
+    return float(np.average(torch.stack(losses).double().cpu().numpy(), weights=sizes))
