@@ -18,11 +18,11 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
+from fedsim.course import Flight
 from fedsim.errors import RunError
 from fedsim.job import Report
 from fedsim.local import Evaluation
 from fedsim.records import PERSONAL, TABLES
-from fedsim.timeline import Flight
 from fedsim.trainer import Pending, StepColumns
 
 _PART_ROWS = 50_000

@@ -13,6 +13,7 @@ from fedsim import plugins
 from fedsim.client import ClientMethod
 from fedsim.config import RunConfig
 from fedsim.config_world import world_trace
+from fedsim.course import Plan, Stop
 from fedsim.data import FederatedData, Task
 from fedsim.errors import ConfigError
 from fedsim.federate import federate
@@ -20,7 +21,6 @@ from fedsim.local import WorkbenchSpec
 from fedsim.network import Network, build_network
 from fedsim.server import ServerSpec
 from fedsim.stack import GramLevel
-from fedsim.timeline import Plan, Stop
 from fedsim.trace import MODELLED, Trace
 from fedsim.world import Work, World
 

@@ -19,13 +19,14 @@ from threadpoolctl import threadpool_limits
 
 from fedsim import memory
 from fedsim.config import RunConfig
+from fedsim.course import Course
 from fedsim.errors import ConfigError
 from fedsim.local import Workbench
 from fedsim.recorder import Recorder, make_folder, write_atomically, write_json
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
 from fedsim.stopwatch import Stopwatch
-from fedsim.timeline import Course, Timeline
+from fedsim.timeline import Timeline
 from fedsim.trainer import InlineTrainer, Trainer
 
 Device = Literal["auto", "cpu", "cuda"]

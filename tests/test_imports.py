@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-ENGINE = {"timeline", "server", "trainer", "actors", "local", "simulate", "setup", "history", "recorder"}
+ENGINE = {
+    "timeline",
+    "course",
+    "server",
+    "trainer",
+    "actors",
+    "local",
+    "simulate",
+    "setup",
+    "history",
+    "recorder",
+}
 PROTOCOLS = {
     "errors",
     "units",

@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fedsim.course import Flight
 from fedsim.errors import RunError
 from fedsim.job import Job, Report
 from fedsim.local import Evaluation
 from fedsim.recorder import Recorder, digest, make_folder, write_atomically, write_json
 from fedsim.records import TABLES
-from fedsim.timeline import Flight
 
 MODEL = {"params": torch.arange(4.0)}
 

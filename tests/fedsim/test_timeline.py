@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from fedsim.course import Flight, Plan, Stop
 from fedsim.job import Job, Report
 from fedsim.pacing import Pacing, deadline, fedbuff, overselect, sync
 from fedsim.selection import Clients, View
-from fedsim.timeline import Flight, Plan, Stop, Timeline
+from fedsim.timeline import Timeline
 from fedsim.trace import Trace
 from fedsim.trainer import Pending, PlanningTrainer, StepColumns
 from fedsim.units import US
