@@ -79,10 +79,6 @@ def combine(
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite.
     """
     algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
-    if algorithm.needs.search:
-        raise ConfigError(
-            "search: a line search needs clients that report losses; leave it out and search yourself"
-        )
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
     if algorithm.needs.slices:
@@ -102,18 +98,26 @@ def combine(
     population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
     stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
     direction, after = algorithm.weigh(stack, algorithm.init() if state is None else state)
-    moved = weighted_sum(rows, direction.weights, spans)
-    kept: Vectors = {}
+    moved, kept = weighted_sum(rows, direction.weights, spans), Vectors()
     if algorithm.then is not None:
-        moved, kept = algorithm.then.apply(moved, {} if vectors is None else vectors)
-    weights = np.atleast_2d(direction.weights)
-    unsorted = np.empty_like(weights)
-    unsorted[:, order] = weights
+        moved, kept = algorithm.then.apply(moved, vectors or {})
+    weights = _unsorted(np.atleast_2d(direction.weights), order)
     out = _like(updates, moved)
-    return Combined(out, unsorted, direction.keep, direction.diagnostics, after, kept, direction.average)
+    return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
+
+
+def _unsorted(weights: Floats, order: NDArray[np.intp]) -> Floats:
+    """Return the columns of `weights` in the caller's order."""
+    result = np.empty_like(weights)
+    result[:, order] = weights
+    return result
 
 
 def _check_given(algorithm: Algorithm, given: Mapping[str, ArrayLike | None]) -> None:
+    if algorithm.needs.search:
+        raise ConfigError(
+            "search: a line search needs clients that report losses; leave it out and search yourself"
+        )
     wanted = ["losses"] if algorithm.needs.losses else []
     wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
     for name in wanted:
