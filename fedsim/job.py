@@ -1,10 +1,17 @@
-"""A job: one client trains one model once."""
+"""A job: one client trains one model once. A cohort: jobs as columns."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,79 @@ class Report:
     """Share of its training samples that the client's end parameters get right; NaN unless asked for."""
     finite: bool = True
     """Whether every entry of the row is finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """k jobs as columns: arrays [k], in the order in which they were handed out or arrived."""
+
+    ids: Ints
+    clients: Ints
+    nths: Ints
+    versions: Ints
+    shares: Floats
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @staticmethod
+    def of(jobs: Sequence[Job]) -> Cohort:
+        """Put jobs into columns."""
+        columns = [(j.id, j.client, j.nth, j.version) for j in jobs]
+        ids, clients, nths, versions = np.array(columns, dtype=np.int64).reshape(len(jobs), 4).T
+        return Cohort(ids, clients, nths, versions, np.array([j.share for j in jobs], dtype=np.float64))
+
+    def job(self, i: int) -> Job:
+        """Return the i-th job."""
+        return Job(
+            int(self.ids[i]),
+            int(self.clients[i]),
+            int(self.nths[i]),
+            int(self.versions[i]),
+            float(self.shares[i]),
+        )
+
+    def part(self, which: slice | NDArray[np.generic]) -> Cohort:
+        """Return some of the jobs."""
+        return Cohort(*(getattr(self, f.name)[which] for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What k jobs report, as columns [k]; see `Report` for their meaning."""
+
+    loss_before: Floats
+    loss_train: Floats
+    loss_rms: Floats
+    loss_after: Floats
+    accuracy_after: Floats
+    finite: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.finite)
+
+    @staticmethod
+    def nothing(k: int) -> Reports:
+        """k reports that say nothing, of finite rows."""
+        return Reports(*(np.full(k, math.nan) for _ in range(5)), np.ones(k, dtype=bool))
+
+    @staticmethod
+    def of(reports: Sequence[Report]) -> Reports:
+        """Put reports into columns."""
+        names = [f.name for f in fields(Reports)]
+        numbers = [np.array([getattr(r, name) for r in reports], dtype=np.float64) for name in names[:-1]]
+        return Reports(*numbers, np.array([r.finite for r in reports], dtype=bool))
+
+    @staticmethod
+    def joined(parts: Sequence[Reports]) -> Reports:
+        """Put reports one after the other."""
+        if not parts:
+            return Reports.nothing(0)
+        return Reports(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Reports)))
+
+    def part(self, which: slice | NDArray[np.generic]) -> Reports:
+        """Return some of the reports."""
+        return Reports(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
