@@ -12,6 +12,7 @@ import argparse
 import time
 
 from fedsim.config import parse
+from fedsim.course import Course
 from fedsim.forecast import CountingTrainer, Tally
 from fedsim.setup import prepare
 from fedsim.timeline import Timeline
@@ -39,9 +40,12 @@ def main() -> None:
     started = time.perf_counter()
     setup = prepare(parse(raw, "plan", "plan")[0])
     prepared = time.perf_counter()
-    tally = Tally()
-    timeline = Timeline(setup.world, setup.plan, CountingTrainer(setup, ahead=True), tally)
+    course = Course(setup.data.n_clients)
+    tally = Tally(course.ledger)
+    timeline = Timeline(setup.world, setup.plan, CountingTrainer(setup, ahead=True), tally, course)
     timeline.run()
+    timeline.abandon()
+    tally.crowded()
     planned = time.perf_counter()
     jobs = sum(tally.jobs.values())
     print(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,24 +26,23 @@ from numpy.typing import NDArray
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData, Split
 from fedsim.errors import RunError
-from fedsim.job import Job, Report, Update
+from fedsim.job import Cohort, Reports
 from fedsim.local import Evaluation, WorkbenchSpec, chunks_of, per_client
 from fedsim.processes import ClientActor, ServerActor
 from fedsim.server import Arrivals, ServerSpec
-from fedsim.trainer import Memories, Pending, StepColumns, named, named_personal
+from fedsim.trainer import Memories, Pending, Stepped, named, named_personal
 
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Chunk:
     """Jobs sent to one actor in one call."""
 
     reports: Any
     rows: Any
     worker: int
-    position: dict[int, int]
 
 
 class RayPool:
@@ -113,54 +112,56 @@ class RayTrainer:
         self._splits, self._params, self._row_bytes, self._costs = splits, params, row_bytes, costs
         self._method, self._memories = method, Memories[Any]()
         self._average: Any = None
-        self._load = [0.0] * len(pool.clients)
-        self._chunks: dict[int, _Chunk] = {}
+        self._load = [0] * len(pool.clients)
+        self._chunks: dict[int, tuple[_Chunk, int]] = {}
+        """By job, the call that it was sent with and its place there."""
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Spread jobs over the actors by cost, in calls of bounded size."""
-        shares: list[list[Job]] = [[] for _ in self._clients]
-        for job in sorted(jobs, key=lambda j: (-int(self._costs[j.client]), j.id)):
-            worker = min(range(len(shares)), key=lambda w: self._load[w])
-            shares[worker].append(job)
-            self._load[worker] += float(self._costs[job.client])
+    def submit(self, cohort: Cohort) -> None:
+        """Spread jobs over the actors by cost, the largest first, in calls of bounded size."""
+        costs, load = self._costs[cohort.clients], self._load
+        shares: list[list[int]] = [[] for _ in load]
+        order = np.lexsort((cohort.ids, -costs))
+        for i, cost in zip(order.tolist(), costs[order].tolist(), strict=True):
+            worker = load.index(min(load))
+            shares[worker].append(i)
+            load[worker] += cost
         most = max(1, _CHUNK_BYTES // self._row_bytes)
         for worker, share in enumerate(shares):
             for a in range(0, len(share), most):
-                self._send(worker, share[a : a + most])
+                self._call(worker, cohort.part(np.sort(share[a : a + most])))
 
-    def _send(self, worker: int, jobs: list[Job]) -> None:
-        before = [self._memories.of(job.client) for job in jobs] if self._method.keeps else []
+    def _call(self, worker: int, cohort: Cohort) -> None:
+        jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
+        before = [self._memories.of(client) for client in clients] if self._method.keeps else []
         call = self._clients[worker].train.options(num_returns=2 + len(before))
-        reports, rows, *kept = call.remote(jobs, self._params, *before)
-        for job, keeps in zip(jobs, kept, strict=False):
-            self._memories.submit(job, keeps)
-        chunk = _Chunk(reports, rows, worker, {job.id: i for i, job in enumerate(jobs)})
-        self._chunks.update((job.id, chunk) for job in jobs)
+        reports, rows, *kept = call.remote(cohort, self._params, *before)
+        for job, client, keeps in zip(jobs, clients, kept, strict=False):
+            self._memories.submit(job, client, keeps)
+        chunk = _Chunk(reports, rows, worker)
+        self._chunks.update((job, (chunk, i)) for i, job in enumerate(jobs))
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
+    def reports(self, cohort: Cohort) -> Reports:
         """Wait for the calls that hold the jobs; rows stay in the object store."""
-        chunks = [self._take(job) for job in jobs]
-        distinct = list({id(c): c for c in chunks}.values())
-        found: list[list[Report]] = _get([c.reports for c in distinct])
-        reports = dict(zip(map(id, distinct), found, strict=True))
-        places = [(c, c.position[job.id]) for c, job in zip(chunks, jobs, strict=True)]
-        if self._method.keeps:
-            for job in jobs:
-                self._memories.settle(job)
-        return [Update(reports[id(c)][i], c.rows, i) for c, i in places]
+        places = [self._chunks[job] for job in cohort.ids.tolist()]
+        chunks = list({id(chunk): chunk for chunk, _ in places}.values())
+        found: list[Reports] = _get([chunk.reports for chunk in chunks])
+        first = np.cumsum([0, *(len(reports) for reports in found)]).tolist()
+        base = {id(chunk): a for chunk, a in zip(chunks, first, strict=False)}
+        which = np.array([base[id(chunk)] + i for chunk, i in places], dtype=np.int64)
+        return Reports.joined(found).part(which)
 
-    def forget(self, jobs: Sequence[Job]) -> None:
+    def forget(self, cohort: Cohort) -> None:
         """Drop the hold on jobs; what is already computed is freed by the object store."""
-        for job in jobs:
-            if job.id in self._chunks:
-                self._take(job)
+        for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
+            if job in self._chunks:
+                self._take(job, client)
                 if self._method.keeps:
-                    self._memories.forget(job)
+                    self._memories.forget(job, client)
 
-    def _take(self, job: Job) -> _Chunk:
-        chunk = self._chunks.pop(job.id)
-        self._load[chunk.worker] -= float(self._costs[job.client])
-        return chunk
+    def _take(self, job: int, client: int) -> tuple[_Chunk, int]:
+        chunk, place = self._chunks.pop(job)
+        self._load[chunk.worker] -= int(self._costs[client])
+        return chunk, place
 
     def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Spread the clients over the actors and wait."""
@@ -168,22 +169,28 @@ class RayTrainer:
         calls = [c.losses.remote(self._params, g) for c, g in zip(self._clients, groups, strict=True)]
         return np.concatenate(_get(calls))
 
-    def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         """Hand the rows to the server actor; returns at once."""
-        stores = list({id(u.store): u.store for u in updates}.values())
-        position = {id(store): s for s, store in enumerate(stores)}
-        takes = [(position[id(u.store)], u.index) for u in updates]
+        jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
+        taken = [self._take(job, client) for job, client in zip(jobs, clients, strict=True)]
+        if self._method.keeps:
+            for job, client in zip(jobs, clients, strict=True):
+                self._memories.settle(job, client)
+        number: dict[int, int] = {}
+        takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
+        chunks = {id(chunk): chunk for chunk, _ in taken}
+        stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
         if self._searches:
-            models = self._server.propose.remote(arrivals, takes, *stores)
-            groups = np.array_split(arrivals.clients[: arrivals.m], len(self._clients))
-            losses = [c.trial_losses.remote(models, g) for c, g in zip(self._clients, groups, strict=True)]
+            proposed = self._server.propose.options(num_returns=2).remote(arrivals, takes, *stores)
+            workers = len(self._clients)
+            losses = [c.share_of_losses.remote(*proposed, w, workers) for w, c in enumerate(self._clients)]
             made = self._server.accept.options(num_returns=3).remote(*losses)
         else:
             made = self._server.step.options(num_returns=3).remote(arrivals, takes, *stores)
-        columns, self._params, self._average = made
-        return lambda: _get(columns)
+        stepped, self._params, self._average = made
+        return lambda: _get(stepped)
 
-    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Spread the split's rows over the actors, or the clients if `personal`; returns at once."""
         rows = self._splits[split]
         parts = self._personal_parts(split) if personal else self._parts(split, rows)
@@ -244,6 +251,13 @@ def _get(refs: Any) -> Any:
         cause: BaseException = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not cause:
             cause = cause.cause
-        raise cause from error
+        raise _failed(cause) from error
     except ray.exceptions.RayError as error:
-        raise RunError(f"a worker process failed: {type(error).__name__}: {error}") from error
+        raise _failed(error) from error
+
+
+def _failed(cause: BaseException) -> BaseException:
+    """Return an error of the program as it is, and one of the processes as a RunError."""
+    if not isinstance(cause, ray.exceptions.RayError):
+        return cause
+    return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from bisect import bisect_right
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,7 +113,9 @@ class CommonLaps:
         times = np.concatenate([sessions.start[begins], sessions.end[ends]])
         order = np.argsort(times, kind="stable")
         self._sessions, self._n, self._after_end = sessions, n, after_end
-        self._times = times[order]
+        times = times[order]
+        self._times: Any = memoryview(times)
+        """Of all changes within a lap; a view of it is searched sooner than the array."""
         self._toggled = np.concatenate([client[begins], client[ends]])[order]
         opening, closing = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
         opening[client[~begins]] = True
@@ -126,7 +129,7 @@ class CommonLaps:
         if self._after_end == "stop" and t_us >= self._sessions.horizon_us:
             return _read_only(np.zeros(self._n, dtype=bool))
         time = t_us % self._sessions.horizon_us
-        wanted = int(np.searchsorted(self._times, time, side="right"))
+        wanted = bisect_right(self._times, time)
         known, mask = self._last
         if wanted != known:
             mask = self._toggle(mask, known, wanted) if abs(wanted - known) < self._n else self._look_up(time)
@@ -139,7 +142,7 @@ class CommonLaps:
         if self._after_end == "stop" and t_us >= horizon:
             return None
         lap, time = divmod(t_us, horizon)
-        following = int(np.searchsorted(self._times, time, side="right"))
+        following = bisect_right(self._times, time)
         if following < len(self._times):
             return lap * horizon + int(self._times[following])
         return self._change_beyond((lap + 1) * horizon)

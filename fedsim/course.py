@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -11,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.costs import Costs
-from fedsim.job import Job, Report
 from fedsim.known import Known
+from fedsim.ledger import Ledger
+from fedsim.local import Evaluation
 from fedsim.pacing import Pacing
 from fedsim.selection import Facts, Selector
 from fedsim.selection import State as SelectorState
-from fedsim.trainer import Pending, StepColumns
+from fedsim.trainer import Pending, Stepped
 
 Ints = NDArray[np.int64]
 
@@ -30,40 +30,19 @@ class Kind(IntEnum):
     WAKE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A job in flight and what the world will do to it."""
-
-    job: Job
-    dispatch_us: int
-    download_us: int
-    compute_us: int
-    end_us: int
-    ok: bool
-    phase: int
-    downloaded_bytes: int
-    uploaded_bytes: int
-    attempt: int = 0
-    """How often the same work had been lost on this client before, and was given to it once more."""
-
-    @property
-    def computing_us(self) -> int:
-        """Time that the device spent in the phase of computation."""
-        if self.download_us < 0:
-            return 0
-        return (self.compute_us if self.compute_us >= 0 else self.end_us) - self.download_us
-
-
 class Records(Protocol):
-    """Where the timeline writes what happened; see `fedsim.records` for the columns."""
+    """Where the timeline writes what happened; see `fedsim.records` for the columns.
 
-    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
-        """Record the end of a job."""
+    Jobs that ended are in the ledger of the course, in the order in which they ended.
+    """
 
-    def step(self, columns: Callable[[], StepColumns]) -> None:
-        """Record a step; the columns may still be under way."""
+    def step(self, result: Pending[Stepped], rows: Ints) -> None:
+        """Record a step, which may still be under way; `rows` of the ledger are the jobs whose reports it brings."""
 
-    def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
+    def crowded(self) -> None:
+        """Make room: many jobs have ended since the last step."""
+
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         """Record an evaluation; the result may still be under way."""
 
 
@@ -139,13 +118,17 @@ class Course:
     next_job: int = 0
     draws: int = 0
     heap: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(time, kind, client, job), for deadlines their number in place of the job; void entries are skipped."""
-    running: dict[int, Flight] = field(default_factory=dict)
-    buffer: list[Flight] = field(default_factory=list)
-    overdue: list[Flight] = field(default_factory=list)
-    """Arrived too late for their step, and waiting for the next one to refresh the history."""
+    """(time, kind, client, row of the ledger), for deadlines their number in place of the row; void deadlines and
+    wakings are skipped."""
+    ledger: Ledger = field(default_factory=Ledger)
+    in_flight: int = 0
+    """Running jobs."""
+    buffer: list[int] = field(default_factory=list)
+    """Rows of jobs that arrived and wait for their step."""
+    overdue: list[int] = field(default_factory=list)
+    """Rows of jobs that arrived too late for their step, and wait for the next one to refresh the history."""
     overdue_running: int = 0
-    """How many of `running` are too late for their step already."""
+    """How many running jobs are too late for their step already."""
     known: Known = field(init=False)
     selector_state: SelectorState = field(default_factory=dict)
     deadlines: int = 0
@@ -163,8 +146,9 @@ class Course:
     late: int = 0
     waits: int = 0
     lost_total: int = 0
+    lost_now: list[int] = field(default_factory=list)
+    """Clients of whose loss the server learned at the instant `lost_us`, if that is now."""
     lost_us: int = -1
-    """When the server last learned of a loss."""
     moved_bytes: int = 0
     best: float = float("nan")
     """The best value of the watched metric, and evaluations since then."""
@@ -177,4 +161,4 @@ class Course:
     @property
     def working(self) -> int:
         """Number of running jobs that are not too late for their step already."""
-        return len(self.running) - self.overdue_running
+        return self.in_flight - self.overdue_running

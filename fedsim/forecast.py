@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -15,17 +15,19 @@ from rich.table import Table
 
 from fedsim import memory
 from fedsim.config import RunConfig
-from fedsim.course import Flight
+from fedsim.course import Course
 from fedsim.errors import ConfigError
-from fedsim.job import Job, Report, Update
-from fedsim.local import Workbench
+from fedsim.job import Cohort, Ints, Job, Report, Reports
+from fedsim.ledger import Ledger
+from fedsim.local import Evaluation, Workbench
 from fedsim.plan_folder import begin, finish
 from fedsim.recorder import Recorder
+from fedsim.records import STATUSES
 from fedsim.server import Arrivals, Server
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import one_thread, workers_of
 from fedsim.timeline import Timeline
-from fedsim.trainer import Pending, PlanningTrainer, StepColumns
+from fedsim.trainer import Pending, PlanningTrainer, Stepped
 from fedsim.units import show_bytes, show_us
 
 _MEASURED_S = 0.5
@@ -70,30 +72,36 @@ class Forecast:
 class Tally:
     """Counts what happens, and passes it on to a Recorder if there is one."""
 
+    ledger: Ledger
     recorder: Recorder | None = None
-    staleness: list[int] = field(default_factory=list)
+    staleness: list[Ints] = field(default_factory=list)
     step_us: list[int] = field(default_factory=list)
     jobs: dict[str, int] = field(default_factory=dict)
     waits: int = 0
     evaluations: int = 0
 
-    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
-        """Count a job."""
-        self.jobs[status] = self.jobs.get(status, 0) + 1
-        if step >= 0:
-            self.staleness.append(step - flight.job.version)
-        if self.recorder is not None:
-            self.recorder.job(flight, status, step, report)
+    def step(self, result: Pending[Stepped], rows: Ints) -> None:
+        """Count a step and the jobs that ended with it."""
+        columns = result().columns
+        self.step_us.append(columns["time_us"])
+        self.waits += columns["waits"]
+        used = self.ledger.table[rows]
+        self.staleness.append((used["step"] - used["version"])[used["step"] >= 0])
+        if self.recorder is None:
+            self.crowded()
+        else:
+            self.recorder.step(result, rows)
 
-    def step(self, columns: Callable[[], StepColumns]) -> None:
-        """Count a step."""
-        row = columns()
-        self.step_us.append(row["time_us"])
-        self.waits += row["waits"]
+    def crowded(self) -> None:
+        """Count the jobs that ended."""
         if self.recorder is not None:
-            self.recorder.step(lambda: row)
+            self.recorder.crowded()
+            return
+        codes, counts = np.unique(self.ledger.take()["status"], return_counts=True)
+        for status, n in zip(codes.tolist(), counts.tolist(), strict=True):
+            self.jobs[STATUSES[status]] = self.jobs.get(STATUSES[status], 0) + n
 
-    def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         """Count an evaluation."""
         self.evaluations += 1
 
@@ -106,19 +114,19 @@ class CountingTrainer(PlanningTrainer):
         self.passes_each = setup.bench.method().passes(setup.bench.sgd.epochs)
         self.passes = 0.0
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, cohort: Cohort) -> None:
         """Count the samples of jobs that are trained as soon as they are handed out."""
         if self.ahead:
-            self._count(jobs)
+            self._count(cohort)
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         """Count the samples of jobs that are trained when they are asked for."""
         if not self.ahead:
-            self._count(jobs)
-        return super().results(jobs)
+            self._count(cohort)
+        return super().step(arrivals, cohort)
 
-    def _count(self, jobs: Sequence[Job]) -> None:
-        self.passes += sum(float(self.sizes[j.client]) * j.share for j in jobs) * self.passes_each
+    def _count(self, cohort: Cohort) -> None:
+        self.passes += float((self.sizes[cohort.clients] * cohort.shares).sum()) * self.passes_each
 
 
 def forecast(
@@ -146,18 +154,21 @@ def forecast(
             workers=count,
             method=setup.bench.method(),
         )
-        recorder = (
-            None if out is None else begin(out / config.name, config, setup.data.train.sizes, force=force)
-        )
+        course = Course(setup.data.n_clients)
+        recorder = None
+        if out is not None:
+            recorder = begin(out / config.name, config, setup.data.train.sizes, course.ledger, force=force)
         started = time.perf_counter()
-        tally, trainer = Tally(recorder), CountingTrainer(setup, ahead=count > 0)
-        timeline = Timeline(setup.world, setup.plan, trainer, tally)
+        tally, trainer = Tally(course.ledger, recorder), CountingTrainer(setup, ahead=count > 0)
+        timeline = Timeline(setup.world, setup.plan, trainer, tally, course)
         ended_by = timeline.run()
         timeline.abandon()
         planned_s = time.perf_counter() - started
-        course = timeline.course
-        if recorder is not None:
+        if recorder is None:
+            tally.crowded()
+        else:
             finish(recorder, config, course, ended_by)
+            tally.jobs = recorder.counts
         wall_s = planned_s + _wall_s(setup, trainer.passes, tally, max(count, 1))
     return Forecast(
         name=config.name,
@@ -168,7 +179,7 @@ def forecast(
         clients=setup.data.n_clients,
         chosen=int((course.known.dispatched > 0).sum()),
         received=course.known.received,
-        staleness=np.array(tally.staleness, dtype=np.int64),
+        staleness=np.concatenate([np.zeros(0, dtype=np.int64), *tally.staleness]),
         step_us=np.array(tally.step_us, dtype=np.int64),
         waits=tally.waits,
         moved_bytes=course.moved_bytes,
@@ -219,14 +230,14 @@ def _wall_s(setup: Setup, passes: float, tally: Tally, workers: int) -> float:
 def _step_s(setup: Setup, start: torch.Tensor) -> float:
     """Return the time of a server step with as many updates as one may have, beside what is remembered of them."""
     server, m = Server(setup.server, start), min(setup.plan.pacing.most_updates, setup.data.n_clients)
-    rows = list(torch.randn(m, len(start), generator=torch.Generator().manual_seed(0)) * 1e-3)
+    rows = torch.randn(m, len(start), generator=torch.Generator().manual_seed(0)) * 1e-3
     clients = np.arange(m, dtype=np.int64)
     steps = iter(range(10**9))
 
     def step() -> Any:
-        reports = [Report(1.0, 1.0, 1.0, 1.0, 0.5)] * m
+        reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * m)
         still = np.zeros(m, dtype=np.int64)
-        arrivals = Arrivals(next(steps), clients, still, setup.data.train.sizes[clients], reports, clients)
+        arrivals = Arrivals(next(steps), clients, still, setup.data.train.sizes[clients], clients, reports)
         return server.step(arrivals, rows)
 
     return _seconds(step)

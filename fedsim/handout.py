@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.course import Course, Flight, Ints, Kind, Plan
-from fedsim.job import Job
-from fedsim.known import read_only
-from fedsim.outcomes import Outcomes
+from fedsim.course import Course, Ints, Kind, Plan
+from fedsim.job import Cohort
 from fedsim.rng import Draws
 from fedsim.selection import View, checked
 from fedsim.stopwatch import Stopwatch
@@ -23,6 +20,7 @@ from fedsim.world import World
 
 Floats = NDArray[np.float64]
 
+_ARRIVE, _LOST = int(Kind.ARRIVE), int(Kind.LOST)
 _AGAIN_US = US
 """How long after a loss a client may be drawn again at the earliest, if nothing happens before."""
 
@@ -32,10 +30,16 @@ class Handout:
 
     def __init__(self, world: World, plan: Plan, trainer: Trainer, course: Course, clock: Stopwatch) -> None:
         self.world, self.plan, self.trainer, self.course, self.clock = world, plan, trainer, course, clock
-        self._known = course.known.columns()
+        self._view = self._first_view()
         self._draws = Draws(plan.seed, "select")
         alike = plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0)
         self._single = world.single if alike and not plan.dropout.partial else None
+        work = plan.costs.work
+        columns = (work.download_bytes, work.samples, work.upload_bytes)
+        self._free = np.zeros(world.clients, dtype=bool)
+        self._unsent: list[int] = []
+        """Rows of single jobs that are to be trained, all from the current version."""
+        self._amounts = [np.ascontiguousarray(column, dtype=np.float64).tolist() for column in columns]
 
     def refill(self) -> None:
         """Fill the free places, or see to it that somebody looks again."""
@@ -61,36 +65,42 @@ class Handout:
         """Return who is online and idle, has not just been lost, and is not in this round already."""
         course = self.course
         free = self.world.online(course.now_us) > course.known.busy
-        if course.lost_us == course.now_us:
-            free &= course.known.lost_us != course.now_us
+        if course.lost_now:
+            free[course.lost_now] = False
         if course.buffer and self.plan.pacing.refill == "step":
-            free[[f.job.client for f in course.buffer]] = False
-        found: Ints = free.nonzero()[0]
+            free[course.ledger.table["client"][course.buffer]] = False
+        self._free, found = free, free.nonzero()[0]
         return found
 
     def _choose(self, candidates: Ints, k: int) -> Ints:
         course, selector = self.course, self.plan.selector
-        view = self._view(candidates)
+        view = self._view
+        view.now_us, view.step, view.step_us = course.now_us, course.step, course.step_us
+        candidates.flags.writeable = False
+        view.candidates = candidates
         chosen, course.selector_state = selector.select(
             view, k, self._draws.at(course.draws), course.selector_state
         )
         course.draws += 1
+        if len(chosen) == 1 == k and chosen.dtype == np.int64 and chosen[0] >= 0 and self._free[chosen[0]]:
+            return chosen  # what `checked` would say, sooner
         return checked(chosen, view, k)
 
-    def _view(self, candidates: Ints) -> View:
-        course, pacing = self.course, self.plan.pacing
+    def _first_view(self) -> View:
+        """Return what the selector sees; what changes with each choice is put in then."""
+        pacing = self.plan.pacing
         return View(
-            now_us=course.now_us,
-            step=course.step,
-            candidates=read_only(candidates),
+            now_us=0,
+            step=0,
+            candidates=np.zeros(0, dtype=np.int64),
             facts=self.plan.facts,
-            step_us=course.step_us,
+            step_us=0,
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
             expected_us=self._expected_us,
             ask_losses=self.trainer.losses,
             world=self.world if self.plan.selector.clairvoyant else None,
-            **self._known,
+            **self.course.known.columns(),
         )
 
     def _expected_us(self, clients: Ints) -> Ints:
@@ -101,45 +111,66 @@ class Handout:
 
     def give(self, chosen: Ints, attempt: int = 0) -> None:
         """Give a job to each of the chosen clients; `attempt` counts how often the same work was lost before."""
-        course = self.course
         self.arm()
+        if len(chosen) != 1 or not self._give_one(int(chosen[0]), attempt):
+            self._give_many(chosen, attempt)
+        self.course.handed = True
+
+    def _give_many(self, chosen: Ints, attempt: int) -> None:
+        course, costs = self.course, self.plan.costs
         with self.clock.part("world"):
-            flight = self._one(int(chosen[0]), attempt) if len(chosen) == 1 else None
-            flights = self._many(chosen, attempt) if flight is None else [flight]
-        course.next_job += len(flights)
+            nths = course.known.dispatched[chosen]
+            shares = costs.shares(chosen, nths)
+            if self.plan.dropout.partial and course.armed:
+                shares = self._in_time(chosen, nths, shares)
+            fates = self.world.outcomes(chosen, course.now_us, costs.of(chosen, nths, shares))
+            rows = course.ledger.open(
+                course.next_job, chosen, nths, course.step, shares, attempt, course.now_us, fates
+            )
+        seen_us = np.where(fates.ok, fates.end_us, fates.end_us + self.plan.dropout.notice_us)
+        kinds = np.where(fates.ok, _ARRIVE, _LOST)
+        course.heap.extend(zip(seen_us.tolist(), kinds.tolist(), chosen.tolist(), rows.tolist(), strict=True))
+        heapq.heapify(course.heap)
+        course.next_job += len(chosen)
+        course.in_flight += len(chosen)
         course.known.give(chosen, course.step)
-        course.handed = True
-        for flight in flights:
-            kind, seen_us = (Kind.ARRIVE, 0) if flight.ok else (Kind.LOST, self.plan.dropout.notice_us)
-            heapq.heappush(course.heap, (flight.end_us + seen_us, kind, flight.job.client, flight.job.id))
-            course.running[flight.job.id] = flight
         with self.clock.part("dispatch"):
-            self.trainer.submit(self._useful(flights))
+            useful = rows[self._useful(chosen, rows, fates.ok, fates.end_us)]
+            if len(useful):
+                self.send()
+                self.trainer.submit(course.ledger.cohort(useful))
 
-    def _many(self, chosen: Ints, attempt: int) -> list[Flight]:
-        course, costs, nths = self.course, self.plan.costs, self.course.known.dispatched[chosen]
-        shares = costs.shares(chosen, nths)
-        if self.plan.dropout.partial and course.armed:
-            shares = self._in_time(chosen, nths, shares)
-        outcomes = self.world.outcomes(chosen, course.now_us, costs.of(chosen, nths, shares))
-        columns = zip(chosen.tolist(), nths.tolist(), shares.tolist(), strict=True)
-        jobs = [
-            Job(course.next_job + i, client, nth, course.step, share)
-            for i, (client, nth, share) in enumerate(columns)
-        ]
-        return _flights(jobs, course.now_us, outcomes, attempt)
-
-    def _one(self, client: int, attempt: int) -> Flight | None:
-        """Return the same for a single job, quickly; None where that cannot be."""
+    def _give_one(self, client: int, attempt: int) -> bool:
+        """Do the same for a single job, quickly; says whether that could be done."""
         if self._single is None:
-            return None
-        course, work = self.course, self.plan.costs.work
-        amounts = (float(a[client]) for a in (work.download_bytes, work.samples, work.upload_bytes))
-        fate = self._single.outcome(client, course.now_us, *amounts)
-        if fate is None:
-            return None
-        job = Job(course.next_job, client, int(course.known.dispatched[client]), course.step)
-        return Flight(job, course.now_us, *fate, attempt)
+            return False
+        course, known, number = self.course, self.course.known, self.course.next_job
+        with self.clock.part("world"):
+            fate = self._single.outcome(client, course.now_us, *(column[client] for column in self._amounts))
+            if fate is None:
+                return False
+            nth = int(known.dispatched[client])
+            job = (number, client, nth, course.step)
+            row = course.ledger.open_one(job, attempt, course.now_us, fate)
+        end_us, ok = fate[2], fate[3]
+        event = (
+            (end_us, _ARRIVE, client, row)
+            if ok
+            else (end_us + self.plan.dropout.notice_us, _LOST, client, row)
+        )
+        heapq.heappush(course.heap, event)
+        course.next_job = number + 1
+        course.in_flight += 1
+        known.give_one(client, course.step)
+        if ok and self._is_useful(end_us):
+            self._unsent.append(row)
+        return True
+
+    def send(self) -> None:
+        """Pass on the single jobs handed out since the last step; before the server steps, or anybody asks for them."""
+        if self._unsent:
+            rows, self._unsent = self._unsent, []
+            self.trainer.submit(self.course.ledger.cohort(np.array(rows)))
 
     def _in_time(self, chosen: Ints, nths: Ints, shares: Floats) -> Floats:
         """Let who would miss the deadline do the most whole epochs with which they arrive in time, if any do."""
@@ -163,46 +194,38 @@ class Handout:
             course.deadline_us = course.now_us + deadline_us
             heapq.heappush(course.heap, (course.deadline_us, Kind.DEADLINE, -1, course.deadlines))
 
-    def _useful(self, flights: list[Flight]) -> list[Job]:
-        """Return the jobs whose update can still be used: the others need not be trained at all."""
-        pacing, stop_us = self.plan.pacing, self.plan.stop.time_us
-        arriving = [f for f in flights if f.ok and (stop_us is None or f.end_us <= stop_us)]
-        if pacing.cancels and arriving:
-            limit = self.course.deadline_us if self.course.armed else math.inf
-            arriving = [f for f in arriving if f.end_us <= limit]
-            first = sorted(arriving, key=lambda f: (f.end_us, f.job.client, f.job.id))[: pacing.buffer]
-            wanted = {f.job.id for f in first}
-            arriving = [f for f in arriving if f.job.id in wanted]
-        return [f.job for f in arriving]
+    def _is_useful(self, end_us: int) -> bool:
+        """Whether the update of a job that arrives then can still be used: otherwise it need not be trained."""
+        course, stop_us = self.course, self.plan.stop.time_us
+        in_time = not (self.plan.pacing.cancels and course.armed) or end_us <= course.deadline_us
+        return in_time and (stop_us is None or end_us <= stop_us)
+
+    def _useful(self, clients: Ints, rows: Ints, ok: NDArray[np.bool_], end_us: Ints) -> NDArray[np.bool_]:
+        """Return [k] of which jobs, handed out together, the update can still be used."""
+        pacing, course = self.plan.pacing, self.course
+        limit_us = math.inf if self.plan.stop.time_us is None else self.plan.stop.time_us
+        if pacing.cancels and course.armed:
+            limit_us = min(limit_us, course.deadline_us)
+        useful: NDArray[np.bool_] = ok & (end_us <= limit_us)
+        if pacing.cancels and pacing.buffer is not None and useful.sum() > pacing.buffer:
+            among = np.flatnonzero(useful)
+            first = among[np.lexsort((rows[among], clients[among], end_us[among]))[: pacing.buffer]]
+            useful = np.zeros(len(rows), dtype=bool)
+            useful[first] = True
+        return useful
 
     def _wake_later(self) -> None:
         course = self.course
         change = self.world.next_change(course.now_us)
-        again = course.known.lost_us == course.now_us if course.lost_us == course.now_us else None
-        if again is not None and (again & self.world.online(course.now_us)).any():
+        if course.lost_now and self.world.online(course.now_us)[course.lost_now].any():
             change = course.now_us + _AGAIN_US if change is None else min(change, course.now_us + _AGAIN_US)
         if change is not None and change != course.wake_us:
             course.wake_us = change
             heapq.heappush(course.heap, (change, Kind.WAKE, -1, -1))
 
-    def cut(self, flight: Flight) -> Flight:
-        """Return what a running job had done by now."""
-        job, client = flight.job, np.array([flight.job.client])
-        work = self.plan.costs.of(client, np.array([job.nth]), np.array([job.share]))
-        done = self.world.outcomes(client, flight.dispatch_us, work, until_us=self.course.now_us)
-        return _flights([job], flight.dispatch_us, done, flight.attempt)[0]
-
-
-def _flights(jobs: Sequence[Job], dispatch_us: int, outcomes: Outcomes, attempt: int) -> list[Flight]:
-    columns = (
-        outcomes.download_us,
-        outcomes.compute_us,
-        outcomes.end_us,
-        outcomes.ok,
-        outcomes.phase,
-        outcomes.downloaded_bytes,
-        outcomes.uploaded_bytes,
-        np.full(len(jobs), attempt),
-    )
-    rows = zip(jobs, *(c.tolist() for c in columns), strict=True)
-    return [Flight(job, dispatch_us, *values) for job, *values in rows]
+    def cut(self, rows: Ints, dispatch_us: int) -> None:
+        """Let jobs that started together end now, with what they have done so far."""
+        jobs: Cohort = self.course.ledger.cohort(rows)
+        work = self.plan.costs.of(jobs.clients, jobs.nths, jobs.shares)
+        done = self.world.outcomes(jobs.clients, dispatch_us, work, until_us=self.course.now_us)
+        self.course.ledger.cut(rows, done)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,14 +99,15 @@ class Reports:
     @staticmethod
     def nothing(k: int) -> Reports:
         """k reports that say nothing, of finite rows."""
-        return Reports(*(np.full(k, math.nan) for _ in range(5)), np.ones(k, dtype=bool))
+        none = np.full(k, math.nan)
+        return Reports(none, none.copy(), none.copy(), none.copy(), none.copy(), np.ones(k, dtype=bool))
 
     @staticmethod
     def of(reports: Sequence[Report]) -> Reports:
         """Put reports into columns."""
-        names = [f.name for f in fields(Reports)]
-        numbers = [np.array([getattr(r, name) for r in reports], dtype=np.float64) for name in names[:-1]]
-        return Reports(*numbers, np.array([r.finite for r in reports], dtype=bool))
+        columns = {f.name: np.array([getattr(r, f.name) for r in reports]) for f in fields(Reports)}
+        finite = columns.pop("finite").astype(bool)
+        return Reports(**{name: c.astype(np.float64) for name, c in columns.items()}, finite=finite)
 
     @staticmethod
     def joined(parts: Sequence[Reports]) -> Reports:
@@ -119,13 +119,3 @@ class Reports:
     def part(self, which: slice | NDArray[np.generic]) -> Reports:
         """Return some of the reports."""
         return Reports(*(getattr(self, f.name)[which] for f in fields(self)))
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """A finished job. The row itself stays where it was computed: `store` is a `[k, P]` tensor, or a handle of one in
-    Ray's object store, and `index` the row in it."""
-
-    report: Report
-    store: Any
-    index: int

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.job import Report
+from fedsim.job import Reports
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-
-_OWN = ("lost_us",)
-"""What the server keeps to itself."""
 
 
 @dataclass(slots=True)
@@ -27,8 +23,6 @@ class Known:
     dispatched: Ints
     received: Ints
     lost: Ints
-    lost_us: Ints
-    """When the server learned of the client's last loss."""
     last_step: Ints
     last_dispatch: Ints
     last_duration_us: Ints
@@ -47,14 +41,19 @@ class Known:
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return read-only views of the columns of a View, by name."""
-        return {f.name: read_only(getattr(self, f.name)) for f in fields(self) if f.name not in _OWN}
+        return {f.name: read_only(getattr(self, f.name)) for f in fields(self)}
 
     def give(self, clients: Ints, step: int) -> None:
         """Note that each client was given a job by a server that had taken `step` steps."""
-        at = clients if len(clients) != 1 else clients[0]  # one number is written sooner than an array of one
-        self.dispatched[at] += 1
-        self.last_dispatch[at] = step
-        self.busy[at] = True
+        self.dispatched[clients] += 1
+        self.last_dispatch[clients] = step
+        self.busy[clients] = True
+
+    def give_one(self, client: int, step: int) -> None:
+        """The same for a single client: one number is written sooner than an array of one."""
+        self.dispatched[client] += 1
+        self.last_dispatch[client] = step
+        self.busy[client] = True
 
     def land(self, client: int, duration_us: int) -> None:
         """Note an arrival."""
@@ -62,24 +61,22 @@ class Known:
         self.received[client] += 1
         self.last_duration_us[client] = duration_us
 
-    def lose(self, client: int, now_us: int) -> None:
+    def lose(self, client: int) -> None:
         """Note that a job is lost."""
         self.busy[client] = False
         self.lost[client] += 1
-        self.lost_us[client] = now_us
 
     def use(self, clients: Ints, step: int, staleness: Ints) -> None:
         """Note whose updates a step used."""
         self.last_step[clients] = step
         self.last_staleness[clients] = staleness
 
-    def hear(self, clients: Ints, reports: Sequence[Report]) -> None:
-        """Note what clients reported, in order."""
-        for client, report in zip(clients.tolist(), reports, strict=True):
-            loss = report.loss_train if np.isnan(report.loss_before) else report.loss_before
-            if not np.isnan(loss):
-                self.last_loss[client] = loss
-                self.last_loss_rms[client] = report.loss_rms
+    def hear(self, clients: Ints, reports: Reports) -> None:
+        """Note what clients reported, in order; of several reports of a client the last that says a loss counts."""
+        loss = np.where(np.isnan(reports.loss_before), reports.loss_train, reports.loss_before)
+        said = ~np.isnan(loss)
+        self.last_loss[clients[said]] = loss[said]
+        self.last_loss_rms[clients[said]] = reports.loss_rms[said]
 
 
 def read_only(array: Any) -> Any:

@@ -18,7 +18,7 @@ from fedsim import plugins
 from fedsim.client import ClientMethod, Tensors
 from fedsim.data import FederatedData, Split
 from fedsim.descent import ClientBench, Descent
-from fedsim.job import Job, Report
+from fedsim.job import Cohort, Job, Report, Reports
 from fedsim.network import build_network
 
 _EVAL_ROWS = 2048
@@ -118,6 +118,20 @@ class Workbench:
         finite = math.isfinite(float(out.sum())) or bool(torch.isfinite(out).all())
         report = Report(before, during, rms, after, accuracy, finite)
         return report, keep.cpu() if finite and keep is not None else kept
+
+    def train(
+        self,
+        cohort: Cohort,
+        starts: Sequence[torch.Tensor],
+        rows: torch.Tensor,
+        kept: Sequence[torch.Tensor | None] | None = None,
+    ) -> tuple[Reports, list[torch.Tensor | None]]:
+        """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`."""
+        before = kept or [None] * len(cohort)
+        done = [
+            self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))
+        ]
+        return Reports.of([report for report, _ in done]), [after for _, after in done]
 
     @contextmanager
     def seeded(self, draws: np.random.Generator) -> Iterator[None]:

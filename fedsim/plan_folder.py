@@ -13,12 +13,15 @@ from numpy.typing import NDArray
 from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.errors import RunError
+from fedsim.ledger import Ledger
 from fedsim.recorder import Recorder, make_folder, write_atomically, write_json
 
 _MANIFEST, _PLANNED = "manifest.json", "planned"
 
 
-def begin(folder: Path, config: RunConfig, n_samples: NDArray[np.int64], *, force: bool) -> Recorder:
+def begin(
+    folder: Path, config: RunConfig, n_samples: NDArray[np.int64], ledger: Ledger, *, force: bool
+) -> Recorder:
     """Make the folder of a plan, and return what records into it.
 
     `force` replaces another plan, and never a run. Raises RunError.
@@ -29,7 +32,7 @@ def begin(folder: Path, config: RunConfig, n_samples: NDArray[np.int64], *, forc
     text = tomli_w.dumps(config.resolved())
     write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))
     _manifest(folder, config)
-    return Recorder(folder, n_samples)
+    return Recorder(folder, n_samples, ledger)
 
 
 def finish(recorder: Recorder, config: RunConfig, course: Course, ended_by: str) -> None:

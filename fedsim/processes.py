@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,10 +11,11 @@ from threadpoolctl import threadpool_limits
 
 from fedsim import memory
 from fedsim.data import FederatedData
-from fedsim.job import Job, Report
+from fedsim.job import Cohort, Reports
 from fedsim.local import Workbench, WorkbenchSpec
 from fedsim.server import Arrivals, Server, ServerSpec
-from fedsim.trainer import StepColumns
+from fedsim.tensors import shared_tensor
+from fedsim.trainer import Stepped
 
 _Kept = NDArray[np.float32] | None
 
@@ -42,20 +45,18 @@ class ClientActor:
         return memory.peak_bytes()
 
     def train(
-        self, jobs: list[Job], params: NDArray[np.float32], *kept: _Kept
-    ) -> tuple[list[Report] | NDArray[np.float32] | _Kept, ...]:
-        """Train jobs from the same start; returns what each reports, their rows [k, P], and what each client keeps.
+        self, cohort: Cohort, params: NDArray[np.float32], *kept: _Kept
+    ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
+        """Train jobs from the same start; returns what they report, their rows [k, P], and what each client keeps.
 
         `kept`: what each job's client kept from its job before; not given, and not returned, if clients keep nothing.
         """
-        start = torch.tensor(params, device=self.bench.device)
-        rows = torch.empty(len(jobs), len(start), device=self.bench.device)
-        reports, keep = [], []
-        for job, row, before in zip(jobs, rows, kept or [None] * len(jobs), strict=True):
-            report, after = self.bench.work(job, start, row, _tensor(before))
-            reports.append(report)
-            keep.append(None if after is None else after.numpy())
-        return reports, rows.cpu().numpy(), *(keep if kept else [])
+        start = shared_tensor(params).to(self.bench.device)
+        rows = torch.empty(len(cohort), len(start), device=self.bench.device)
+        before = [_tensor(k) for k in kept] if kept else None
+        reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
+        keep = [None if a is None else a.numpy() for a in after] if kept else []
+        return reports, rows.cpu().numpy(), *keep
 
     def losses(self, params: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean training loss [k] of clients with the model [P]."""
@@ -63,7 +64,13 @@ class ClientActor:
 
     def trial_losses(self, models: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of clients with each of `models` [T, P]."""
-        return self.bench.trial_losses(torch.tensor(models, device=self.bench.device), clients)
+        return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients)
+
+    def share_of_losses(
+        self, models: NDArray[np.float32], clients: NDArray[np.int64], worker: int, workers: int
+    ) -> NDArray[np.float64]:
+        """Return `trial_losses` of one worker's share of the clients, in the order of the workers."""
+        return self.trial_losses(models, np.array_split(clients, workers)[worker])
 
     def evaluate(
         self,
@@ -74,7 +81,7 @@ class ClientActor:
         stop: int,
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Evaluate the parameters, or their average if there is one, on a range of a split's rows."""
-        model = torch.tensor(params if average is None else average, device=self.bench.device)
+        model = shared_tensor(params if average is None else average).to(self.bench.device)
         return self.bench.evaluate(model, split, start, stop)
 
     def evaluate_personal(
@@ -86,7 +93,7 @@ class ClientActor:
         *kept: _Kept,
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Evaluate clients `first`, `first + 1`, ... each with the model that it would use itself."""
-        model = torch.tensor(params if average is None else average, device=self.bench.device)
+        model = shared_tensor(params if average is None else average).to(self.bench.device)
         return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
 
 
@@ -94,6 +101,7 @@ class ServerActor:
     """A process that holds the Server."""
 
     server: Server
+    _reports: Reports
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32]) -> None:
         """Make the server of a run; that of an earlier run is dropped."""
@@ -109,25 +117,34 @@ class ServerActor:
         return self.server.clock.parts()
 
     def propose(
-        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """Find the direction of a step with row `i` of `stores[s]` for each `(s, i)`; returns the models to try."""
-        rows = [torch.tensor(stores[s][i]) for s, i in takes]
-        models: NDArray[np.float32] = self.server.propose(arrivals, rows).cpu().numpy()
-        return models
+        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Find the direction of a step; returns the models to try, and the clients to try them with.
+
+        `stores` are the reports and the rows of one chunk of jobs after the other; the step takes job `i` of chunk `c`
+        for each `(c, i)`.
+        """
+        reports = [store for store in stores if isinstance(store, Reports)]
+        chunks = [shared_tensor(store) for store in stores if not isinstance(store, Reports)]
+        first = np.cumsum([0, *(len(r) for r in reports)])
+        which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
+        self._reports = Reports.joined(reports).part(which)
+        rows = [chunks[c][i] for c, i in takes]
+        models = self.server.propose(replace(arrivals, reports=self._reports), rows)
+        return models.cpu().numpy(), self.server.proposed
 
     def accept(
         self, *losses: NDArray[np.float64]
-    ) -> tuple[StepColumns, NDArray[np.float32], NDArray[np.float32] | None]:
-        """Take the proposed step, with `losses` [T, k] of groups of clients; returns columns, parameters, average."""
+    ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
+        """Take the proposed step, with `losses` [T, k] of groups of clients; returns it, parameters, average."""
         tried = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
-        columns = self.server.accept(tried)
+        stepped = Stepped(self.server.accept(tried), self._reports)
         average = self.server.average
-        return columns, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
+        return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
 
     def step(
-        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: NDArray[np.float32]
-    ) -> tuple[StepColumns, NDArray[np.float32], NDArray[np.float32] | None]:
+        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
+    ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
         """Propose and accept in one go, for rules that try nothing."""
         self.propose(arrivals, takes, *stores)
         return self.accept()

@@ -62,5 +62,5 @@ def line(progress: Progress, elapsed_s: float) -> str:
     eta = "-" if done <= 0 else f"{elapsed_s * (1 - min(done, 1)) / min(done, 1):.0f} s"
     return (
         f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(course.now_us)}  online {online}  "
-        f"training {len(course.running)}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"
+        f"training {course.in_flight}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"
     )

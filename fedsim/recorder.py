@@ -18,17 +18,16 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from fedsim.course import Flight
 from fedsim.errors import RunError
-from fedsim.job import Report
+from fedsim.ledger import Ledger
 from fedsim.local import Evaluation
-from fedsim.records import PERSONAL, TABLES
-from fedsim.trainer import Pending, StepColumns
+from fedsim.outcomes import PHASES
+from fedsim.records import PERSONAL, STATUSES, TABLES
+from fedsim.trainer import Pending, StepColumns, Stepped
 
 _PART_ROWS = 50_000
 _PART_S = 30.0
 """A run that is killed loses at most this many seconds of records; the merged tables do not depend on it."""
-_PHASES = ("", "download", "compute", "upload")
 _STEP_DEFAULTS: dict[str, Any] = {
     "remembered": 0,
     "mean_norm": float("nan"),
@@ -71,58 +70,45 @@ def make_folder(path: Path, *, force: bool) -> None:
 
 
 class Recorder:
-    """Buffers rows and writes them to `<folder>/parts`; `close` merges the parts into one file per table."""
+    """Buffers what happens and writes it to `<folder>/parts`; `close` merges the parts into one file per table."""
 
-    def __init__(self, folder: Path, n_samples: NDArray[np.int64], conflicts: bool = False) -> None:
+    def __init__(
+        self, folder: Path, n_samples: NDArray[np.int64], ledger: Ledger, conflicts: bool = False
+    ) -> None:
         self.folder = folder
-        self._n_samples = n_samples
+        self._n_samples, self._ledger = n_samples, ledger
         (folder / "parts").mkdir()
         self.counts: dict[str, int] = {}
         self.waits = 0
         self.last_accuracy = float("nan")
-        self._rows: dict[str, list[tuple[Any, ...]]] = {
+        self._tables: dict[str, list[pa.Table]] = {
             name: [] for name in TABLES if conflicts or name != "conflicts"
         }
-        self._parts = dict.fromkeys(self._rows, 0)
+        self._parts = dict.fromkeys(self._tables, 0)
+        self._steps: list[StepColumns] = []
         self._flushed = monotonic()
-        self._step: Callable[[], StepColumns] | None = None
-        self._evaluations: list[tuple[int, int, str, Pending]] = []
+        self._settled = 0
+        """How many of the jobs that ended had done so when the step before was recorded."""
+        self._step: tuple[Pending[Stepped], NDArray[np.int64]] | None = None
+        self._evaluations: list[tuple[int, int, str, Pending[Evaluation]]] = []
 
-    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
-        """Append a row to `jobs`."""
-        job = flight.job
-        self.counts[status] = self.counts.get(status, 0) + 1
-        self._append(
-            "jobs",
-            (
-                job.id,
-                job.client,
-                job.version,
-                status,
-                _PHASES[flight.phase],
-                step,
-                step - job.version if step >= 0 else -1,
-                flight.dispatch_us,
-                flight.download_us,
-                flight.compute_us,
-                flight.end_us,
-                int(self._n_samples[job.client]),
-                report.loss_before if report else float("nan"),
-                report.loss_train if report else float("nan"),
-                flight.downloaded_bytes,
-                flight.uploaded_bytes,
-                flight.computing_us,
-                job.share,
-                flight.attempt,
-            ),
-        )
-
-    def step(self, columns: Callable[[], StepColumns]) -> None:
-        """Append a row to `steps` once the next step is recorded, so that nobody waits for the server."""
+    def step(self, result: Pending[Stepped], rows: NDArray[np.int64]) -> None:
+        """Append a row to `steps`, and the jobs that ended, once the next step is recorded: nobody waits for it."""
         self.settle()
-        self._step = columns
+        self._step = result, rows
+        if self._settled >= _PART_ROWS or monotonic() - self._flushed > _PART_S:
+            self._take_jobs(self._settled)
+            self._flush()
+        self._settled = len(self._ledger.ended)
 
-    def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
+    def crowded(self) -> None:
+        """Write the jobs that ended."""
+        self.settle()
+        self._take_jobs(None)
+        self._flush()
+        self._settled = 0
+
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         """Append rows to `evals` once the next step or evaluation is recorded.
 
         One of the same model at the same instant on the same split takes the place of the one before: the last
@@ -142,14 +128,16 @@ class Recorder:
         pending, self._step = self._step, None
         if pending is None:
             return
-        columns = _STEP_DEFAULTS | pending()
-        if "conflicts" in self._rows and "each" in columns:
-            each = [columns["each"][name].tolist() for name in TABLES["conflicts"].names[1:]]
-            for row in zip(*each, strict=True):
-                self._append("conflicts", (columns["step"], *row))
+        result, rows = pending
+        stepped = result()
+        self._ledger.hear(rows, stepped.reports)
+        columns = _STEP_DEFAULTS | stepped.columns
+        if "conflicts" in self._tables and "each" in columns:
+            each = columns["each"]
+            step = np.full(len(next(iter(each.values()))), columns["step"])
+            self._append("conflicts", {"step": step} | dict(each))
         self.waits += int(columns["waits"])
-        values = ((columns[f.name], f.type) for f in TABLES["steps"])
-        self._append("steps", tuple(int(v) if pa.types.is_integer(kind) else v for v, kind in values))
+        self._steps.append(columns)
 
     def _settle_evaluations(self) -> None:
         pending, self._evaluations = self._evaluations, []
@@ -160,33 +148,65 @@ class Recorder:
         accuracy = found.correct / found.n
         if not split.endswith(PERSONAL):
             self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
-        columns = (found.clients, found.n, found.correct, accuracy, found.loss)
-        for client, n, correct, share, loss in zip(*(c.tolist() for c in columns), strict=True):
-            self._append("evals", (step, time_us, client, split, n, correct, share, loss))
+        k = len(found.clients)
+        columns = {
+            "step": np.full(k, step),
+            "time_us": np.full(k, time_us),
+            "client": found.clients,
+            "split": _words(np.zeros(k, dtype=np.int64), (split,)),
+            "n": found.n,
+            "correct": found.correct,
+            "accuracy": accuracy,
+            "loss": found.loss,
+        }
+        self._append("evals", columns)
 
-    def _append(self, table: str, row: tuple[Any, ...]) -> None:
-        rows = self._rows[table]
-        rows.append(row)
-        if len(rows) >= _PART_ROWS:
-            self._flush(table)
-        elif table == "steps" and monotonic() - self._flushed > _PART_S:
-            for name in self._rows:
-                self._flush(name)
-            self._flushed = monotonic()
+    def _append(self, table: str, columns: Mapping[str, Any]) -> None:
+        self._tables[table].append(_arrow(columns, TABLES[table]))
 
-    def _flush(self, table: str) -> None:
-        rows, self._rows[table] = self._rows[table], []
-        if not rows:
+    def _take_jobs(self, count: int | None) -> None:
+        """Move the first `count` jobs that ended, of which nothing is under way, from the ledger to the buffer."""
+        jobs = self._ledger.take(count)
+        if not len(jobs):
             return
-        path = self.folder / "parts" / f"{table}-{self._parts[table]:05d}.parquet"
-        part = _arrow(rows, TABLES[table])
-        write_atomically(path, lambda beside: pq.write_table(part, beside))
-        self._parts[table] += 1
+        for status, n in zip(*np.unique(jobs["status"], return_counts=True), strict=True):
+            self.counts[STATUSES[status]] = self.counts.get(STATUSES[status], 0) + int(n)
+        download, compute, end, step = (jobs[n] for n in ("download_us", "compute_us", "end_us", "step"))
+        self._append(
+            "jobs",
+            {name: jobs[name] for name in jobs.dtype.names or ()}
+            | {
+                "job": jobs["id"],
+                "status": _words(jobs["status"], STATUSES),
+                "phase": _words(jobs["phase"], PHASES),
+                "staleness": np.where(step >= 0, step - jobs["version"], -1),
+                "n_samples": self._n_samples[jobs["client"]],
+                "download_bytes": jobs["downloaded_bytes"],
+                "upload_bytes": jobs["uploaded_bytes"],
+                "computing_us": np.where(download < 0, 0, np.where(compute >= 0, compute, end) - download),
+            },
+        )
+
+    def _flush(self) -> None:
+        """Write what is buffered."""
+        if self._steps:
+            names = [field.name for field in TABLES["steps"]]
+            steps, self._steps = self._steps, []
+            self._append("steps", {name: [row[name] for row in steps] for name in names})
+        for table, pieces in self._tables.items():
+            if pieces:
+                whole = pa.concat_tables(pieces)
+                path = self.folder / "parts" / f"{table}-{self._parts[table]:05d}.parquet"
+                write_atomically(path, lambda beside, t=whole: pq.write_table(t, beside))  # type: ignore[misc]
+                self._parts[table] += 1
+                pieces.clear()
+        self._flushed = monotonic()
 
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Merge the parts into `<table>.parquet`, write the model, and return the digest (None without a model)."""
-        for table in self._rows:
-            self._flush(table)
+        self._take_jobs(None)
+        self._flush()
+        for table in self._tables:
             write_atomically(self.folder / f"{table}.parquet", lambda beside, t=table: self._merge(t, beside))  # type: ignore[misc]
         shutil.rmtree(self.folder / "parts")
         if params is None:
@@ -204,10 +224,24 @@ class Recorder:
                 writer.write_table(pq.read_table(self.folder / "parts" / f"{table}-{part:05d}.parquet"))
 
 
-def _arrow(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Return the columns of a table; texts in the schema's words."""
+    arrays = [_column(columns[field.name], field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _column(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if pa.types.is_integer(kind):
+        return pa.array(np.asarray(values).astype(kind.to_pandas_dtype()))
+    return pa.array(values, type=kind)
+
+
+def _words(codes: NDArray[Any], words: Sequence[str]) -> pa.Array:
+    """Return the words that codes mean, in a dictionary of those that occur."""
+    found, codes = np.unique(codes, return_inverse=True)
+    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array([words[c] for c in found]))
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:

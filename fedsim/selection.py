@@ -33,9 +33,11 @@ class Facts:
     """Columns [K] that the world's trace knows of its clients, such as `region`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class View:
     """What a real server could know when it chooses; arrays are read-only and indexed by client unless said.
+
+    A view is good for one choice: the next one finds other values in the same object.
 
     No field tells anything about the future of the world but `world`, which is None unless the selector is declared
     clairvoyant. What updates reported is known from the step on that uses them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from fedsim.diagnostics import diagnose, each_row
 from fedsim.errors import RunError, SolverError
 from fedsim.history import GradientHistory, slots_needed
-from fedsim.job import Report
+from fedsim.job import Reports
 from fedsim.linalg import Blocks
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
 
 RowsFrom = Literal["start", "current"]
+Rows = Sequence[torch.Tensor] | torch.Tensor
+"""n vectors [P], or a tensor [n, P]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +73,10 @@ class Arrivals:
     """[n]"""
     n_samples: Ints
     """[n]"""
-    reports: Sequence[Report]
-    """[n]"""
     online: Ints
     """Clients that are online now, of all registered ones."""
+    reports: Reports = field(default_factory=lambda: Reports.nothing(0))
+    """[n] What the updates' jobs reported, filled in where they are."""
     present: int | None = None
     """m, all n if None."""
     now_us: int = 0
@@ -88,22 +90,35 @@ class Arrivals:
 
     def split(self) -> tuple[Arrivals, Arrivals]:
         """Return the updates that count in this step and those that came too late."""
-        return self._part(slice(0, self.m)), self._part(slice(self.m, len(self.clients)))
+        return self.part(slice(0, self.m)), self.part(slice(self.m, len(self.clients)))
 
-    def _part(self, which: slice) -> Arrivals:
-        columns = {
-            name: getattr(self, name)[which] for name in ("clients", "staleness", "n_samples", "reports")
+    def finite(self) -> Arrivals:
+        """Return the updates whose rows are finite."""
+        finite = self.reports.finite
+        return replace(self.part(np.flatnonzero(finite)), present=int(finite[: self.m].sum()))
+
+    def part(self, which: slice | Ints) -> Arrivals:
+        """Return some of the updates, all of which count."""
+        columns = {name: getattr(self, name)[which] for name in ("clients", "staleness", "n_samples")}
+        return replace(self, **columns, reports=self.reports.part(which), present=None)
+
+    def columns(self, arrived: int) -> dict[str, Any]:
+        """Return what a step that counts these of `arrived` updates says of them in `steps.parquet`."""
+        staleness = self.staleness[: self.m]
+        return {
+            "updates": self.m,
+            "nonfinite": arrived - self.m,
+            "mean_staleness": float(np.mean(staleness)) if self.m else math.nan,
         }
-        return replace(self, **columns, present=None)
 
     def notes(self) -> dict[str, NDArray[Any]]:
         """Return what is kept beside the rows, as arrays [n]."""
         return {
             "staleness": self.staleness,
             "n_samples": self.n_samples,
-            "loss": np.array([r.loss_before for r in self.reports]),
-            "loss_after": np.array([r.loss_after for r in self.reports]),
-            "accuracy_after": np.array([r.accuracy_after for r in self.reports]),
+            "loss": self.reports.loss_before,
+            "loss_after": self.reports.loss_after,
+            "accuracy_after": self.reports.accuracy_after,
         }
 
 
@@ -135,6 +150,9 @@ class Server:
         self.vectors: Vectors = {}
         self.clock = Stopwatch()
         self._proposal: _Proposal | None = None
+        self._counted: dict[str, Any] = {}
+        self.proposed: Ints = np.zeros(0, dtype=np.int64)
+        """Clients whose updates the proposed step counts."""
         self.history = GradientHistory(
             spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype, spec.conflicts
         )
@@ -142,7 +160,7 @@ class Server:
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that running jobs started from, where rows are taken from the current model."""
 
-    def step(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> dict[str, Any]:
+    def step(self, arrivals: Arrivals, rows: Rows) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
 
         No rows: the model stays as it is. For a rule that searches for the length of its step use `propose` and
@@ -151,9 +169,14 @@ class Server:
         self.propose(arrivals, rows)
         return self.accept(None)
 
-    def propose(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    def propose(self, arrivals: Arrivals, rows: Rows) -> torch.Tensor:
         """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
         self._proposal = None
+        arrived = arrivals.m
+        if not arrivals.reports.finite.all():
+            rows = [row for row, finite in zip(rows, arrivals.reports.finite.tolist(), strict=True) if finite]
+            arrivals = arrivals.finite()
+        self._counted, self.proposed = arrivals.columns(arrived), arrivals.clients[: arrivals.m]
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
         counted, late = arrivals.split()
@@ -185,18 +208,18 @@ class Server:
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
 
-    def _remember(self, late: Arrivals, rows: Sequence[torch.Tensor]) -> None:
+    def _remember(self, late: Arrivals, rows: Rows) -> None:
         """Let rows refresh the history, each as if it had come in time for the step of its version."""
         versions = late.step - late.staleness
         for i in np.argsort(versions, kind="stable").tolist():
-            one = late._part(slice(i, i + 1))
+            one = late.part(slice(i, i + 1))
             if late.staleness[i] <= self.algorithm.needs.memory and self.algorithm.needs.memory:
                 slots = self.history.add(
                     rows[i : i + 1], one.clients, int(versions[i]), one.notes(), one.now_us
                 )
                 self.history.settle(slots)
 
-    def _from_current(self, arrivals: Arrivals, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def _from_current(self, arrivals: Arrivals, rows: Rows) -> list[torch.Tensor]:
         """Turn rows `start - end` into `current - end`."""
         self._starts[arrivals.step] = self.params
         versions = (arrivals.step - arrivals.staleness).tolist()
@@ -212,13 +235,14 @@ class Server:
         """Take the proposed step, as long as `losses` [T, m] of the present clients after the trials say."""
         proposal, self._proposal = self._proposal, None
         if proposal is None:
-            return {"status": "empty"}
+            return {"status": "empty"} | self._counted
         search, length = proposal.direction.search, 1.0
         if search is not None and losses is not None:
             length = search.steps[search.choose(losses)]
         norm = self._move(length * proposal.vector, proposal.direction, proposal.stack.step)
         with self.clock.part("diagnose"):
-            return self._columns(proposal.stack, proposal.direction, norm) | {"step_length": length}
+            columns = self._columns(proposal.stack, proposal.direction, norm)
+        return columns | self._counted | {"step_length": length}
 
     def _move(self, vector: torch.Tensor, direction: Direction, step: int) -> float:
         """Change the parameters and return the length of the step."""

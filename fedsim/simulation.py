@@ -187,7 +187,10 @@ class _Run:
         setup.trace.write(folder / "world.parquet")
         self.others_peak = 0
         self.server_s: dict[str, float] = {}
-        self.recorder = Recorder(folder, setup.data.train.sizes, config.record.conflicts != "off")
+        self.course = Course(setup.data.n_clients)
+        self.recorder = Recorder(
+            folder, setup.data.train.sizes, self.course.ledger, config.record.conflicts != "off"
+        )
         self.started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self._manifest("running")
 
@@ -218,6 +221,7 @@ class _Run:
             plan,
             trainer,
             self.recorder,
+            self.course,
             self.clock,
             tell,
             measure_of(plan.stop.metric),
@@ -227,7 +231,8 @@ class _Run:
     def _trainer(self, pool: Any) -> Trainer:
         setup = self.setup
         if pool is None:
-            return InlineTrainer(Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()))
+            server = Server(setup.server, setup.initial())
+            return InlineTrainer(Workbench(setup.bench, setup.data), server, self.clock)
         trainer: Trainer = pool.trainer(
             setup.bench, setup.server, setup.data, setup.initial(), setup.data.train.sizes
         )
@@ -250,7 +255,7 @@ class _Run:
             self.others_peak = trainer.peak_bytes()
             self.server_s = trainer.server_s()
             trainer.close()
-        course = timeline.course if timeline else Course(self.setup.data.n_clients)
+        course = self.course
         self._manifest(
             status,
             error=error,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -69,9 +70,14 @@ class _Speeds:
     """A Series that is read number by number."""
 
     def __init__(self, series: Series) -> None:
-        self.line = _Line.of(series.spans)
+        self.line = line = _Line.of(series.spans)
         views = (_numbers(a) for a in (series.cost_us, series.per, series.lap_capacity))
         self.cost, self.per, self.capacity = views
+        opening = [a if a + 1 == b else -1 for a, b in pairwise(line.first)]
+        self.steady = [
+            (self.cost[a], self.per[a], line.end[a]) if a >= 0 and line.start[a] == 0 else None for a in opening
+        ]
+        """Speed and end of the only interval of clients that have one from the start on."""
 
     def advance(self, client: int, now: int, left: float, limit: int) -> tuple[int, bool, float]:
         """Return when the work is done or the limit comes, whether it is done, and how much was."""
@@ -80,6 +86,12 @@ class _Speeds:
             return now, True, amount
         if now >= limit:
             return limit, False, 0.0
+        steady = self.steady[client]
+        if steady is not None:
+            cost, per, end = steady
+            ends = now + math.ceil(left * cost / per * (1 - SLACK))
+            if ends <= end and ends <= limit:
+                return ends, True, amount
         line = self.line
         lap, capacity = line.lap[client], self.capacity[client]
         if lap < NEVER and left > capacity:
@@ -120,13 +132,15 @@ class SingleJobs:
     ) -> None:
         self._sessions, self._faults = _Line.of(sessions), _Line.of(faults)
         self._speeds = [None if s is None else _Speeds(s) for s in series]
-        self._end_us = end_us
+        self._faulty, self._end_us = len(faults.start) > 0, end_us
 
     def outcome(
         self, client: int, t_us: int, download_bytes: float, samples: float, upload_bytes: float
     ) -> Fate | None:
         """Return what becomes of a job of an online client, None if arrays have to say what is wrong with it."""
-        limit = min(self._sessions.until(client, t_us), self._faults.next_start(client, t_us), self._end_us)
+        limit = min(self._sessions.until(client, t_us), self._end_us)
+        if self._faulty:
+            limit = min(limit, self._faults.next_start(client, t_us))
         now, ends, moved, phase = t_us, [-1, -1], [0.0, 0.0, 0.0], 0
         for index, amount in enumerate((download_bytes, samples, upload_bytes)):
             speeds = self._speeds[index]

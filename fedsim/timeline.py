@@ -8,25 +8,29 @@ ordered by meaning: arrivals, then losses, then the deadline, then waking up; am
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from fedsim.course import Course, Flight, Ints, Kind, Plan, Records
+from fedsim.course import Course, Ints, Kind, Plan, Records
 from fedsim.evaluator import Evaluator
 from fedsim.handout import Handout
-from fedsim.job import Update
 from fedsim.local import Evaluation
 from fedsim.server import Arrivals
 from fedsim.stopwatch import Stopwatch
-from fedsim.trainer import StepColumns, Trainer
+from fedsim.trainer import Pending, Stepped, Trainer
 from fedsim.world import World
+
+_ARRIVE, _LOST, _DEADLINE, _WAKE = map(int, Kind)
+_CROWD = 50_000
+"""Jobs that may end without a step before they are written."""
 
 
 class Timeline:
     """Runs a plan in a world.
 
     Args:
+        course: where the run stands, the start of one by default.
         watch: called after each step, for progress.
         measure: the watched metric of an evaluation, if `plan.stop` has one.
         out_of_time: whether the wall clock allows no further step.
@@ -38,6 +42,7 @@ class Timeline:
         plan: Plan,
         trainer: Trainer,
         records: Records,
+        course: Course | None = None,
         stopwatch: Stopwatch | None = None,
         watch: Callable[[Course], None] = lambda course: None,
         measure: Callable[[Evaluation], float] | None = None,
@@ -46,7 +51,8 @@ class Timeline:
         self.world, self.plan, self.trainer, self.records = world, plan, trainer, records
         self.clock = stopwatch or Stopwatch()
         self.watch, self.out_of_time = watch, out_of_time
-        self.course = course = Course(world.clients, selector_state=plan.selector.start())
+        self.course = course = course or Course(world.clients)
+        course.selector_state = plan.selector.start()
         self.handout = Handout(world, plan, trainer, course, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, course, self.clock, measure)
 
@@ -61,13 +67,11 @@ class Timeline:
 
     def abandon(self) -> None:
         """Record every job that is still running, or waiting for its step, as unfinished."""
-        course = self.course
-        flights = [*course.buffer, *course.overdue, *course.running.values()]
-        course.buffer, course.overdue, course.running = [], [], {}
-        for flight in sorted(flights, key=lambda f: f.job.id):
-            gone = not flight.ok and flight.end_us <= course.now_us
-            cut = self.handout.cut(flight) if flight.end_us > course.now_us else flight
-            self._record(cut, "lost" if gone else "unfinished")
+        course, ledger = self.course, self.course.ledger
+        rows = np.concatenate([ledger.running(), np.array([*course.buffer, *course.overdue], dtype=np.int64)])
+        rows = rows[np.argsort(ledger.table["id"][rows], kind="stable")]
+        course.buffer, course.overdue, course.in_flight = [], [], 0
+        self._end_now(rows, "unfinished")
 
     # What ends a run
 
@@ -99,11 +103,9 @@ class Timeline:
 
     def _holds(self, event: tuple[int, int, int, int]) -> bool:
         time_us, kind, _, number = event
-        if kind == Kind.DEADLINE:
+        if kind == _DEADLINE:
             return self.course.armed and number == self.course.deadlines
-        if kind == Kind.WAKE:
-            return time_us == self.course.wake_us
-        return number in self.course.running
+        return kind != _WAKE or time_us == self.course.wake_us
 
     # What happens
 
@@ -114,11 +116,13 @@ class Timeline:
         """
         course, pacing = self.course, self.plan.pacing
         self.evaluator.until(course.heap[0][0])
+        if course.heap[0][0] != course.lost_us:
+            course.lost_now.clear()
         course.now_us = course.heap[0][0]
         stepped = False
         while course.heap and course.heap[0][0] == course.now_us:
-            _, kind, _, number = heapq.heappop(course.heap)
-            cause = self._handle(Kind(kind), number)
+            _, kind, client, number = heapq.heappop(course.heap)
+            cause = self._handle(kind, client, number)
             if cause:
                 stepped = True
                 self._step(cause)
@@ -129,50 +133,56 @@ class Timeline:
         if stepped or pacing.refill == "arrival" or self.plan.dropout.replace or idle:
             self.handout.refill()
 
-    def _handle(self, kind: Kind, number: int) -> str:
+    def _handle(self, kind: int, client: int, number: int) -> str:
         """Let one event happen; say why the server steps now, or return an empty text."""
         course, pacing = self.course, self.plan.pacing
-        if kind is Kind.ARRIVE:
-            self._land(number)
-        elif kind is Kind.LOST:
-            self._lose(number)
-        elif kind is Kind.WAKE:
+        if kind == _ARRIVE:
+            self._land(client, number)
+        elif kind == _LOST:
+            self._lose(client, number)
+        elif kind == _WAKE:
             course.wake_us = -1
         if pacing.buffer is not None and len(course.buffer) >= pacing.buffer:
             return "full"
-        if kind is Kind.DEADLINE:
+        if kind == _DEADLINE:
             return self._deadline()
-        return "drained" if kind is not Kind.WAKE and self._drained() else ""
+        return "drained" if kind != _WAKE and self._drained() else ""
 
-    def _land(self, number: int) -> None:
-        course = self.course
-        flight = course.running.pop(number)
-        course.known.land(flight.job.client, flight.end_us - flight.dispatch_us)
-        overdue, limit = self._is_overdue(flight), self.plan.pacing.max_staleness
+    def _land(self, client: int, row: int) -> None:
+        course, ledger = self.course, self.course.ledger
+        course.in_flight -= 1
+        ledger.land(row)
+        course.known.land(client, course.now_us - ledger.number("dispatch_us", row))
+        overdue, limit = self._is_overdue(row), self.plan.pacing.max_staleness
         course.overdue_running -= overdue
         if overdue:
-            course.overdue.append(flight)
-        elif limit is not None and course.step - flight.job.version > limit:
-            self._drop([flight], "stale")
+            course.overdue.append(row)
+        elif limit is not None and course.step - ledger.number("version", row) > limit:
+            self._drop([row], "stale")
         else:
-            course.buffer.append(flight)
+            course.buffer.append(row)
 
-    def _lose(self, number: int) -> None:
+    def _lose(self, client: int, row: int) -> None:
         course = self.course
-        flight = course.running.pop(number)
-        client, overdue = flight.job.client, self._is_overdue(flight)
+        course.in_flight -= 1
+        overdue = self._is_overdue(row)
         course.overdue_running -= overdue
-        course.known.lose(client, course.now_us)
+        course.known.lose(client)
         course.lost += 1
         course.lost_total += 1
+        course.lost_now.append(client)
         course.lost_us = course.now_us
-        self._record(flight, "lost")
-        again = flight.attempt < self.plan.dropout.retries and not overdue
+        attempt = course.ledger.number("attempt", row)
+        self._end([row], "lost")
+        if len(course.ledger.ended) >= _CROWD:
+            self.records.crowded()
+        again = attempt < self.plan.dropout.retries and not overdue
         if again and self.world.online(course.now_us)[client]:
-            self.handout.give(np.array([client]), flight.attempt + 1)
+            self.handout.give(np.array([client]), attempt + 1)
 
-    def _is_overdue(self, flight: Flight) -> bool:
-        return self.plan.pacing.late == "history" and flight.job.version < self.course.step
+    def _is_overdue(self, row: int) -> bool:
+        course = self.course
+        return self.plan.pacing.late == "history" and course.ledger.number("version", row) < course.step
 
     def _deadline(self) -> str:
         course, pacing = self.course, self.plan.pacing
@@ -195,112 +205,97 @@ class Timeline:
     # A step
 
     def _step(self, cause: str) -> None:
-        course, pacing = self.course, self.plan.pacing
-        flights, course.buffer, course.armed = course.buffer, [], False
+        course, pacing, ledger = self.course, self.plan.pacing, self.course.ledger
+        present, course.buffer, course.armed = course.buffer, [], False
         overdue, course.overdue = course.overdue, []
-        void = cause != "full" and pacing.late != "keep" and len(flights) < pacing.minimum
+        void = cause != "full" and pacing.late != "keep" and len(present) < pacing.minimum
         if void:
-            self._drop(flights, "void")
-            flights = []
-        with self.clock.part("train"):
-            updates = self.trainer.results([f.job for f in (*flights, *overdue)])
-        self._hear([*flights, *overdue], updates)
-        arrived = list(zip(flights, updates, strict=False))
-        used = [(f, u) for f, u in arrived if u.report.finite]
-        kept = [(f, u) for f, u in zip(overdue, updates[len(flights) :], strict=True) if u.report.finite]
+            self._drop(present, "void")
+            present = []
+        with self.clock.part("dispatch"):
+            self.handout.send()
+        rows = np.array([*present, *overdue], dtype=np.int64)
+        cohort = ledger.cohort(rows)
+        if "losses" in self.plan.selector.needs:
+            with self.clock.part("train"):
+                reports = self.trainer.reports(cohort)
+            course.known.hear(cohort.clients, reports)
+        arrivals = self._arrivals(cohort.clients, course.step - cohort.versions, len(present))
         with self.clock.part("server"):
-            columns = self.trainer.step(
-                self._arrivals([f for f, _ in used], [f for f, _ in kept], [u for _, u in (*used, *kept)]),
-                [u for _, u in (*used, *kept)],
-            )
-        for flight, update in arrived:
-            finite = update.report.finite
-            self._record(
-                flight, "aggregated" if finite else "nonfinite", course.step if finite else -1, update
-            )
-        for flight, update in zip(overdue, updates[len(flights) :], strict=True):
-            self._record(flight, "remembered" if update.report.finite else "nonfinite", update=update)
+            result = self.trainer.step(arrivals, cohort)
+        self._end(present, "aggregated", course.step)
+        self._end(overdue, "remembered")
         if pacing.cancels:
             self._cancel()
         elif pacing.late == "history":
             course.late += course.working
-            course.overdue_running = len(course.running)
-        self._record_step(cause, [f for f, _ in used], len(arrived) - len(used), columns, void)
+            course.overdue_running = course.in_flight
+        self._record_step(cause, result, void, rows)
         course.step, course.step_us = course.step + 1, course.now_us
         course.lost = course.late = course.waits = 0
         course.handed = False
         self.evaluator.after_step()
         self.watch(course)
 
-    def _drop(self, flights: Sequence[Flight], status: str) -> None:
-        self.trainer.forget([f.job for f in flights])
-        for flight in flights:
-            self._record(flight, status)
+    def _drop(self, rows: list[int], status: str) -> None:
+        self.handout.send()
+        self.trainer.forget(self.course.ledger.cohort(np.array(rows, dtype=np.int64)))
+        self._end(rows, status)
 
-    def _hear(self, flights: Sequence[Flight], updates: Sequence[Update]) -> None:
-        if "losses" in self.plan.selector.needs:
-            self.course.known.hear(_clients(flights), [u.report for u in updates])
+    def _end(self, rows: Ints | list[int], status: str, step: int = -1) -> None:
+        self.course.moved_bytes += self.course.ledger.end(rows, status, step)
 
-    def _arrivals(
-        self, flights: Sequence[Flight], overdue: Sequence[Flight], updates: Sequence[Update]
-    ) -> Arrivals:
+    def _arrivals(self, clients: Ints, staleness: Ints, present: int) -> Arrivals:
         course = self.course
-        clients = _clients([*flights, *overdue])
-        staleness = course.step - np.array([f.job.version for f in (*flights, *overdue)], dtype=np.int64)
-        course.known.use(clients[: len(flights)], course.step, staleness[: len(flights)])
+        course.known.use(clients[:present], course.step, staleness[:present])
+        versions = course.ledger.table["version"][course.ledger.running()]
         return Arrivals(
             step=course.step,
             clients=clients,
             staleness=staleness,
             n_samples=self.plan.facts.n_samples[clients],
-            reports=[u.report for u in updates],
             online=np.flatnonzero(self.world.online(course.now_us)),
-            present=len(flights),
+            present=present,
             now_us=course.now_us,
-            oldest_version=min((f.job.version for f in course.running.values()), default=course.step),
+            oldest_version=int(versions.min(initial=course.step)),
         )
 
-    def _record(self, flight: Flight, status: str, step: int = -1, update: Update | None = None) -> None:
-        self.course.moved_bytes += flight.downloaded_bytes + flight.uploaded_bytes
-        self.records.job(flight, status, step, update.report if update else None)
-
-    def _record_step(
-        self,
-        cause: str,
-        used: Sequence[Flight],
-        nonfinite: int,
-        columns: Callable[[], StepColumns],
-        void: bool,
-    ) -> None:
+    def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:
         course = self.course
-        staleness = [course.step - f.job.version for f in used]
-        known: StepColumns = {
+        known = {
             "step": course.step,
             "time_us": course.now_us,
             "cause": cause,
-            "updates": len(used),
             "lost": course.lost,
             "late": course.late,
-            "nonfinite": nonfinite,
             "waits": course.waits,
             "online": int(self.world.online(course.now_us).sum()),
-            "in_flight": len(course.running),
-            "mean_staleness": float(np.mean(staleness)) if staleness else float("nan"),
-        }
-        self.records.step(lambda: columns() | known if not void else columns() | known | {"status": "void"})
+            "in_flight": course.in_flight,
+        } | ({"status": "void"} if void else {})
+        self.records.step(lambda: result().known(known), rows)
 
     def _cancel(self) -> None:
-        course = self.course
-        flights, course.running = list(course.running.values()), {}
-        self.trainer.forget([f.job for f in flights])
-        for flight in flights:
-            gone = not flight.ok and flight.end_us <= course.now_us  # lost, and nobody has noticed
+        course, ledger = self.course, self.course.ledger
+        rows = ledger.running()
+        if len(rows):
+            course.heap = [event for event in course.heap if event[1] in (_DEADLINE, _WAKE)]
+            heapq.heapify(course.heap)
+            course.in_flight = 0
+            self.trainer.forget(ledger.cohort(rows))
+            course.known.busy[ledger.table["client"][rows]] = False
+            gone = self._end_now(rows, "late")
             course.lost += gone
             course.lost_total += gone
-            course.late += not gone
-            course.known.busy[flight.job.client] = False
-            self._record(flight if gone else self.handout.cut(flight), "lost" if gone else "late")
+            course.late += len(rows) - gone
 
-
-def _clients(flights: Sequence[Flight]) -> Ints:
-    return np.array([f.job.client for f in flights], dtype=np.int64)
+    def _end_now(self, rows: Ints, status: str) -> int:
+        """End jobs wherever they are; returns how many of them had been lost before, and nobody had noticed."""
+        ledger, now_us = self.course.ledger, self.course.now_us
+        jobs = ledger.table[rows]
+        over = jobs["end_us"] <= now_us
+        for dispatch_us in np.unique(jobs["dispatch_us"][~over]).tolist():
+            self.handout.cut(rows[~over & (jobs["dispatch_us"] == dispatch_us)], dispatch_us)
+        gone = over & (jobs["ok"] == 0)
+        self._end(rows, status)
+        ledger.amend(rows[gone], "lost")
+        return int(gone.sum())

@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.job import Job, Report, Update
+from fedsim.job import Cohort, Job, Reports
 from fedsim.local import Evaluation, Workbench, chunks_of, per_client
 from fedsim.server import Arrivals, Server
+from fedsim.stopwatch import Stopwatch
 
-Pending = Callable[[], Evaluation]
+T = TypeVar("T")
+Pending = Callable[[], T]
+"""What may still be under way; asking for it waits."""
 StepColumns = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a server step was."""
+
+    columns: StepColumns
+    """Those of `steps.parquet` that the server knows, and under "each" those of `conflicts.parquet`."""
+    reports: Reports
+    """What the jobs of the step reported, in order of arrival."""
+
+    def known(self, columns: Mapping[str, Any]) -> Stepped:
+        """Add what somebody else knows."""
+        return Stepped(self.columns | dict(columns), self.reports)
 
 
 class Trainer(Protocol):
     """Trains jobs, evaluates models and passes rows to the server, in this process or in others.
 
-    The timeline calls it in virtual order and never sees a tensor. Equal calls give equal results whatever the number
-    of workers and the order in which they finish.
+    The timeline calls it in virtual order and never sees a tensor or, unless it asks, what clients report. So it may go
+    on while workers work. Equal calls give equal results whatever the number of workers and the order in which they
+    finish.
     """
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, cohort: Cohort) -> None:
         """Start training, each job from the version that is current now."""
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
-        """Wait for submitted jobs and hand out what they report, once."""
+    def forget(self, cohort: Cohort) -> None:
+        """Drop jobs that nobody will ask for, submitted or not, before their clients are given others."""
 
-    def forget(self, jobs: Sequence[Job]) -> None:
-        """Drop submitted jobs that nobody will ask for, before their clients are given others."""
+    def reports(self, cohort: Cohort) -> Reports:
+        """Wait for submitted jobs and return what they report; they remain to be collected by a step."""
 
     def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return [k] the mean training loss of the current model on each client's data."""
 
-    def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
-        """Let the server take a step; later submissions start from its result. The columns may be asked for later."""
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        """Let the server take a step with submitted jobs, in the order of `arrivals`, and only once with each.
 
-    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
-        """Start evaluating the current model on every client; the result may be asked for later.
+        Later submissions start from its result.
+        """
 
-        `personal`: each client with the model that it would use itself, after the last of its jobs that was asked for.
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Start evaluating the current model on every client.
+
+        `personal`: each client with the model that it would use itself, after the last of its jobs that a step used.
         """
 
     def params(self) -> dict[str, torch.Tensor]:
@@ -63,14 +84,11 @@ class Trainer(Protocol):
         """Release everything. Safe to call twice."""
 
 
-T = TypeVar("T")
-
-
 class Memories(Generic[T]):
     """What clients keep from job to job, as the trainer knows it: rows, or handles of rows that may not exist yet.
 
     A client's next job starts from what its last one keeps that was submitted and not forgotten. `settled` holds, by
-    client, what was kept by the last job whose result was handed out.
+    client, what was kept by the last job that a step used.
     """
 
     def __init__(self) -> None:
@@ -82,103 +100,143 @@ class Memories(Generic[T]):
         """Return what the client's next job starts from, None if it has nothing."""
         return self._latest.get(client)
 
-    def submit(self, job: Job, keeps: T) -> None:
+    def submit(self, job: int, client: int, keeps: T) -> None:
         """Note what a job will keep."""
-        self._open[job.id] = keeps, self._latest.get(job.client)
-        self._latest[job.client] = keeps
+        self._open[job] = keeps, self._latest.get(client)
+        self._latest[client] = keeps
 
-    def settle(self, job: Job) -> None:
-        """Note that the job's result was handed out."""
-        self.settled[job.client] = self._open.pop(job.id)[0]
+    def settle(self, job: int, client: int) -> None:
+        """Note that a step uses the job."""
+        self.settled[client] = self._open.pop(job)[0]
 
-    def forget(self, job: Job) -> None:
-        """Leave the client as it was before the job."""
-        keeps, before = self._open.pop(job.id)
-        if self._latest[job.client] is not keeps:
-            raise ValueError(f"job {job.id} cannot be forgotten: client {job.client} has a later one")
+    def forget(self, job: int, client: int) -> None:
+        """Leave the client as it was before the job, if that was submitted."""
+        if job not in self._open:
+            return
+        keeps, before = self._open.pop(job)
+        if self._latest[client] is not keeps:
+            raise ValueError(f"job {job} cannot be forgotten: client {client} has a later one")
         if before is None:
-            del self._latest[job.client]
+            del self._latest[client]
         else:
-            self._latest[job.client] = before
+            self._latest[client] = before
 
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A submitted job of an InlineTrainer; `start` and `before` are dropped once it is trained."""
+    """A submitted job whose client keeps something; `start` and `before` are dropped once it is trained."""
 
     job: Job
     start: torch.Tensor | None
     before: Work | None
     """The job that this one continues, if it starts from what that one keeps."""
-    update: Update | None = None
+    row: torch.Tensor | None = None
+    reports: Reports | None = None
     kept: torch.Tensor | None = None
 
 
 class InlineTrainer:
-    """Trains in the calling process when a result is asked for, so that jobs nobody asks for cost nothing."""
+    """Trains in the calling process when a step asks for it, so that jobs nobody asks for cost nothing."""
 
-    def __init__(self, bench: Workbench, server: Server) -> None:
-        self.bench, self.server = bench, server
+    def __init__(self, bench: Workbench, server: Server, clock: Stopwatch | None = None) -> None:
+        self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
+        self._starts: dict[int, torch.Tensor] = {}
+        """By version, the parameters that open jobs started from."""
+        self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
+        """By job, what somebody asked for before the step."""
         self._waiting: dict[int, Work] = {}
         self._memories: Memories[Work] = Memories()
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        """Remember each job with its start parameters."""
-        for job in jobs:
-            work = Work(job, self.server.params, self._memories.of(job.client))
-            self._waiting[job.id] = work
-            if self.bench.method.keeps:
-                self._memories.submit(job, work)
+    def submit(self, cohort: Cohort) -> None:
+        """Remember the start parameters."""
+        params = self.server.params
+        self._starts[int(cohort.versions[0])] = params
+        if self.bench.method.keeps:
+            for i in range(len(cohort)):
+                job = cohort.job(i)
+                work = self._waiting[job.id] = Work(job, params, self._memories.of(job.client))
+                self._memories.submit(job.id, job.client, work)
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
-        """Train the jobs one after the other."""
-        rows = torch.empty(len(jobs), len(self.server.params), device=self.bench.device)
-        updates = []
-        for index, job in enumerate(jobs):
-            updates.append(self._finish(self._waiting.pop(job.id), rows, index))
-            if self.bench.method.keeps:
-                self._memories.settle(job)
-        return updates
+    def forget(self, cohort: Cohort) -> None:
+        """Drop jobs and with them their hold on what clients keep."""
+        for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
+            self._early.pop(job, None)
+            self._waiting.pop(job, None)
+            self._memories.forget(job, client)
 
-    def _finish(self, work: Work, rows: torch.Tensor, index: int) -> Update:
-        """Train a job into row `index`, and those that it continues before it; one that is trained is left as it is."""
+    def reports(self, cohort: Cohort) -> Reports:
+        """Train the jobs now."""
+        self._ahead(cohort)
+        return Reports.joined([self._early[job][0] for job in cohort.ids.tolist()])
+
+    def _ahead(self, cohort: Cohort) -> None:
+        """Train jobs before the step that uses them, unless they are trained."""
+        missing = [i for i, job in enumerate(cohort.ids.tolist()) if job not in self._early]
+        if missing:
+            some, rows = cohort.part(np.array(missing)), self._rows(len(missing))
+            reports = self._train(some, rows)
+            for i, job in enumerate(some.ids.tolist()):
+                self._early[job] = reports.part(slice(i, i + 1)), rows[i]
+
+    def _rows(self, k: int) -> torch.Tensor:
+        return torch.empty(k, len(self.server.params), device=self.bench.device)
+
+    def _train(self, cohort: Cohort, rows: torch.Tensor) -> Reports:
+        """Train jobs into `rows` [k, P], each from the version that it was given."""
+        if self.bench.method.keeps:
+            works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
+            for work, row in zip(works, rows, strict=True):
+                row.copy_(self._finished(work))
+            return Reports.joined([work.reports for work in works if work.reports is not None])
+        starts = [self._starts[version].to(self.bench.device) for version in cohort.versions.tolist()]
+        return self.bench.train(cohort, starts, rows)[0]
+
+    def _finished(self, work: Work) -> torch.Tensor:
+        """Train a job and those that it continues before it; one that is trained is left as it is. Returns the row."""
         chain = [work]
         while (before := chain[-1].before) is not None and before.start is not None:
             chain.append(before)
-        for earlier in reversed(chain[1:]):
-            self._train(earlier, torch.empty_like(rows[:1]), 0)
-        if work.update is None:
-            self._train(work, rows, index)
-        update, work.update = work.update, None
-        assert update is not None
-        return update
+        for each in reversed(chain):
+            if each.start is not None:
+                fresh = self._rows(1)
+                kept = None if each.before is None else each.before.kept
+                start = each.start.to(self.bench.device)
+                each.reports, after = self.bench.train(Cohort.of([each.job]), [start], fresh, [kept])
+                each.row, each.kept, each.start, each.before = fresh[0], after[0], None, None
+        row, work.row = work.row, None
+        assert row is not None
+        return row
 
-    def _train(self, work: Work, rows: torch.Tensor, index: int) -> None:
-        assert work.start is not None
-        kept = None if work.before is None else work.before.kept
-        start = work.start.to(self.bench.device)
-        report, work.kept = self.bench.work(work.job, start, rows[index], kept)
-        work.update, work.start, work.before = Update(report, rows, index), None, None
-
-    def forget(self, jobs: Sequence[Job]) -> None:
-        """Drop jobs and with them their hold on old parameters."""
-        for job in jobs:
-            if self._waiting.pop(job.id, None) and self.bench.method.keeps:
-                self._memories.forget(job)
+    def _collected(self, cohort: Cohort) -> tuple[Reports, torch.Tensor]:
+        """Return what jobs report and their rows [k, P]."""
+        jobs = cohort.ids.tolist()
+        if not any(job in self._early for job in jobs):
+            rows = self._rows(len(jobs))
+            return self._train(cohort, rows) if jobs else Reports.nothing(0), rows
+        self._ahead(cohort)
+        early = [self._early.pop(job) for job in jobs]
+        return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
 
     def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Look now."""
         return np.asarray(self.bench.trial_losses(self.server.params[None].to(self.bench.device), clients)[0])
 
-    def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
-        """Take the step now."""
-        models = self.server.propose(arrivals, [u.store[u.index] for u in updates])
-        present = arrivals.clients[: arrivals.m]
-        losses = self.bench.trial_losses(models, present) if len(models) else None
-        columns = self.server.accept(losses)
-        return lambda: columns
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        """Train, and take the step now."""
+        with self.clock.part("train"):
+            reports, rows = self._collected(cohort)
+        if self.bench.method.keeps:
+            for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
+                self._memories.settle(job, client)
+        arrivals = replace(arrivals, reports=reports)
+        models = self.server.propose(arrivals, rows)
+        losses = self.bench.trial_losses(models, self.server.proposed) if len(models) else None
+        stepped = Stepped(self.server.accept(losses), reports)
+        for version in [v for v in self._starts if v < arrivals.oldest_version]:
+            del self._starts[version]
+        return lambda: stepped
 
-    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Evaluate now."""
         rows = self.bench.splits[split]
         params = (self.server.params if self.server.average is None else self.server.average).to(
@@ -216,32 +274,35 @@ class InlineTrainer:
     def close(self) -> None:
         """Forget all waiting jobs and what clients keep."""
         self._waiting.clear()
+        self._early.clear()
+        self._starts.clear()
         self._memories = Memories()
 
 
 class PlanningTrainer:
     """Trains nothing: the same timeline without its computation, for planning and for tests of timing."""
 
-    def submit(self, jobs: Sequence[Job]) -> None:
+    def submit(self, cohort: Cohort) -> None:
         """Do nothing."""
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
-        """Report updates without content."""
-        return [Update(Report(), None, 0) for _ in jobs]
-
-    def forget(self, jobs: Sequence[Job]) -> None:
+    def forget(self, cohort: Cohort) -> None:
         """Do nothing."""
+
+    def reports(self, cohort: Cohort) -> Reports:
+        """Know none."""
+        return Reports.nothing(len(cohort))
 
     def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Know none."""
         return np.full(len(clients), np.nan)
 
-    def step(self, arrivals: Arrivals, updates: Sequence[Update]) -> Callable[[], StepColumns]:
-        """Say whether there would have been anything to apply."""
-        columns: StepColumns = {"status": "applied" if arrivals.m else "empty"}
-        return lambda: columns
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        """Say what the server would have been given."""
+        columns: StepColumns = {"status": "applied" if arrivals.m else "empty"} | arrivals.columns(arrivals.m)
+        stepped = Stepped(columns, Reports.nothing(len(cohort)))
+        return lambda: stepped
 
-    def evaluate(self, split: str, *, personal: bool = False) -> Pending:
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Report that no client was evaluated."""
         nobody = np.zeros(0, dtype=np.int64)
         return lambda: Evaluation(nobody, nobody, nobody, np.zeros(0))

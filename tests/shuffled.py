@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import torch
 
-from fedsim.job import Job, Update
+from fedsim.job import Cohort
 from fedsim.local import Workbench
-from fedsim.server import Server
-from fedsim.trainer import InlineTrainer, Work
+from fedsim.server import Arrivals, Server
+from fedsim.trainer import InlineTrainer, Pending, Stepped
 
 
 class ShuffledTrainer(InlineTrainer):
@@ -19,16 +16,27 @@ class ShuffledTrainer(InlineTrainer):
     def __init__(self, bench: Workbench, server: Server, seed: int) -> None:
         super().__init__(bench, server)
         self._noise = np.random.default_rng(seed)
+        self._open: dict[int, Cohort] = {}
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        super().submit(jobs)
-        self._train_shuffled([work for work in self._waiting.values() if self._noise.random() < 0.5])
+    def submit(self, cohort: Cohort) -> None:
+        super().submit(cohort)
+        self._open |= {int(cohort.ids[i]): cohort.part(slice(i, i + 1)) for i in range(len(cohort))}
+        self._finish([job for job in self._open.values() if self._noise.random() < 0.5])
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
-        self._train_shuffled([self._waiting[job.id] for job in jobs])
-        return super().results(jobs)
+    def forget(self, cohort: Cohort) -> None:
+        super().forget(cohort)
+        self._drop(cohort)
 
-    def _train_shuffled(self, some: list[Work]) -> None:
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        if self._noise.random() < 0.5:
+            self._finish([self._open[job] for job in cohort.ids.tolist()])
+        self._drop(cohort)
+        return super().step(arrivals, cohort)
+
+    def _finish(self, some: list[Cohort]) -> None:
         for place in self._noise.permutation(len(some)):
-            work = some[place]
-            work.update = self._finish(work, torch.empty(1, len(self.server.params)), 0)
+            self._ahead(some[place])
+
+    def _drop(self, cohort: Cohort) -> None:
+        for job in cohort.ids.tolist():
+            self._open.pop(job, None)

@@ -15,6 +15,7 @@ import torch
 
 from fedsim import plugins
 from fedsim.config import AlgorithmSection
+from fedsim.course import Course
 from fedsim.errors import ConfigError
 from fedsim.local import Workbench
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
@@ -113,14 +114,17 @@ def server_of(algorithm: dict[str, Any], pacing: Pacing) -> Server:
 
 def combine(server: Server, pacing: Pacing, selector: str = "uniform") -> Outcome:
     """Run STEPS steps with a server that has taken none."""
-    setup, needs, book = ground(), server.algorithm.needs, Book()
+    setup, needs = ground(), server.algorithm.needs
+    course = Course(setup.data.n_clients)
+    book = Book(course)
     chosen_by = selector_of(selector)
     evaluate = replace(setup.plan.evaluate, every_steps=2 * ("accuracy" in chosen_by.needs))
     plan = replace(setup.plan, pacing=pacing, selector=chosen_by, evaluate=evaluate)
     trainer = InlineTrainer(bench(needs.losses, needs.after), server)
-    timeline = Timeline(setup.world, plan, trainer, book)
+    timeline = Timeline(setup.world, plan, trainer, book, course)
     assert timeline.run() == "steps"
     timeline.abandon()
+    book.crowded()
     return Outcome(book, timeline, server)
 
 

@@ -11,6 +11,7 @@ import torch
 
 import analysis
 from fedsim.config import load
+from fedsim.course import Course
 from fedsim.local import Workbench
 from fedsim.recorder import Recorder
 from fedsim.server import Server
@@ -119,8 +120,9 @@ def test_planning_without_training_meets_the_same_events(tmp_path: Path) -> None
     setup = prepare(small(pacing=FEDBUFF))
     folder = tmp_path / "plan"
     folder.mkdir()
-    recorder = Recorder(folder, setup.data.train.sizes)
-    timeline = Timeline(setup.world, setup.plan, PlanningTrainer(), recorder)
+    course = Course(setup.data.n_clients)
+    recorder = Recorder(folder, setup.data.train.sizes, course.ledger)
+    timeline = Timeline(setup.world, setup.plan, PlanningTrainer(), recorder, course)
     timeline.run()
     timeline.abandon()
     recorder.settle()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedsim import plugins
 from fedsim.combining import combine
-from fedsim.job import Report
+from fedsim.job import Report, Reports
 from fedsim.rules import build_rule
 from fedsim.server import Arrivals, Server, ServerSpec
 
@@ -91,8 +91,8 @@ def test_the_server_discounts_before_the_rule_as_well(rule: str) -> None:
     plain, discounting = (
         Server(ServerSpec(rule, {}, 10, 100, 4, blocks, wrap=w), torch.zeros(8)) for w in ([], wrap)
     )
-    reports = [Report(loss_before=1.0 + i, loss_train=1.0) for i in range(4)]
-    told = Arrivals(9, np.arange(4), staleness, np.full(4, 5), reports, np.arange(4))
+    reports = Reports.of([Report(loss_before=1.0 + i, loss_train=1.0) for i in range(4)])
+    told = Arrivals(9, np.arange(4), staleness, np.full(4, 5), np.arange(4), reports)
     scaled = rows * torch.tensor((staleness + 1.0) ** -0.5, dtype=torch.float32)[:, None]
     plain.step(told, list(scaled))
     discounting.step(told, list(rows))

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedsim.costs import Costs
-from fedsim.course import Evaluate, Flight, Plan, Stop
-from fedsim.job import Job, Report, Update
+from fedsim.course import Course, Evaluate, Plan, Stop
+from fedsim.job import Cohort, Job
+from fedsim.ledger import Ledger
+from fedsim.local import Evaluation
 from fedsim.pacing import Pacing
+from fedsim.records import STATUSES
 from fedsim.selection import Clients, Facts, Selector, View, stateless
+from fedsim.server import Arrivals
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
-from fedsim.trainer import Pending, PlanningTrainer, StepColumns
+from fedsim.trainer import Pending, PlanningTrainer, StepColumns, Stepped
 from fedsim.units import US
 from fedsim.world import Leave, Work, World
 
@@ -79,6 +83,22 @@ def plan_of(pacing: Pacing, n: int, stop: Stop, select: Any = at_random, **chang
 
 
 @dataclass(frozen=True)
+class Flight:
+    """A job and what the world did to it."""
+
+    job: Job
+    attempt: int
+    dispatch_us: int
+    download_us: int
+    compute_us: int
+    end_us: int
+    ok: bool
+    phase: int
+    downloaded_bytes: int
+    uploaded_bytes: int
+
+
+@dataclass(frozen=True)
 class Entry:
     """One row of the table of jobs."""
 
@@ -93,20 +113,34 @@ class Entry:
         return f.job.client, f.job.version, f.dispatch_us, f.end_us, self.status, self.step
 
 
+def entries(ledger: Ledger) -> list[Entry]:
+    """Take the jobs that ended from a ledger."""
+    found = []
+    for row in ledger.take():
+        job = Job(*(row[name].item() for name in ("id", "client", "nth", "version", "share")))
+        rest = {f.name: row[f.name].item() for f in fields(Flight) if f.name != "job"}
+        flight = Flight(job, **rest | {"ok": bool(row["ok"])})
+        found.append(Entry(flight, STATUSES[row["status"]], int(row["step"])))
+    return found
+
+
 @dataclass
 class Book:
-    """What a timeline recorded."""
+    """What a timeline records."""
 
+    course: Course
     jobs: list[Entry] = field(default_factory=list)
     steps: list[StepColumns] = field(default_factory=list)
 
-    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
-        self.jobs.append(Entry(flight, status, step))
+    def step(self, result: Pending[Stepped], rows: Any) -> None:
+        self.course.ledger.hear(rows, result().reports)
+        self.steps.append(result().columns)
+        self.crowded()
 
-    def step(self, columns: Callable[[], StepColumns]) -> None:
-        self.steps.append(columns())
+    def crowded(self) -> None:
+        self.jobs += entries(self.course.ledger)
 
-    def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         pass
 
     def used(self) -> list[Entry]:
@@ -126,34 +160,35 @@ class StrictTrainer(PlanningTrainer):
         self.open: dict[int, Job] = {}
         self.latest: dict[int, int] = {}
 
-    def submit(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
+    def submit(self, cohort: Cohort) -> None:
+        assert len(cohort)
+        for job in map(cohort.job, range(len(cohort))):
             assert job.version == self.version, "a job starts from the model of its dispatch"
             assert job.id > self.latest.get(job.client, -1)
             self.open[job.id], self.latest[job.client] = job, job.id
 
-    def results(self, jobs: Sequence[Job]) -> list[Update]:
-        for job in jobs:
-            assert self.open.pop(job.id) == job, "only what was submitted can be collected, once"
-        return super().results(jobs)
-
-    def forget(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
+    def forget(self, cohort: Cohort) -> None:
+        for job in map(cohort.job, range(len(cohort))):
             if self.open.pop(job.id, None) is not None:
                 assert self.latest[job.client] == job.id, "nobody works on from what is to be forgotten"
 
-    def step(self, arrivals: Any, updates: Sequence[Update]) -> Callable[[], StepColumns]:
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         assert arrivals.step == self.version
+        assert arrivals.clients.tolist() == cohort.clients.tolist()
+        for job in map(cohort.job, range(len(cohort))):
+            assert self.open.pop(job.id) == job, "only what was submitted can be collected, once"
         self.version += 1
-        return super().step(arrivals, updates)
+        return super().step(arrivals, cohort)
 
 
 def run(trace: Trace, plan: Plan, leave: Leave = "abort") -> tuple[Book, str, Timeline]:
     """Run a plan to its end; return the book, what ended it, and the timeline."""
-    book, world = Book(), World(trace, leave=leave)
-    timeline = Timeline(world, plan, StrictTrainer(), book)
+    course, world = Course(trace.clients), World(trace, leave=leave)
+    book = Book(course)
+    timeline = Timeline(world, plan, StrictTrainer(), book, course)
     ended_by = timeline.run()
     timeline.abandon()
+    book.crowded()
     return book, ended_by, timeline
 
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsim.job import Report
+from fedsim.job import Report, Reports
 from fedsim.known import Known
 from fedsim.selection import View
 
@@ -28,7 +28,6 @@ def test_at_first_nothing_is_known() -> None:
 def test_its_columns_are_those_of_a_view_and_cannot_be_written_to() -> None:
     columns = Known.of(3).columns()
     assert set(columns) <= set(View.__dataclass_fields__)
-    assert "lost_us" not in columns
     for column in columns.values():
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
@@ -37,7 +36,7 @@ def test_its_columns_are_those_of_a_view_and_cannot_be_written_to() -> None:
 def test_columns_are_views_that_follow() -> None:
     known = Known.of(3)
     columns = known.columns()
-    known.give(np.array([1]), step=4)
+    known.give_one(1, step=4)
     assert columns["dispatched"].tolist() == [0, 1, 0]
     assert columns["last_dispatch"].tolist() == [-1, 4, -1]
 
@@ -46,12 +45,11 @@ def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
     known = Known.of(3)
     known.give(THREE, step=0)
     known.land(0, duration_us=70)
-    known.lose(2, now_us=90)
+    known.lose(2)
     assert known.busy.tolist() == [False, True, False]
     assert known.received.tolist() == [1, 0, 0]
     assert known.lost.tolist() == [0, 0, 1]
     assert known.last_duration_us.tolist() == [70, -1, -1]
-    assert known.lost_us.tolist() == [-1, -1, 90]
     known.use(np.array([0]), step=5, staleness=np.array([2]))
     assert (known.last_step[0], known.last_staleness[0]) == (5, 2)
 
@@ -59,9 +57,10 @@ def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
 def test_the_last_report_counts_and_silence_changes_nothing() -> None:
     known = Known.of(3)
     reports = [Report(loss_train=2.0, loss_rms=3.0), Report(loss_before=1.0, loss_train=9.0, loss_rms=4.0)]
-    known.hear(np.array([0, 1]), reports)
+    known.hear(np.array([0, 1]), Reports.of(reports))
     assert known.last_loss[:2].tolist() == [2.0, 1.0], "the loss before training where it is reported"
-    known.hear(np.array([1, 0, 1]), [Report(), Report(loss_train=5.0), Report(loss_train=6.0, loss_rms=7.0)])
+    later = [Report(), Report(loss_train=5.0), Report(loss_train=6.0, loss_rms=7.0)]
+    known.hear(np.array([1, 0, 1]), Reports.of(later))
     assert known.last_loss[:2].tolist() == [5.0, 6.0]
     assert known.last_loss_rms[1] == 7.0
     assert math.isnan(known.last_loss[2])

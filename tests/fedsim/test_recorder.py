@@ -10,28 +10,28 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedsim.course import Flight
 from fedsim.errors import RunError
-from fedsim.job import Job, Report
+from fedsim.job import Report, Reports
+from fedsim.ledger import Ledger
 from fedsim.local import Evaluation
 from fedsim.recorder import Recorder, digest, make_folder, write_atomically, write_json
 from fedsim.records import TABLES
+from fedsim.trainer import Stepped
 
 MODEL = {"params": torch.arange(4.0)}
 
 
-def flight(number: int) -> Flight:
-    return Flight(Job(number, 2, 0, 1), 10, 20, 30, 40, True, 0, 5, 6)
-
-
 def filled(folder: Path, jobs: int = 7) -> Recorder:
     folder.mkdir()
-    recorder = Recorder(folder, np.array([1, 2, 3]))
+    ledger = Ledger(4)
+    recorder = Recorder(folder, np.array([1, 2, 3]), ledger)
     for number in range(jobs):
-        recorder.job(flight(number), "aggregated", 3, Report(0.5, 0.25))
+        row = ledger.open_one((number, 2, 0, 1), 0, 10, (20, 30, 40, True, 0, 5, 6))
+        ledger.end([row], "aggregated", 3)
         step = {"step": number, "time_us": 40, "cause": "full", "updates": 1, "status": "applied", "waits": 1}
         rest = dict.fromkeys(("lost", "late", "nonfinite", "online", "in_flight", "mean_staleness"), 0)
-        recorder.step(lambda columns=step | rest: columns)  # type: ignore[misc]
+        stepped = Stepped(step | rest, Reports.of([Report(0.5, 0.25)]))
+        recorder.step(lambda stepped=stepped: stepped, np.array([row]))  # type: ignore[misc]
     found = Evaluation(np.array([0, 2]), np.array([4, 2]), np.array([1, 2]), np.array([0.1, 0.2]))
     recorder.evaluation(0, 0, "test", lambda: found)
     recorder.settle()

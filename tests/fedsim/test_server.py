@@ -12,7 +12,7 @@ import torch
 
 from fedsim import plugins
 from fedsim.errors import RunError, SolverError
-from fedsim.job import Report
+from fedsim.job import Report, Reports
 from fedsim.server import Arrivals, Server, ServerSpec
 
 P = 6
@@ -30,7 +30,7 @@ def arrivals(step: int, clients: list[int], staleness: int = 0) -> Arrivals:
         clients=np.array(clients, dtype=np.int64),
         staleness=np.full(m, staleness),
         n_samples=np.arange(1, m + 1),
-        reports=[Report(loss_before=float(i + 1)) for i in range(m)],
+        reports=Reports.of([Report(loss_before=float(i + 1)) for i in range(m)]),
         online=np.array([0, 1, 2]),
     )
 
@@ -50,7 +50,7 @@ def test_a_step_moves_against_the_weighted_updates() -> None:
 
 def test_a_step_without_updates_changes_nothing() -> None:
     made = server()
-    assert made.step(arrivals(0, []), []) == {"status": "empty"}
+    assert made.step(arrivals(0, []), [])["status"] == "empty"
     assert not made.params.any()
 
 
@@ -186,7 +186,7 @@ def test_late_rows_refresh_the_history_as_if_they_had_come_in_time(tmp_path: Pat
 
 def test_a_step_of_late_rows_alone_changes_nothing_but_the_history(tmp_path: Path) -> None:
     made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=True), torch.zeros(P))
-    assert made.step(told(2, [5], [0], 0), list(rows(1))) == {"status": "empty"}
+    assert made.step(told(2, [5], [0], 0), list(rows(1)))["status"] == "empty"
     assert not made.params.any()
     assert made.history.client[made.history.client >= 0].tolist() == [5]
 

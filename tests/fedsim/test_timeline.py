@@ -5,7 +5,7 @@ In the plain world a job of client 0, 1, 2 takes 3, 5 and 9 seconds: one second 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from fedsim.costs import Costs
-from fedsim.course import Dropout, Evaluate, Flight, Plan, Stop
-from fedsim.job import Job, Report
+from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
+from fedsim.job import Cohort
+from fedsim.local import Evaluation
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.selection import Clients, Facts, View, stateless
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
-from fedsim.trainer import Pending, PlanningTrainer, StepColumns
+from fedsim.trainer import Pending, PlanningTrainer, StepColumns, Stepped
 from fedsim.units import US
 from fedsim.world import Work, World
+from timelines import Flight, entries
 
 SECONDS = (1, 3, 7)
 TWO_STEPS = Stop(steps=2)
@@ -31,7 +33,9 @@ TWO_STEPS = Stop(steps=2)
 class Log:
     """Records in words: jobs as (end, status, client, version), steps as (time, cause, updates)."""
 
+    course: Course = field(default_factory=lambda: Course(3))
     jobs: list[tuple[float, str, int, int]] = field(default_factory=list)
+    flights: list[Flight] = field(default_factory=list)
     steps: list[tuple[float, str, int]] = field(default_factory=list)
     columns: list[StepColumns] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)
@@ -39,17 +43,21 @@ class Log:
     attempts: list[int] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
 
-    def job(self, flight: Flight, status: str, step: int, report: Report | None) -> None:
-        self.attempts.append(flight.attempt)
-        self.shares.append(flight.job.share)
-        self.jobs.append((flight.end_us / US, status, flight.job.client, flight.job.version))
+    def crowded(self) -> None:
+        for entry in entries(self.course.ledger):
+            flight = entry.flight
+            self.flights.append(flight)
+            self.attempts.append(flight.attempt)
+            self.shares.append(flight.job.share)
+            self.jobs.append((flight.end_us / US, entry.status, flight.job.client, flight.job.version))
 
-    def step(self, columns: Callable[[], StepColumns]) -> None:
-        row = columns()
+    def step(self, result: Pending[Stepped], rows: Any) -> None:
+        row = result().columns
+        self.crowded()
         self.columns.append(row)
         self.steps.append((float(row["time_us"]) / US, str(row["cause"]), int(row["updates"])))
 
-    def evaluation(self, step: int, time_us: int, split: str, result: Pending) -> None:
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         self.evaluations.append(step)
 
 
@@ -104,9 +112,11 @@ def run(
     **changes: Any,
 ) -> tuple[Log, str, Timeline]:
     log = Log()
-    timeline = Timeline(place, replace(plan(pacing, stop, select), **changes), PlanningTrainer(), log)
+    settled = replace(plan(pacing, stop, select), **changes)
+    timeline = Timeline(place, settled, PlanningTrainer(), log, log.course)
     ended_by = timeline.run()
     timeline.abandon()
+    log.crowded()
     return log, ended_by, timeline
 
 
@@ -198,10 +208,8 @@ def test_fedbuff_with_buffer_and_concurrency_of_all_equally_fast_clients_is_sync
 def test_a_client_that_leaves_in_any_phase_is_lost_then(leaves_s: float, phase: int) -> None:
     place = world(online={2: [(0, leaves_s)]})
     log = Log()
-    flights: list[Flight] = []
-    log.job = lambda flight, status, step, report: flights.append(flight)  # type: ignore[method-assign]
-    Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log).run()
-    lost = next(f for f in flights if f.job.client == 2)
+    Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log, log.course).run()
+    lost = next(f for f in log.flights if f.job.client == 2)
     assert (lost.end_us, lost.ok, lost.phase) == (leaves_s * US, False, phase)
     assert log.steps == [(max(5, leaves_s), "drained", 2)]
 
@@ -417,8 +425,8 @@ def test_jobs_whose_update_cannot_be_used_are_never_submitted() -> None:
     submitted: list[int] = []
 
     class Listening(PlanningTrainer):
-        def submit(self, jobs: Sequence[Job]) -> None:
-            submitted.extend(job.client for job in jobs)
+        def submit(self, cohort: Cohort) -> None:
+            submitted.extend(cohort.clients.tolist())
 
     trainer = Listening()
     place = world(faults=[(0, 1, 2)])

@@ -12,12 +12,12 @@ import torch
 from fedsim.data import FederatedData
 from fedsim.errors import ConfigError, RunError
 from fedsim.federate import federate
-from fedsim.job import Job
+from fedsim.job import Cohort, Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.network import build_network
 from fedsim.server import Arrivals, Server, ServerSpec
 from fedsim.tasks.digits import digits
-from fedsim.trainer import InlineTrainer, Memories, Trainer
+from fedsim.trainer import InlineTrainer, Memories, Pending, Stepped, Trainer
 from shuffled import ShuffledTrainer
 
 K = 12
@@ -75,26 +75,37 @@ def drive(trainer: Trainer) -> Driven:
     for step, clients in enumerate(([0, 5, 2, 9], [1, 7, 9], [5, 0, 1])):
         jobs = [Job(number + i, c, step, step) for i, c in enumerate(clients)]
         number += len(jobs)
-        trainer.submit(jobs)
+        trainer.submit(Cohort.of(jobs))
         running += jobs
         if step == 1:
-            trainer.forget([running.pop(1)])
+            trainer.forget(Cohort.of([running.pop(1)]))
         landed, running = running[:3], running[3:]
-        updates = trainer.results(landed)
-        seen += [repr(u.report) for u in updates]
-        arrived = np.array([j.client for j in landed])
-        arrivals = Arrivals(
-            step=step,
-            clients=arrived,
-            staleness=step - np.array([j.version for j in landed]),
-            n_samples=np.full(len(landed), 10),
-            reports=[u.report for u in updates],
-            online=np.arange(K),
-        )
-        columns = trainer.step(arrivals, updates)
+        columns = collect(trainer, landed, step, ask=step == 2)()
         found, own = trainer.evaluate("test")(), trainer.evaluate("test", personal=True)()
-        seen += [sorted(columns().items()), found.correct.tolist(), found.loss.tolist(), own.loss.tolist()]
+        seen += [
+            repr(columns.reports),
+            sorted(columns.columns.items()),
+            found.correct.tolist(),
+            found.loss.tolist(),
+            own.loss.tolist(),
+        ]
     return seen, trainer.params()
+
+
+def collect(trainer: Trainer, jobs: list[Job], step: int = 0, *, ask: bool = False) -> Pending[Stepped]:
+    """Let the server step with jobs; `ask`: for what they report beforehand."""
+    cohort = Cohort.of(jobs)
+    early = trainer.reports(cohort) if ask else None
+    arrivals = Arrivals(
+        step=step,
+        clients=cohort.clients,
+        staleness=step - cohort.versions,
+        n_samples=np.full(len(jobs), 10),
+        online=np.arange(K),
+    )
+    result = trainer.step(arrivals, cohort)
+    assert early is None or repr(early) == repr(result().reports)
+    return result
 
 
 def assert_same(found: Driven, expected: Driven) -> None:
@@ -125,11 +136,19 @@ def test_the_order_of_finishing_does_not_matter(expected: dict[str, Driven], see
 
 
 def rows_of(trainer: InlineTrainer, jobs: list[Job], ask: list[int]) -> dict[int, torch.Tensor]:
-    """Submit jobs one by one and ask for them in another order."""
+    """Submit jobs one by one, and ask for them in another order; return what the server was given."""
+    given: list[torch.Tensor] = []
+    propose = trainer.server.propose
+
+    def listen(arrivals: Arrivals, rows: torch.Tensor) -> torch.Tensor:
+        given.extend(rows.clone())
+        return propose(arrivals, rows)
+
+    trainer.server.propose = listen  # type: ignore[assignment, method-assign]
     for job in jobs:
-        trainer.submit([job])
-    updates = trainer.results([jobs[i] for i in ask])
-    return {jobs[i].id: u.store[u.index] for i, u in zip(ask, updates, strict=True)}
+        trainer.submit(Cohort.of([job]))
+    collect(trainer, [jobs[i] for i in ask])
+    return {jobs[i].id: row for i, row in zip(ask, given, strict=True)}
 
 
 def test_a_job_continues_the_one_before_even_if_that_is_asked_for_later() -> None:
@@ -143,44 +162,44 @@ def test_a_job_continues_the_one_before_even_if_that_is_asked_for_later() -> Non
 
 
 def test_a_forgotten_job_leaves_the_client_as_it_was() -> None:
-    first, dropped, last = (Job(i, 4, i, 0) for i in range(3))
+    first, dropped, last = (Job(i, 4, i, min(i, 1)) for i in range(3))
     with_it, without = inline(BENCHES["ditto"]), inline(BENCHES["ditto"])
     for trainer in (with_it, without):
-        trainer.submit([first])
-        trainer.results([first])
-    with_it.submit([dropped])
-    with_it.forget([dropped])
+        trainer.submit(Cohort.of([first]))
+        collect(trainer, [first])
+    with_it.submit(Cohort.of([dropped]))
+    with_it.forget(Cohort.of([dropped]))
     for trainer in (with_it, without):
-        trainer.submit([last])
-        trainer.results([last])
+        trainer.submit(Cohort.of([last]))
+        collect(trainer, [last], step=1)
     assert torch.equal(with_it.params()["personal"], without.params()["personal"])
 
 
 def test_a_job_in_flight_is_not_evaluated_yet() -> None:
     trainer = shuffled(BENCHES["ditto"], seed=1)
-    trainer.submit([Job(0, 4, 0, 0)])
-    trainer.results([Job(0, 4, 0, 0)])
+    trainer.submit(Cohort.of([Job(0, 4, 0, 0)]))
+    collect(trainer, [Job(0, 4, 0, 0)])
     before = trainer.evaluate("test", personal=True)().loss.tolist()
     for nth in range(1, 5):  # some of these are trained at once
-        trainer.submit([Job(nth, 4, nth, 0)])
+        trainer.submit(Cohort.of([Job(nth, 4, nth, 1)]))
     assert trainer.evaluate("test", personal=True)().loss.tolist() == before
 
 
 def test_what_clients_keep_is_followed_from_job_to_job() -> None:
     memories: Memories[str] = Memories()
-    a, b, c = (Job(i, 7, i, 0) for i in range(3))
     assert memories.of(7) is None
-    memories.submit(a, "after a")
-    memories.submit(b, "after b")
+    memories.submit(0, 7, "after 0")
+    memories.submit(1, 7, "after 1")
     assert memories.settled == {}
-    memories.settle(a)
-    assert (memories.of(7), memories.settled) == ("after b", {7: "after a"})
-    memories.forget(b)
-    assert memories.of(7) == "after a"
-    memories.submit(b, "again")
-    memories.submit(c, "after c")
+    memories.settle(0, 7)
+    assert (memories.of(7), memories.settled) == ("after 1", {7: "after 0"})
+    memories.forget(1, 7)
+    assert memories.of(7) == "after 0"
+    memories.submit(1, 7, "again")
+    memories.submit(2, 7, "after 2")
     with pytest.raises(ValueError, match="job 1 cannot be forgotten: client 7 has a later one"):
-        memories.forget(b)
+        memories.forget(1, 7)
+    memories.forget(9, 7)  # was never submitted
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -224,8 +243,8 @@ def test_a_worker_that_dies_ends_the_run_with_an_error() -> None:
         trainer = pool.trainer(BENCH, server, shared, initial, shared.train.sizes)
         ray.kill(pool.clients[0])
         job = Job(0, 0, 0, 0)
-        trainer.submit([job])
+        trainer.submit(Cohort.of([job]))
         with pytest.raises(RunError, match="a worker process failed"):
-            trainer.results([job])
+            collect(trainer, [job])()
     finally:
         pool.close()
