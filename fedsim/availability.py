@@ -114,7 +114,7 @@ class CommonLaps:
         order = np.argsort(times, kind="stable")
         self._sessions, self._n, self._after_end = sessions, n, after_end
         times = times[order]
-        self._times: Any = memoryview(times)
+        self._times: Any = times.data
         """Of all changes within a lap; a view of it is searched sooner than the array."""
         self._toggled = np.concatenate([client[begins], client[ends]])[order]
         opening, closing = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from torch.nn import functional
 
 from fedsim.client import Batch, Correct, Objective, Tensors
 from fedsim.job import Job
+from fedsim.minibatches import orders
 from fedsim.rng import rng
 
 if TYPE_CHECKING:
@@ -64,15 +66,15 @@ class ClientBench:
     def descend(self, how: Descent) -> float:
         """Run minibatch SGD on the workbench's parameters as they are; return the mean loss over the samples seen."""
         bench, sgd, rows = self.bench, how.sgd, self.rows if how.rows is None else how.rows
-        draws, lr = self.draws(how.purpose), sgd.lr * sgd.lr_decay**self.job.version
+        lr = sgd.lr * sgd.lr_decay**self.job.version
         epochs, most = self._allowed(how, len(rows))
         objective, correct = how.objective or self._cross_entropy, how.correct
         bench.module.train()
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
-        with bench.seeded(draws):
-            for batch in self._epochs(rows, epochs, draws):
+        with bench.seeded(self.draws(how.purpose)) if bench.random else nullcontext():
+            for batch in self._epochs(rows, epochs, how.purpose):
                 if len(sizes) == most:
                     break
                 descended, loss = objective(batch)
@@ -93,11 +95,12 @@ class ClientBench:
         most = max(1, math.floor(share * steps + 1e-9))
         return math.ceil(share * epochs), most if how.most_steps is None else min(most, how.most_steps)
 
-    def _epochs(self, rows: torch.Tensor, epochs: int, draws: np.random.Generator) -> Iterator[Batch]:
-        for _ in range(epochs):
-            yield from self.batches(
-                rows[torch.from_numpy(draws.permutation(len(rows))).to(self.bench.device)]
-            )
+    def _epochs(self, rows: torch.Tensor, epochs: int, purpose: str) -> Iterator[Batch]:
+        same = np.ones(epochs, dtype=np.int64)
+        client, nth, size = (value * same for value in (self.job.client, self.job.nth, len(rows)))
+        order = torch.from_numpy(orders(self.bench.seed, purpose, client, nth, np.arange(epochs), size))
+        for epoch in order.view(epochs, len(rows)).to(self.bench.device):
+            yield from self.batches(rows[epoch])
 
     def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         loss = functional.cross_entropy(self.bench.module(batch.x), batch.y)

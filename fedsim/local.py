@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,7 +18,12 @@ from fedsim.client import ClientMethod, Tensors
 from fedsim.data import FederatedData, Split
 from fedsim.descent import ClientBench, Descent
 from fedsim.job import Cohort, Job, Report, Reports
+from fedsim.minibatches import groups
+from fedsim.modes import Mode, may_draw, resolve_mode
+from fedsim.modes.dense import Dense
+from fedsim.modes.vmap import Vmap
 from fedsim.network import build_network
+from fedsim.tensors import shared_tensor
 
 _EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
@@ -58,6 +62,8 @@ class WorkbenchSpec:
     client_options: Mapping[str, Any] = field(default_factory=dict)
     some: tuple[int, ...] | None = None
     """Clients that are evaluated alone at times."""
+    mode: Mode | Literal["auto"] = "auto"
+    """How groups of clients train; see `fedsim.modes`."""
 
     def method(self) -> ClientMethod:
         """Build the client-side method."""
@@ -81,8 +87,16 @@ class Workbench:
         network.load(self.flat)
         self.network, self.module = network, network.module
         self.weights: Tensors = tuple(network.module.parameters())
-        self.x, self.y = (_tensor(a).to(self.device) for a in (data.x, data.y))
+        self.x, self.y = (shared_tensor(a).to(self.device) for a in (data.x, data.y))
         self.splits = data.splits(spec.some)
+        self.random = bool(may_draw(network.module))
+        """Whether training may draw at random besides the order of samples."""
+        self.mode = resolve_mode(spec.mode, network.module, self.method, spec.device)
+        self._side_by_side: Dense | Vmap | None = None
+        if self.mode == "dense":
+            self._side_by_side = Dense(network.module, self.sgd, self.x, self.y)
+        elif self.mode == "vmap":
+            self._side_by_side = Vmap(network, self.sgd, self.x, self.y)
 
     def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> Report:
         """Train `job` from `params` [P], write the row `start - end` into `out` [P] and report."""
@@ -114,8 +128,7 @@ class Workbench:
             losses, correct = self._forward(local.rows)
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
-        # A sum that is finite has finite terms only, and takes a quarter of the time of looking at each.
-        finite = math.isfinite(float(out.sum())) or bool(torch.isfinite(out).all())
+        finite = bool(_finite(out[None])[0])
         report = Report(before, during, rms, after, accuracy, finite)
         return report, keep.cpu() if finite and keep is not None else kept
 
@@ -127,11 +140,27 @@ class Workbench:
         kept: Sequence[torch.Tensor | None] | None = None,
     ) -> tuple[Reports, list[torch.Tensor | None]]:
         """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`."""
-        before = kept or [None] * len(cohort)
-        done = [
-            self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))
-        ]
-        return Reports.of([report for report, _ in done]), [after for _, after in done]
+        if self._side_by_side is None:
+            before = kept or [None] * len(cohort)
+            done = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
+            return Reports.of([report for report, _ in done]), [after for _, after in done]
+        reports = Reports.nothing(len(cohort))
+        for group in groups(cohort, self.splits["train"], self.sgd, self.seed, self._side_by_side.most):
+            mine = [starts[job] for job in group.jobs.tolist()]
+            losses = self._side_by_side.train(group.on(self.device), mine, rows)
+            reports.loss_train[group.jobs], reports.loss_rms[group.jobs] = group.means(losses)
+        for i, client in enumerate(cohort.clients.tolist()):
+            if self.spec.losses:
+                reports.loss_before[i] = self.losses(starts[i], self._rows(client)).mean()
+            if self.spec.after:
+                self.flat.copy_(starts[i] - rows[i])
+                each, correct = self._forward(self._rows(client))
+                reports.loss_after[i], reports.accuracy_after[i] = each.mean(), correct.mean()
+        reports.finite[:] = _finite(rows)
+        return reports, [None] * len(cohort)
+
+    def _rows(self, client: int) -> torch.Tensor:
+        return torch.from_numpy(self.splits["train"].rows(client)).to(self.device)
 
     @contextmanager
     def seeded(self, draws: np.random.Generator) -> Iterator[None]:
@@ -164,7 +193,7 @@ class Workbench:
 
     def trial_losses(self, models: torch.Tensor, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
-        rows = [torch.from_numpy(self.splits["train"].rows(c)).to(self.device) for c in clients.tolist()]
+        rows = [self._rows(client) for client in clients.tolist()]
         found = [[self.losses(model, r).mean() for r in rows] for model in models]
         return np.array(found, dtype=np.float64).reshape(len(models), len(clients))
 
@@ -231,9 +260,9 @@ def per_client(split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[
     return Evaluation(holders, sizes[holders], hits, sums / sizes[holders])
 
 
-def _tensor(array: NDArray[np.generic]) -> torch.Tensor:
-    with (
-        warnings.catch_warnings()
-    ):  # arrays from shared memory are read-only, and nothing here writes to them
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)
+def _finite(rows: torch.Tensor) -> NDArray[np.bool_]:
+    """Return [k] which rows [k, P] are finite: so is a sum only of such terms, and it takes a quarter of the time."""
+    found: NDArray[np.bool_] = torch.isfinite(rows.sum(dim=1)).cpu().numpy()
+    for i in np.flatnonzero(~found):
+        found[i] = bool(torch.isfinite(rows[i]).all())
+    return found

@@ -61,13 +61,20 @@ def uniforms(seed: int, purpose: str, *ids: NDArray[np.int64]) -> NDArray[np.flo
     As `rng` it depends on the values alone, but a whole array is drawn at once: it hashes with the finaliser of
     SplitMix64 (Steele, Lea and Flood, 2014).
     """
-    state = np.full(len(ids[0]), key(seed, purpose) & _MASK, dtype=np.uint64)
-    for column in ids:
-        state = _mixed((state ^ _mixed(column.astype(np.uint64) + _GOLDEN)) + _GOLDEN)
+    state = hashes(seed, purpose, *ids)
     return np.asarray(((state >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)
 
 
-def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def hashes(seed: int, purpose: str, *ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64 hashed bits for each position of the arrays `ids`."""
+    state = np.full(len(ids[0]), key(seed, purpose) & _MASK, dtype=np.uint64)
+    for column in ids:
+        state = mixed((state ^ mixed(column.astype(np.uint64) + _GOLDEN)) + _GOLDEN)
+    return state
+
+
+def mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the finaliser of SplitMix64 of each number."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))

@@ -1,0 +1,61 @@
+"""Clients side by side through torch.func: any model that draws nothing at random, a fixed number at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
+
+from fedsim.minibatches import Group
+
+if TYPE_CHECKING:
+    from fedsim.local import LocalSGD
+    from fedsim.network import Network
+
+WIDTH = 16
+"""Clients at once. Always as many, with idle ones beside the last: their number could change the bits of a product."""
+
+
+class Vmap:
+    """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
+
+    most = WIDTH
+
+    def __init__(self, network: Network, sgd: LocalSGD, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.network, self.sgd, self.x, self.y = network, sgd, x, y
+        module: nn.Module = network.module
+
+        def loss(
+            weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor
+        ) -> torch.Tensor:
+            found = functional.cross_entropy(functional_call(module, weights, (x,)), y, reduction="none")
+            return (found * weight).sum()
+
+        self._gradients = vmap(grad_and_value(loss))
+
+    def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""
+        g, sgd = len(group.jobs), self.sgd
+        idle = WIDTH - g
+        first = torch.stack([*starts, *[starts[0]] * idle])
+        flat = first.clone()
+        velocity = torch.zeros_like(flat) if sgd.momentum else None
+        losses = torch.zeros(len(group.active), g, device=flat.device)
+        index, weight = (functional.pad(t, (0, 0, 0, idle)) for t in (group.index, group.weight))
+        self.network.module.train()
+        for s, active in enumerate(group.active):
+            views = self.network.views(flat)
+            found, value = self._gradients(views, self.x[index[s]], self.y[index[s]], weight[s])
+            losses[s] = value.detach()[:g]
+            gradient = torch.cat([found[slot.name].flatten(1) for slot in self.network.slots], dim=1)
+            if sgd.weight_decay:
+                gradient.add_(flat, alpha=sgd.weight_decay)
+            if velocity is not None:
+                gradient = velocity.mul_(sgd.momentum).add_(gradient)
+            flat[:active].add_(gradient[:active], alpha=-group.lr)
+        rows[torch.from_numpy(group.jobs).to(rows.device)] = (first - flat)[:g]
+        return losses

@@ -1,0 +1,92 @@
+"""Orders of samples, and groups of jobs side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedsim import minibatches
+from fedsim.data import Split
+from fedsim.errors import DataError
+from fedsim.job import Cohort
+from fedsim.local import LocalSGD
+from fedsim.minibatches import Steps, groups, orders
+
+
+def order(*segments: tuple[int, int, int, int], seed: int = 1, purpose: str = "batches") -> list[list[int]]:
+    """Return the order of each (client, nth, epoch, size)."""
+    clients, nths, epochs, sizes = np.array(segments, dtype=np.int64).T
+    found = orders(seed, purpose, clients, nths, epochs, sizes)
+    return [part.tolist() for part in np.split(found, np.cumsum(sizes)[:-1])]
+
+
+def test_each_order_is_a_permutation_of_its_own() -> None:
+    found = order((0, 0, 0, 30), (1, 0, 0, 30), (0, 1, 0, 30), (0, 0, 1, 30), (5, 0, 0, 0), (7, 2, 0, 1))
+    assert all(sorted(o) == list(range(len(o))) for o in found)
+    assert [len(o) for o in found] == [30, 30, 30, 30, 0, 1]
+    assert len({tuple(o) for o in found[:4]}) == 4
+    assert order((0, 0, 0, 30), seed=2)[0] != found[0] != order((0, 0, 0, 30), purpose="own")[0]
+
+
+def test_who_else_is_drawn_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [(client, client % 3, 0, 1 + client % 17) for client in range(50)]
+    together = order(*segments)
+    assert [order(segment)[0] for segment in segments] == together
+    monkeypatch.setattr(minibatches, "_MOST_SEGMENTS", 7)
+    assert order(*segments) == together
+
+
+def test_every_position_is_as_likely_everywhere() -> None:
+    n, size = 20_000, 6
+    found = np.array(order(*((client, 0, 0, size) for client in range(n))))
+    counts = np.array([np.bincount(found[:, place], minlength=size) for place in range(size)])
+    assert abs(counts - n / size).max() < 5 * np.sqrt(n / size)
+
+
+def test_more_than_a_million_samples_are_refused() -> None:
+    with pytest.raises(DataError, match="client 4 has 1,048,577 samples"):
+        orders(0, "batches", *(np.array([value]) for value in (4, 0, 0, 2**20 + 1)))
+
+
+def cohort(shares: list[float]) -> Cohort:
+    k = np.arange(len(shares))
+    return Cohort(k, k, 0 * k, 0 * k, np.array(shares))
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "epochs", "total"),
+    [(1.0, 25, 2, 6), (0.5, 25, 2, 3), (0.4, 25, 2, 2), (0.01, 25, 2, 1), (0.999, 25, 2, 5), (0.5, 5, 3, 1)],
+)
+def test_a_share_is_so_many_steps_rounded_down(share: float, size: int, epochs: int, total: int) -> None:
+    steps = Steps.of(cohort([share]), np.array([size]), LocalSGD(epochs=epochs, batch_size=10))
+    assert steps.total.tolist() == [total]
+
+
+def test_a_group_holds_each_sample_once_an_epoch() -> None:
+    sizes = [23, 5, 10]
+    split = Split(100 + np.arange(38), np.concatenate([[0], np.cumsum(sizes)]))
+    sgd = LocalSGD(epochs=2, batch_size=8)
+    (made,) = groups(cohort([1.0, 1.0, 1.0]), split, sgd, 1, most=9)
+    assert made.jobs.tolist() == [0, 2, 1], "those with most steps first"
+    assert made.active == [3, 3, 2, 2, 1, 1]
+    for place, job in enumerate(made.jobs.tolist()):
+        used = made.weight[:, place] > 0
+        rows = made.index[:, place][used].tolist()
+        assert sorted(rows) == sorted(2 * split.rows(job).tolist())
+        assert made.counts[:, place].sum() == 2 * sizes[job]
+    sums = made.weight.sum(dim=2)
+    np.testing.assert_allclose(sums[made.counts > 0], 1.0, rtol=1e-6)
+
+
+def test_groups_are_of_equal_width_and_learning_rate() -> None:
+    sizes = [3, 30, 12, 7, 31]
+    split = Split(np.arange(83), np.concatenate([[0], np.cumsum(sizes)]))
+    jobs = Cohort(np.arange(5), np.arange(5), np.zeros(5, int), np.array([0, 0, 1, 1, 0]), np.ones(5))
+    made = list(groups(jobs, split, LocalSGD(batch_size=None, lr=1.0, lr_decay=0.5), 1, most=9))
+    assert sorted((g.index.shape[2], g.lr, sorted(g.jobs.tolist())) for g in made) == [
+        (8, 0.5, [3]),
+        (8, 1.0, [0]),
+        (16, 0.5, [2]),
+        (32, 1.0, [1, 4]),
+    ]
+    assert [len(g.jobs) for g in groups(jobs, split, LocalSGD(batch_size=2), 1, most=2)] == [2, 2, 1]

@@ -1,0 +1,177 @@
+"""Three ways to train a group of clients, one contract."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedsim.client import ClientMethod, Trained
+from fedsim.data import FederatedData, Split
+from fedsim.errors import ConfigError
+from fedsim.job import Cohort, Job, Reports
+from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.modes import resolve_mode
+from fedsim.modes.dense import linear_layers
+
+K, FEATURES, CLASSES = 40, 64, 10
+SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
+    "softmax": ("softmax", {}, LocalSGD(batch_size=10, lr=0.05)),
+    "mlp": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, epochs=2)),
+    "large": ("mlp", {"hidden": [200, 200]}, LocalSGD(batch_size=50, lr=0.1)),
+    "full batch": ("mlp", {"hidden": [16]}, LocalSGD(batch_size=None, lr=0.1, epochs=3)),
+    "momentum": ("mlp", {"hidden": [16]}, LocalSGD(batch_size=8, lr=0.05, momentum=0.9, weight_decay=0.01)),
+    "decay": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.1, lr_decay=0.9)),
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data() -> FederatedData:
+    draws = np.random.default_rng(0)
+    sizes = draws.integers(1, 60, K)
+    y = draws.integers(0, CLASSES, sizes.sum())
+    x = draws.standard_normal((len(y), 1, 8, 8)).astype(np.float32)
+    rows = Split(draws.permutation(len(y)), np.concatenate([[0], np.cumsum(sizes)]))
+    return FederatedData(x, y, CLASSES, rows, rows, rows)
+
+
+def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:
+    model, options, sgd = SHAPES[shape]
+    spec = WorkbenchSpec(model, options, (1, 8, 8), CLASSES, sgd, seed=3, losses=False, mode=mode)
+    return Workbench(dataclasses.replace(spec, **changes), data)
+
+
+def cohort(k: int = K) -> Cohort:
+    shares = np.where(np.arange(k) % 5 == 3, 0.4, 1.0)
+    return Cohort(np.arange(k), np.arange(k) % K, np.arange(k) % 3, np.arange(k) % 2, shares)
+
+
+def trained(made: Workbench, jobs: Cohort, same: bool = True) -> tuple[torch.Tensor, Reports]:
+    """Train jobs from one model, or each from that of its version."""
+    starts = [made.network.initial(version) for version in range(2)]
+    mine = [starts[0 if same else version] for version in jobs.versions.tolist()]
+    rows = torch.empty(len(jobs), made.network.P)
+    return rows, made.train(jobs, mine, rows)[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+@pytest.mark.parametrize("same", [True, False], ids=["one start", "two starts"])
+def test_a_group_is_the_loop_but_for_rounding(data: FederatedData, shape: str, mode: str, same: bool) -> None:
+    by_one, reports = trained(bench(data, shape, "loop", losses=True, after=True), cohort(), same)
+    by_group, told = trained(bench(data, shape, mode, losses=True, after=True), cohort(), same)
+    torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
+    for name in ("loss_before", "loss_train", "loss_rms", "loss_after"):
+        np.testing.assert_allclose(getattr(told, name), getattr(reports, name), rtol=1e-4, err_msg=name)
+    np.testing.assert_allclose(told.accuracy_after, reports.accuracy_after, atol=0.05)
+    assert told.finite.all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: str) -> None:
+    made, jobs, draws = bench(data, shape, mode), cohort(), np.random.default_rng(1)
+    together, reports = trained(made, jobs)
+    again, _ = trained(made, jobs)
+    assert torch.equal(again, together), "the same twice"
+    for _ in range(6):
+        some = draws.permutation(K)[: draws.integers(1, K + 1)]
+        rows, told = trained(made, jobs.part(some))
+        assert torch.equal(rows, together[torch.from_numpy(some)])
+        assert told.loss_train.tolist() == reports.loss_train[some].tolist()
+        assert told.loss_rms.tolist() == reports.loss_rms[some].tolist()
+    for i in range(0, K, 7):
+        assert torch.equal(trained(made, jobs.part(slice(i, i + 1)))[0][0], together[i])
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, mode: str) -> None:
+    made, jobs = bench(data, "mlp", mode), cohort(6)
+    starts = [made.network.initial(0)] * 6
+    expected = torch.empty(6, made.network.P)
+    made.train(jobs, starts, expected)
+    starts[2] = starts[2] * float("inf")
+    rows = torch.empty(6, made.network.P)
+    reports = made.train(jobs, starts, rows)[0]
+    assert reports.finite.tolist() == [True, True, False, True, True, True]
+    others = [0, 1, 3, 4, 5]
+    assert torch.equal(rows[others], expected[others])
+
+
+def method(train: Any = None) -> ClientMethod:
+    return ClientMethod(train=train)
+
+
+def module(*parts: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), *parts)
+
+
+LINEAR = module(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+CONV = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(2, 2))
+DROPS = module(nn.Linear(4, 3), nn.Dropout(), nn.Linear(3, 2))
+
+
+def test_auto_is_a_rule_of_model_method_and_device() -> None:
+    assert resolve_mode("auto", LINEAR, method(), "cpu") == "dense"
+    assert resolve_mode("auto", LINEAR, method(), "cuda") == "dense"
+    assert resolve_mode("auto", CONV, method(), "cpu") == "loop"
+    assert resolve_mode("auto", CONV, method(), "cuda:1") == "vmap"
+    assert resolve_mode("auto", DROPS, method(), "cuda") == "loop"
+    own = method(lambda local, start, kept: Trained(start, 0.0))
+    assert resolve_mode("auto", LINEAR, own, "cuda") == "loop"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model", "message"),
+    [
+        ("dense", CONV, "not a sequence of Linear layers with ReLU between; take 'vmap' or 'loop'"),
+        ("vmap", DROPS, r"may draw at random while it trains \(Dropout\); take 'loop'"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused_with_what_can(wanted: Any, model: nn.Module, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_mode(wanted, model, method(), "cpu")
+
+
+def test_which_models_are_dense() -> None:
+    assert [(at.weight, at.bias, at.relu) for at in linear_layers(LINEAR)] == [(0, 12, True), (15, 21, False)]
+    assert linear_layers(module(nn.Linear(4, 2, bias=False)))[0].bias == -1
+    for other in (CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)):
+        assert not linear_layers(other)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_on_a_gpu_the_same_holds(data: FederatedData, mode: str) -> None:
+    made, jobs = bench(data, "mlp", mode, device="cuda"), cohort()
+    start = made.network.initial(0).cuda()
+    rows = torch.empty(K, made.network.P, device="cuda")
+    made.train(jobs, [start] * K, rows)
+    expected = trained(bench(data, "mlp", "loop"), jobs)[0]
+    torch.testing.assert_close(rows.cpu(), expected, rtol=1e-3, atol=1e-4)
+    for part in (slice(0, 1), slice(3, 20)):
+        some = torch.empty(len(rows[part]), made.network.P, device="cuda")
+        made.train(jobs.part(part), [start] * len(some), some)
+        assert torch.equal(some, rows[part])
+
+
+def test_a_job_is_the_same_as_ever(data: FederatedData) -> None:
+    """What one job does alone is what the loop does with it."""
+    made = bench(data, "mlp", "loop")
+    rows, _ = trained(made, cohort(4))
+    out = torch.empty(made.network.P)
+    made.run(Job(2, 2, 2, 0), made.network.initial(0), out)
+    assert torch.equal(out, rows[2])
