@@ -1,4 +1,4 @@
-"""The table that closes a set of runs: one row per run, the numbers that people compare first."""
+"""The tables that close a set of runs: the numbers that people compare first, one row per run; where the time went."""
 
 from __future__ import annotations
 
@@ -101,6 +101,58 @@ def wall_s(run: Run) -> float:
     said: Any = run.manifest.get("wall_s")
     total = said.get("total") if isinstance(said, dict) else said
     return float(total) if isinstance(total, (int, float)) else math.nan
+
+
+def profile_table(run: Run) -> Table:
+    """Return where the wall time of a run went, part by part, for the terminal: a block for each kind of process.
+
+    The parts of a block add up to its first row: of the driver that is the run's wall time, of workers all of theirs.
+    """
+    title = f"where the time went: {run.label}".replace("[", "\\[")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title=title)
+    table.title_justify = "left"
+    for heading in ("part", "seconds", "share", "ms/step", "us/job"):
+        table.add_column(heading, justify="left" if heading == "part" else "right")
+    jobs = run.manifest.get("jobs")
+    steps, n_jobs = run.manifest.get("steps") or 0, sum(jobs.values()) if isinstance(jobs, dict) else 0
+    for name, parts in profile(run).items():
+        total = sum(parts.values())
+        table.add_row(name, *_spent(total, total, steps, n_jobs), style="bold")
+        for part, seconds in sorted(parts.items(), key=lambda each: -each[1]):
+            table.add_row(f"  {part}", *_spent(seconds, total, steps, n_jobs))
+    return table
+
+
+def profile(run: Run) -> dict[str, dict[str, float]]:
+    """Return the seconds by part of each kind of process of a run: `driver`, and in Ray `server` and `2 workers`.
+
+    What no part covers is `engine` in the driver and `idle` in the others, from their start in this run. Empty if the
+    manifest does not say.
+    """
+    said = run.manifest.get("wall_s")
+    if not isinstance(said, dict) or math.isnan(wall_s(run)):
+        return {}
+    found = {"driver": {part: s for part, s in said.items() if part != "total"}}
+    workers = run.manifest.get("workers_wall_s") or []
+    if workers:
+        name = f"{len(workers)} workers" if len(workers) > 1 else "worker"
+        found |= {"server": run.manifest.get("server_wall_s") or {}, name: _together(workers)}
+    return found
+
+
+def _together(processes: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Add up what processes spent, part by part."""
+    names = sorted({name for parts in processes for name in parts})
+    return {name: math.fsum(parts.get(name, 0.0) for parts in processes) for name in names}
+
+
+def _spent(seconds: float, total: float, steps: int, jobs: int) -> list[str]:
+    share = f"{100 * seconds / total:.1f} %" if total else "–"
+    per_step, per_job = (
+        (1e3 * seconds / steps if steps else math.nan),
+        (1e6 * seconds / jobs if jobs else math.nan),
+    )
+    return [f"{seconds:.3f}", share, _fixed(per_step, 3), _fixed(per_job, 1)]
 
 
 def _brief(value: float, digits: int) -> str:

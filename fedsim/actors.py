@@ -29,7 +29,9 @@ from fedsim.errors import RunError
 from fedsim.job import Cohort, Reports
 from fedsim.local import Evaluation, WorkbenchSpec, chunks_of, per_client
 from fedsim.processes import ClientActor, ServerActor
+from fedsim.profile import SERVER, WORKER
 from fedsim.server import Arrivals, ServerSpec
+from fedsim.stopwatch import Times
 from fedsim.trainer import Memories, Pending, Stepped, named, named_personal
 
 _CHUNK_BYTES = 64 * 2**20
@@ -76,11 +78,13 @@ class RayPool:
         data: FederatedData,
         initial: torch.Tensor,
         costs: NDArray[np.int64],
+        *,
+        spans: bool = False,
     ) -> RayTrainer:
         """Set the actors up for a run. `costs` [K]: relative cost of one job of each client, to spread work evenly."""
         shared, params = ray.put(data), ray.put(initial.numpy())
-        builds = [client.build.remote(bench, shared) for client in self.clients]
-        _get([*builds, self.server.build.remote(server, params)])
+        builds = [client.build.remote(bench, shared, spans) for client in self.clients]
+        _get([*builds, self.server.build.remote(server, params, spans)])
         searches = server.algorithm().needs.search
         splits = data.splits(bench.some)
         return RayTrainer(self, splits, params, initial.nbytes, costs, bench.method(), searches)
@@ -231,10 +235,11 @@ class RayTrainer:
         """Ask every actor for its peak."""
         return int(sum(_get([actor.peak_bytes.remote() for actor in (*self._clients, self._server)])))
 
-    def server_s(self) -> dict[str, float]:
-        """Ask the server actor."""
-        seconds: dict[str, float] = _get(self._server.server_s.remote())
-        return seconds
+    def times(self) -> list[Times]:
+        """Ask every actor."""
+        named = [(SERVER, self._server), *((f"{WORKER} {i}", c) for i, c in enumerate(self._clients))]
+        found: list[Times] = _get([actor.times.remote(label) for label, actor in named])
+        return found
 
     def close(self) -> None:
         """Drop all jobs; the pool stays."""

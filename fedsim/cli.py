@@ -12,6 +12,8 @@ from rich.table import Table
 
 import fedsim
 from fedsim import plugins
+from fedsim.cli_bench import bench
+from fedsim.cli_export import export_app
 from fedsim.cli_report import report
 from fedsim.cli_run import plan, replay, run
 from fedsim.cli_trace import trace_app
@@ -24,7 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(trace_app, name="trace")
-for command in (run, replay, plan, report):
+app.add_typer(export_app, name="export")
+for command in (run, replay, plan, report, bench):
     app.command()(command)
 
 _KINDS = {

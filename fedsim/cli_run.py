@@ -20,6 +20,9 @@ Workers = Annotated[str, typer.Option(help="Client actors in Ray: auto or a numb
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")]
 WriteReport = Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")]
+WithProfile = Annotated[
+    bool, typer.Option("--profile", help="Show where the time went, and write profile.json for Perfetto.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 Config = Annotated[Path, typer.Argument(help="A TOML file; see docs/config.md.")]
 
@@ -32,12 +35,13 @@ def run(
     device: Device = "auto",
     force: Force = False,
     write_report: WriteReport = False,
+    profile: WithProfile = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a configuration, or each of its arms, and show the result."""
     from fedsim.config import load  # imported late: `fedsim --help` needs neither torch nor pydantic models
 
-    _simulate(load(config, tuple(sets or ())), out, workers, device, force, write_report, quiet)
+    _simulate(load(config, tuple(sets or ())), out, workers, device, force, write_report, quiet, profile)
 
 
 def replay(
@@ -100,18 +104,30 @@ def _simulate(
     force: bool,
     write_report: bool,
     quiet: bool,
+    profile: bool = False,
 ) -> list[Path]:
     """Run, show the result, and return the folders."""
+    from time import perf_counter
+
     from fedsim.progress import shown
     from fedsim.simulation import simulate
 
-    console = Console()
+    console, started = Console(), perf_counter()
     with shown(console, quiet) as watch:
         results = simulate(
-            configs, out=out, workers=_workers(workers), device=device, force=force, watch=watch
+            configs,
+            out=out,
+            workers=_workers(workers),
+            device=device,
+            force=force,
+            watch=watch,
+            profile=profile,
         )
+    took_s = perf_counter() - started
     folders = [result.folder for result in results]
     _close(console, folders, write_report)
+    if profile:
+        _show_profiles(console, folders, took_s)
     if any(result.status == "interrupted" for result in results):
         console.print(f"interrupted: what was recorded so far is in {folders[-1]}", soft_wrap=True)
         raise typer.Exit(130)
@@ -131,6 +147,24 @@ def _close(console: Console, folders: list[Path], write_report: bool) -> None:
 
         parent = folders[0].parent if len(folders) > 1 else folders[0]
         console.print(f"report: {write(runs, parent / 'report.html')}", soft_wrap=True)
+
+
+def _show_profiles(console: Console, folders: list[Path], took_s: float) -> None:
+    """Show where the time of each run went, and how much of the time that all of them took is accounted for."""
+    import analysis
+    from analysis.closing import profile_table, wall_s
+
+    runs = [analysis.open(folder) for folder in folders]
+    for run in runs:
+        console.print()
+        console.print(profile_table(run))
+        console.print(
+            f"trace: {run.folder / 'profile.json'}, to be opened at https://ui.perfetto.dev", soft_wrap=True
+        )
+    known_s = sum(map(wall_s, runs))
+    console.print(
+        f"the parts add up to {known_s:.2f} s, {100 * known_s / took_s:.1f} % of {took_s:.2f} s on the wall clock"
+    )
 
 
 def _workers(text: str) -> int | Literal["auto"]:

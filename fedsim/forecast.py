@@ -145,6 +145,7 @@ def forecast(
     _check_ends(config)
     with one_thread():
         setup = prepare(config)
+        config = setup.config
         count = workers_of(workers)
         predicted = memory.predict(
             setup.server,

@@ -14,6 +14,7 @@ from fedsim.data import FederatedData
 from fedsim.job import Cohort, Reports
 from fedsim.local import Workbench, WorkbenchSpec
 from fedsim.server import Arrivals, Server, ServerSpec
+from fedsim.stopwatch import IDLE, Stopwatch, Times
 from fedsim.tensors import shared_tensor
 from fedsim.trainer import Stepped
 
@@ -34,11 +35,18 @@ class ClientActor:
     """A process that trains and evaluates whichever virtual clients it is handed."""
 
     bench: Workbench
+    clock: Stopwatch
 
-    def build(self, spec: WorkbenchSpec, data: FederatedData) -> None:
+    def build(self, spec: WorkbenchSpec, data: FederatedData, spans: bool) -> None:
         """Make the tools for a run; those of an earlier run are dropped."""
         _one_thread()
-        self.bench = Workbench(spec, data)
+        self.clock = Stopwatch(IDLE, spans=spans)
+        with self.clock.part("start"):
+            self.bench = Workbench(spec, data)
+
+    def times(self, label: str) -> Times:
+        """Return what the stopwatch of this run found so far."""
+        return self.clock.dump(label)
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
@@ -54,7 +62,8 @@ class ClientActor:
         start = shared_tensor(params).to(self.bench.device)
         rows = torch.empty(len(cohort), len(start), device=self.bench.device)
         before = [_tensor(k) for k in kept] if kept else None
-        reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
+        with self.clock.part("train"):
+            reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
         keep = [None if a is None else a.numpy() for a in after] if kept else []
         return reports, rows.cpu().numpy(), *keep
 
@@ -64,7 +73,8 @@ class ClientActor:
 
     def trial_losses(self, models: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of clients with each of `models` [T, P]."""
-        return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients)
+        with self.clock.part("evaluate"):
+            return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients)
 
     def share_of_losses(
         self, models: NDArray[np.float32], clients: NDArray[np.int64], worker: int, workers: int
@@ -82,7 +92,8 @@ class ClientActor:
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Evaluate the parameters, or their average if there is one, on a range of a split's rows."""
         model = shared_tensor(params if average is None else average).to(self.bench.device)
-        return self.bench.evaluate(model, split, start, stop)
+        with self.clock.part("evaluate"):
+            return self.bench.evaluate(model, split, start, stop)
 
     def evaluate_personal(
         self,
@@ -94,7 +105,8 @@ class ClientActor:
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Evaluate clients `first`, `first + 1`, ... each with the model that it would use itself."""
         model = shared_tensor(params if average is None else average).to(self.bench.device)
-        return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
+        with self.clock.part("evaluate"):
+            return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
 
 
 class ServerActor:
@@ -103,18 +115,18 @@ class ServerActor:
     server: Server
     _reports: Reports
 
-    def build(self, spec: ServerSpec, initial: NDArray[np.float32]) -> None:
+    def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
         """Make the server of a run; that of an earlier run is dropped."""
-        self.server = Server(spec, torch.tensor(initial))
+        self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
         _one_thread()  # after the rule is imported, with whatever libraries it loads
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
         return memory.peak_bytes()
 
-    def server_s(self) -> dict[str, float]:
-        """Return the wall-clock seconds that the server spent, by part."""
-        return self.server.clock.parts()
+    def times(self, label: str) -> Times:
+        """Return what the stopwatch of this run found so far."""
+        return self.server.clock.dump(label)
 
     def propose(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]

@@ -137,9 +137,10 @@ class Server:
     Args:
         spec: the rule, the sizes and the device.
         initial: `[P]` start parameters.
+        clock: where the parts of a step are charged to; the driver's if the server runs in its process.
     """
 
-    def __init__(self, spec: ServerSpec, initial: torch.Tensor) -> None:
+    def __init__(self, spec: ServerSpec, initial: torch.Tensor, clock: Stopwatch | None = None) -> None:
         self.spec = spec
         self.device = torch.device(spec.device)
         self.params = initial.to(self.device).clone()
@@ -148,7 +149,7 @@ class Server:
         self.algorithm = spec.algorithm()
         self.state: State = self.algorithm.init()
         self.vectors: Vectors = {}
-        self.clock = Stopwatch()
+        self.clock = clock or Stopwatch()
         self._proposal: _Proposal | None = None
         self._counted: dict[str, Any] = {}
         self.proposed: Ints = np.zeros(0, dtype=np.int64)

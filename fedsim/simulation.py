@@ -24,10 +24,11 @@ from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.errors import ConfigError
 from fedsim.local import Evaluation, Workbench
+from fedsim.profile import DRIVER, seconds_by_process, write_profile
 from fedsim.recorder import Recorder, make_folder, write_atomically, write_json
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
-from fedsim.stopwatch import Stopwatch
+from fedsim.stopwatch import Stopwatch, Times
 from fedsim.timeline import Timeline
 from fedsim.trainer import InlineTrainer, Trainer
 
@@ -65,6 +66,7 @@ def simulate(
     device: Device = "auto",
     force: bool = False,
     watch: Watch = lambda progress: None,
+    profile: bool = False,
 ) -> list[Result]:
     """Run one configuration or several one after the other; each writes `<out>/<name>/`.
 
@@ -74,6 +76,7 @@ def simulate(
         device: "auto" takes a GPU if there is one.
         force: overwrite an existing run of the same name.
         watch: called after each server step.
+        profile: write `profile.json` into each run folder as well: where the wall time went, for Perfetto.
 
     Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known.
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
@@ -88,10 +91,10 @@ def simulate(
             _Once(lambda predicted: opened.enter_context(_pool(count, place, predicted))) if count else None
         )
         for run, folder in zip(runs, folders, strict=True):
-            clock = Stopwatch()
+            clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 setup = prepare(run, place)
-            made = _Run(setup, folder, clock, count, force)
+                made = _Run(setup, folder, clock, count, force)
             _write_arms(runs, Path(out))
             results.append(made.go(pool, watch))
             if results[-1].status == "interrupted":
@@ -186,7 +189,8 @@ class _Run:
         write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))
         setup.trace.write(folder / "world.parquet")
         self.others_peak = 0
-        self.server_s: dict[str, float] = {}
+        self.others: list[Times] = []
+        """What the stopwatches of the other processes found, once the run is over."""
         self.course = Course(setup.data.n_clients)
         self.recorder = Recorder(
             folder, setup.data.train.sizes, self.course.ledger, config.record.conflicts != "off"
@@ -231,10 +235,15 @@ class _Run:
     def _trainer(self, pool: Any) -> Trainer:
         setup = self.setup
         if pool is None:
-            server = Server(setup.server, setup.initial())
+            server = Server(setup.server, setup.initial(), self.clock)
             return InlineTrainer(Workbench(setup.bench, setup.data), server, self.clock)
         trainer: Trainer = pool.trainer(
-            setup.bench, setup.server, setup.data, setup.initial(), setup.data.train.sizes
+            setup.bench,
+            setup.server,
+            setup.data,
+            setup.initial(),
+            setup.data.train.sizes,
+            spans=self.clock.recording,
         )
         return trainer
 
@@ -253,7 +262,7 @@ class _Run:
             digest = self.recorder.close(trainer.params() if trainer else None)
         if trainer:
             self.others_peak = trainer.peak_bytes()
-            self.server_s = trainer.server_s()
+            self.others = trainer.times()
             trainer.close()
         course = self.course
         self._manifest(
@@ -266,6 +275,8 @@ class _Run:
             jobs=dict(sorted(self.recorder.counts.items())),
             waits=self.recorder.waits,
         )
+        if self.clock.recording:
+            write_profile(self.folder, self.setup.config.name, [self.clock.dump(DRIVER), *self.others])
         return digest
 
     def _settle(self, status: str) -> None:
@@ -298,8 +309,7 @@ class _Run:
                 "peak_bytes": memory.peak_bytes() + self.others_peak,
             },
             "wall_s": self.clock.report(),
-            "server_wall_s": self.server_s,
-        }
+        } | seconds_by_process(self.clock.dump(DRIVER), self.others)
         write_json(self.folder / "manifest.json", content | known)
 
 

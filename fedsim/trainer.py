@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import Evaluation, Workbench, chunks_of, per_client
 from fedsim.server import Arrivals, Server
-from fedsim.stopwatch import Stopwatch
+from fedsim.stopwatch import Stopwatch, Times
 
 T = TypeVar("T")
 Pending = Callable[[], T]
@@ -77,8 +77,8 @@ class Trainer(Protocol):
     def peak_bytes(self) -> int:
         """Return the highest resident memory of the processes that it uses besides the calling one."""
 
-    def server_s(self) -> dict[str, float]:
-        """Return the wall-clock seconds that the server spent in its steps, by part."""
+    def times(self) -> list[Times]:
+        """Return what the stopwatches of the other processes found: of the server, and of each worker."""
 
     def close(self) -> None:
         """Release everything. Safe to call twice."""
@@ -267,9 +267,9 @@ class InlineTrainer:
         """There is no other process."""
         return 0
 
-    def server_s(self) -> dict[str, float]:
-        """Read the server's stopwatch."""
-        return self.server.clock.parts()
+    def times(self) -> list[Times]:
+        """There is no other process."""
+        return []
 
     def close(self) -> None:
         """Forget all waiting jobs and what clients keep."""
@@ -315,9 +315,9 @@ class PlanningTrainer:
         """There is no other process."""
         return 0
 
-    def server_s(self) -> dict[str, float]:
-        """There is no server."""
-        return {}
+    def times(self) -> list[Times]:
+        """There is no other process."""
+        return []
 
     def close(self) -> None:
         """Do nothing."""

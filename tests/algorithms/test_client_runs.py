@@ -130,7 +130,8 @@ def test_ditto_leaves_the_global_model_to_the_rule(tmp_path: Path) -> None:
     """On devices twice as fast: with two models to train, a client would otherwise arrive later."""
     models = []
     for name, scale in (("plain", 10), ("ditto", 5)):
-        config = small(client={"name": name}, cost={"payload": "5 MB", "compute_scale": scale})
+        cost = {"payload": "5 MB", "compute_scale": scale}
+        config = small(client={"name": name}, cost=cost, train={"batch_size": 10, "mode": "loop"})
         result = run(config, tmp_path / name)
         models.append(load_file(result.folder / "model.safetensors")["params"])
     assert torch.equal(*models)

@@ -18,8 +18,8 @@ from fedsim import plugins
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData
 from fedsim.local import LocalSGD, Workbench
+from fedsim.minibatches import orders
 from fedsim.network import build_network
-from fedsim.rng import rng
 
 METHODS = plugins.names("client")
 
@@ -76,10 +76,9 @@ def oracle(
     lr = sgd.lr * sgd.lr_decay**JOB.version
     optimiser = torch.optim.SGD(module.parameters(), lr, sgd.momentum, weight_decay=sgd.weight_decay)
     x, y, rows = torch.from_numpy(data.x), torch.from_numpy(data.y), data.train.rows(JOB.client)
-    draws = rng(SPEC.seed, purpose, JOB.client, JOB.nth)
-    draws.integers(2**63)
-    for _ in range(sgd.epochs):
-        order = rows[draws.permutation(len(rows))]
+    for epoch in range(sgd.epochs):
+        one = (np.array([value]) for value in (JOB.client, JOB.nth, epoch, len(rows)))
+        order = rows[orders(SPEC.seed, purpose, *one)]
         for a in range(0, len(order), sgd.batch_size or len(order)):
             batch = order[a : a + (sgd.batch_size or len(order))]
             optimiser.zero_grad()

@@ -14,8 +14,8 @@ from fedsim.data import FederatedData, Split
 from fedsim.federate import federate
 from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec, chunks_of, per_client
+from fedsim.minibatches import orders
 from fedsim.network import build_network
-from fedsim.rng import rng
 from fedsim.tasks.digits import digits
 
 SPEC = WorkbenchSpec(
@@ -72,10 +72,9 @@ def oracle(data: FederatedData, job: Job, sgd: LocalSGD, params: torch.Tensor) -
     rows = data.train.rows(job.client)
     x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
     loss = functional.cross_entropy(module(x[rows]), y[rows]).item()
-    draws = rng(3, "batches", job.client, job.nth)
-    draws.integers(2**63)
-    for _ in range(sgd.epochs):
-        order = rows[draws.permutation(len(rows))]
+    for epoch in range(sgd.epochs):
+        one = (np.array([value]) for value in (job.client, job.nth, epoch, len(rows)))
+        order = rows[orders(3, "batches", *one)]
         for a in range(0, len(order), sgd.batch_size or len(order)):
             batch = order[a : a + (sgd.batch_size or len(order))]
             optimiser.zero_grad()
