@@ -15,11 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from fedsim import plugins
 from fedsim.config_errors import assign, problems, read_toml
+from fedsim.config_memory import MemorySection
 from fedsim.config_section import Section
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
 from fedsim.local import LocalSGD
+from fedsim.modes import Mode
 from fedsim.rules import build_rule
 from fedsim.server import RowsFrom
 
@@ -134,6 +136,8 @@ class TrainSection(Section):
     """Factor on the learning rate for each server step."""
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
+    mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
+    """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
 
     def local_sgd(self) -> LocalSGD:
         """Return the settings as the trainer wants them."""
@@ -178,6 +182,7 @@ class RunConfig(Section):
     train: TrainSection = TrainSection()
     client: ClientSection = ClientSection()
     algorithm: AlgorithmSection = AlgorithmSection()
+    memory: MemorySection = MemorySection()
     cost: CostSection = CostSection()
     dropout: DropoutSection = DropoutSection()
     stop: StopSection
@@ -193,6 +198,10 @@ class RunConfig(Section):
                 f"pacing asks for {wanted} clients at once, but task.clients is {self.task.clients}"
             )
         return self
+
+    def with_mode(self, mode: Mode) -> RunConfig:
+        """Return the same with the way to train settled."""
+        return self.model_copy(update={"train": self.train.model_copy(update={"mode": mode})})
 
     @property
     def label(self) -> str:
@@ -220,6 +229,8 @@ _NAMES: dict[str, type[PluginSection]] = {
     "algorithm.name": AlgorithmSection,
 }
 """Keys that name a plug-in, and the table that they stand in."""
+_DECIDE_MODE = ("model", "client")
+"""Tables on which depends how groups of clients can train: another one asks for `train.mode` anew."""
 
 
 def load(path: Path, sets: tuple[str, ...] = ()) -> list[RunConfig]:
@@ -247,6 +258,8 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
             assign(raw, text)
             if raw[table].get("name") == before.get("name"):
                 raw[table] = dict(before)
+            if table in _DECIDE_MODE and isinstance(train := raw.get("train"), Mapping):
+                raw["train"] = {k: v for k, v in train.items() if k != "mode"}
     for text in sets:
         assign(raw, text)
     return raw
