@@ -49,6 +49,11 @@ class Split:
             if len(rows)
             else np.zeros(0, np.int64)
         )
+        return Split.sized(indices, sizes)
+
+    @staticmethod
+    def sized(indices: Indices, sizes: Indices) -> Split:
+        """Take the rows of all clients, one client after the other, and how many each has."""
         return Split(indices, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
     def rows(self, client: int) -> Indices:

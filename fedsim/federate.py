@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedsim import plugins
 from fedsim.data import FederatedData, Indices, Split, Task
 from fedsim.errors import ConfigError, DataError
 from fedsim.rng import rng
+from fedsim.streams import Streams
 
 Fractions = tuple[float, float, float]
 Pool = Literal["all", "train"]
@@ -40,8 +42,7 @@ def federate(
     )
     if task.natural is not None and pool == "train":
         rows = [r[~task.official_test[r]] for r in rows]
-    parts = [_split(r, k, fractions, seed) for k, r in enumerate(rows)]
-    train, valid, test = (Split.of(of_kind) for of_kind in zip(*parts, strict=True))
+    train, valid, test = _divided(Split.of(rows), fractions, seed)
     return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
 
 
@@ -115,13 +116,25 @@ def _check_partition(name: str, positions: list[Indices], n: int, n_clients: int
         )
 
 
-def _split(rows: Indices, client: int, fractions: Fractions, seed: int) -> tuple[Indices, Indices, Indices]:
+def _divided(held: Split, fractions: Fractions, seed: int) -> tuple[Split, Split, Split]:
+    """Shuffle the rows of each client where they stand, and divide them into training, validation and test."""
+    sizes = held.sizes
+    _check_sizes(sizes, fractions)
+    shuffled, streams = held.indices, Streams(seed)
+    for client, (start, end) in enumerate(pairwise(held.offsets.tolist())):
+        streams.at("split", client).shuffle(shuffled[start:end])
+    different, which = np.unique(sizes, return_inverse=True)
+    parts = np.array([split_sizes(n, fractions) for n in different.tolist()], dtype=np.int64)[which]
+    kind = np.repeat(np.tile(np.arange(3), len(sizes)), parts.ravel())
+    train, valid, test = (Split.sized(shuffled[kind == i], parts[:, i]) for i in range(3))
+    return train, valid, test
+
+
+def _check_sizes(sizes: Indices, fractions: Fractions) -> None:
     wanted = sum(f > 0 for f in fractions)
-    if len(rows) < wanted:
+    short = np.flatnonzero(sizes < wanted)
+    if len(short):
         raise DataError(
-            f"client {client} has {len(rows)} samples: too few for {wanted} non-empty parts with fractions "
+            f"client {short[0]} has {sizes[short[0]]} samples: too few for {wanted} non-empty parts with fractions "
             f"{tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
         )
-    shuffled = rng(seed, "split", client).permutation(rows)
-    train, valid, _ = split_sizes(len(rows), fractions)
-    return shuffled[:train], shuffled[train : train + valid], shuffled[train + valid :]

@@ -30,7 +30,7 @@ from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, PlanningTrainer, Stepped
 from fedsim.units import show_bytes, show_us
 
-_MEASURED_S = 0.5
+_MEASURED_S = 0.2
 """How long each part of a run is tried, to predict its wall time."""
 
 

@@ -36,7 +36,6 @@ class Handout:
         self._single = world.single if alike and not plan.dropout.partial else None
         work = plan.costs.work
         columns = (work.download_bytes, work.samples, work.upload_bytes)
-        self._free = np.zeros(world.clients, dtype=bool)
         self._unsent: list[int] = []
         """Rows of single jobs that are to be trained, all from the current version."""
         self._amounts = [np.ascontiguousarray(column, dtype=np.float64).tolist() for column in columns]
@@ -51,8 +50,14 @@ class Handout:
         if places <= 0:
             return
         with self.clock.part("select"):
-            candidates = self._candidates()
-            chosen = self._choose(candidates, min(places, len(candidates))) if len(candidates) else candidates
+            client = self._choose_one() if places == 1 else None
+            if client is None:
+                candidates = self._candidates()
+                k = min(places, len(candidates))
+                chosen = self._choose(candidates, k) if k else candidates
+        if client is not None:
+            self.give_one(client)
+            return
         if len(chosen):
             self.give(chosen)
         elif not course.working:
@@ -60,6 +65,21 @@ class Handout:
         keeps_filling = pacing.refill == "arrival" or self.plan.dropout.replace
         if not course.working or (keeps_filling and len(chosen) < places):
             self._wake_later()
+
+    def _choose_one(self) -> int | None:
+        """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
+        course, one = self.course, self.plan.selector.one
+        if one is None or (course.buffer and self.plan.pacing.refill == "step"):
+            return None
+        online, busy, lost = self.world.online(course.now_us), course.known.busy, course.lost_now
+        client = one(
+            lambda c: bool(online[c]) and not busy[c] and c not in lost,
+            self.world.clients,
+            self._draws.at(course.draws, 1),
+        )
+        if client is not None:
+            course.draws += 1
+        return client
 
     def _candidates(self) -> Ints:
         """Return who is online and idle, has not just been lost, and is not in this round already."""
@@ -69,7 +89,7 @@ class Handout:
             free[course.lost_now] = False
         if course.buffer and self.plan.pacing.refill == "step":
             free[course.ledger.table["client"][course.buffer]] = False
-        self._free, found = free, free.nonzero()[0]
+        found: Ints = free.nonzero()[0]
         return found
 
     def _choose(self, candidates: Ints, k: int) -> Ints:
@@ -82,8 +102,6 @@ class Handout:
             view, k, self._draws.at(course.draws), course.selector_state
         )
         course.draws += 1
-        if len(chosen) == 1 == k and chosen.dtype == np.int64 and chosen[0] >= 0 and self._free[chosen[0]]:
-            return chosen  # what `checked` would say, sooner
         return checked(chosen, view, k)
 
     def _first_view(self) -> View:
@@ -111,9 +129,18 @@ class Handout:
 
     def give(self, chosen: Ints, attempt: int = 0) -> None:
         """Give a job to each of the chosen clients; `attempt` counts how often the same work was lost before."""
+        if len(chosen) == 1:
+            self.give_one(int(chosen[0]), attempt)
+            return
         self.arm()
-        if len(chosen) != 1 or not self._give_one(int(chosen[0]), attempt):
-            self._give_many(chosen, attempt)
+        self._give_many(chosen, attempt)
+        self.course.handed = True
+
+    def give_one(self, client: int, attempt: int = 0) -> None:
+        """The same for a single client."""
+        self.arm()
+        if not self._give_quickly(client, attempt):
+            self._give_many(np.array([client]), attempt)
         self.course.handed = True
 
     def _give_many(self, chosen: Ints, attempt: int) -> None:
@@ -140,7 +167,7 @@ class Handout:
                 self.send()
                 self.trainer.submit(course.ledger.cohort(useful))
 
-    def _give_one(self, client: int, attempt: int) -> bool:
+    def _give_quickly(self, client: int, attempt: int) -> bool:
         """Do the same for a single job, quickly; says whether that could be done."""
         if self._single is None:
             return False

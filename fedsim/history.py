@@ -1,61 +1,115 @@
-"""The server's memory: one preallocated tensor of rows, and their Gram matrix kept up to date as rows come and go."""
+"""The server's memory: rows in preallocated tensors, and their Gram matrix kept up to date as rows come and go."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
+from fedsim.ladder import HistoryPlan
+from fedsim.linalg import Blocks, add_weighted, block_products, equal_slices, mixed_products, weighted_sum
 from fedsim.stack import Floats, GramLevel, Ints, Needs
 
 _FREE = -1
 _LEVELS = ("none", "model", "blocks")
+_TAKEN = 16
+"""Rows of a Gram matrix that are read together; so few that they stay in the cache while their columns are picked."""
+
+
+@dataclass(slots=True, eq=False)
+class _Tier:
+    """Rows of one precision in one place, and the first of their slots."""
+
+    rows: torch.Tensor
+    first: int
+    high: int = 0
+    """Rows at and above this were never written: products and sums must not read them."""
+
+    @property
+    def used(self) -> torch.Tensor:
+        return self.rows[: self.high]
+
+    @property
+    def span(self) -> slice:
+        """The slots of the used rows."""
+        return slice(self.first, self.first + self.high)
+
+    def of(self, slots: Ints) -> Ints:
+        """Return the places of those of some slots that lie here."""
+        return slots[(slots >= self.first) & (slots < self.first + len(self.rows))] - self.first
+
+    def write(self, slots: Ints, rows: Sequence[torch.Tensor] | torch.Tensor) -> None:
+        """Copy rows [P] from anywhere, each straight into its slot."""
+        self.high = max(self.high, int(slots.max(initial=-1)) + 1 - self.first)
+        for place, row in zip((slots - self.first).tolist(), rows, strict=True):
+            self.rows[place].copy_(row)
+
+    def take(self, places: Ints) -> torch.Tensor:
+        """Return rows `[k, P]`, a view where their places are neighbours."""
+        first = int(places[0])
+        if np.array_equal(places, np.arange(first, first + len(places))):
+            return self.rows[first : first + len(places)]
+        return self.rows[torch.from_numpy(places).to(self.rows.device)]
 
 
 class GradientHistory:
     """Rows `[slots, P]`, at most one remembered row per client, plus the rows of the step being taken.
 
     A slot holds a row, its client, the step that received it and what the client reported with it. `k` new rows cost
-    one `[k, P] x [P, slots]` product instead of `slots^2` inner products.
+    one `[k, P] x [P, slots]` product instead of `slots^2` inner products. Where the plan keeps remembered rows in
+    another precision or place, they get slots of their own when a step ends, and a row that was rounded is from then on
+    the rounded one for all purposes: its inner products are made again, together with those of the next step.
 
     Args:
-        slots: most rows alive at once: those of one step and the remembered ones (see `slots_needed`).
+        size: how rows are kept, or as a number the most rows alive at once: those of one step and the remembered ones
+            (see `slots_needed`), all in one tensor.
         blocks: column ranges of the layers; used block by block if the rule needs "blocks", else as one.
         needs: what the rule declared; without a Gram matrix none is kept, without memory no row outlives its step.
+        dtype: of the present rows.
         gram: how fine the Gram matrix is to be, if finer than what the rule needs.
     """
 
     def __init__(
         self,
-        slots: int,
+        size: int | HistoryPlan,
         blocks: Blocks,
         needs: Needs,
         device: torch.device,
         dtype: torch.dtype = torch.float32,
         gram: GramLevel = "none",
     ) -> None:
+        plan = HistoryPlan(size, 0) if isinstance(size, int) else size
         level = max(needs.gram, gram, key=_LEVELS.index)
         if needs.slices:
             blocks = equal_slices(blocks[-1][1], len(blocks))
         self.blocks = list(blocks) if level == "blocks" else [(blocks[0][0], blocks[-1][1])]
-        self.memory = needs.memory
-        self.rows = torch.zeros(slots, blocks[-1][1], dtype=dtype, device=device)
+        self.memory, self.plan = needs.memory, plan
+        self.tiers = _tiers(plan, blocks[-1][1], device, dtype)
         layers = 0 if level == "none" else len(self.blocks)
-        self.grams: Floats = np.zeros((layers, slots, slots))
-        self.client: Ints = np.full(slots, _FREE, dtype=np.int64)
-        self.received: Ints = np.zeros(slots, dtype=np.int64)
-        self.received_us: Ints = np.zeros(slots, dtype=np.int64)
+        self.grams: Floats = np.zeros((layers, plan.slots, plan.slots))
+        """Takes memory where it is written only."""
+        self.client: Ints = np.full(plan.slots, _FREE, dtype=np.int64)
+        self.received: Ints = np.zeros(plan.slots, dtype=np.int64)
+        self.received_us: Ints = np.zeros(plan.slots, dtype=np.int64)
         self.notes: dict[str, NDArray[Any]] = {}
-        self._high = 0  # slots at and above this were never used: products need not read them
+        self.evicted = 0
+        """Remembered rows given up so far because the plan remembers fewer than the rule might ask for."""
+        self._owed: NDArray[np.bool_] = np.zeros(plan.slots, dtype=bool)
+        """Rows whose inner products are still to be made."""
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of all rows."""
+        return sum(tier.rows.nbytes for tier in self.tiers)
 
     def add(
         self,
-        rows: Sequence[torch.Tensor],
+        rows: Sequence[torch.Tensor] | torch.Tensor,
         clients: Ints,
         step: int,
         notes: Mapping[str, NDArray[Any]],
@@ -63,40 +117,49 @@ class GradientHistory:
     ) -> Ints:
         """Write the rows received by server step `step`; each client's remembered row makes room. Returns the slots.
 
-        `notes` are arrays with one entry per row, kept beside the rows under the same names.
+        `rows` are k tensors [P] on any device, which are copied once; `notes` are arrays with one entry per row, kept
+        beside the rows under the same names. The slots hold until `settle`.
         """
         self.client[np.isin(self.client, clients)] = _FREE
-        slots = np.flatnonzero(self.client == _FREE)[: len(rows)]
-        if len(slots) < len(rows):
-            raise ValueError(f"the history has {len(self.client)} slots, too few for {len(rows)} more rows")
-        self._high = max(self._high, int(slots.max(initial=-1)) + 1)
-        for slot, row in zip(slots.tolist(), rows, strict=True):
-            self.rows[slot].copy_(row)
+        slots = self._free(self.tiers[0], len(rows))
+        self.tiers[0].write(slots, rows)
         self.client[slots], self.received[slots], self.received_us[slots] = clients, step, now_us
         for name, values in notes.items():
             column = self.notes.setdefault(name, np.zeros(len(self.client), dtype=values.dtype))
             column[slots] = values
-        if len(self.grams) and len(slots):
-            self._extend_grams(slots)
+        self._owed[slots] = True
         return slots
 
-    def _extend_grams(self, slots: Ints) -> None:
-        high = self._high
-        fresh = self._rows_in(slots)
-        products = block_products(fresh, self.rows[:high], self.blocks)  # [L, k, high]
-        self.grams[:, slots, :high] = products
-        self.grams[:, :high, slots] = products.transpose(0, 2, 1)
-        # A product of two new rows was computed twice; keep one of the two so that the matrix is exactly symmetric.
-        corner = products[:, :, slots]
-        lower = np.tril(np.ones(corner.shape[1:], dtype=bool))
-        self.grams[:, slots[:, None], slots] = np.where(lower, corner, corner.transpose(0, 2, 1))
+    def _free(self, tier: _Tier, k: int) -> Ints:
+        owners = self.client[tier.first : tier.first + len(tier.rows)]
+        slots = tier.first + np.flatnonzero(owners == _FREE)[:k]
+        if len(slots) < k:
+            raise ValueError(f"the history has {len(tier.rows)} slots, too few for {k} more rows")
+        return slots
 
-    def _rows_in(self, slots: Ints) -> torch.Tensor:
-        """Return rows `[k, P]`, a view where their slots are neighbours."""
-        first = int(slots[0])
-        if np.array_equal(slots, np.arange(first, first + len(slots))):
-            return self.rows[first : first + len(slots)]
-        return self.rows[torch.from_numpy(slots).to(self.rows.device)]
+    def _extend_grams(self) -> None:
+        """Make the inner products that are owed."""
+        owed = np.flatnonzero(self._owed & (self.client != _FREE))
+        self._owed[:] = False
+        if not len(owed):
+            return
+        device = self.tiers[0].rows.device
+        left = [tier.take(places).to(device) for tier in self.tiers if len(places := tier.of(owed))]
+        for tier in self.tiers:
+            if tier.high:
+                products = self._products(left, tier.used)  # [L, k, high]
+                self.grams[:, tier.span, owed] = products.transpose(0, 2, 1)
+                self.grams[:, owed, tier.span] = products
+        # A product of two new rows was computed twice; keep one of the two so that the matrix is exactly symmetric.
+        corner = self.grams[:, owed[:, None], owed]
+        lower = np.tril(np.ones(corner.shape[1:], dtype=bool))
+        self.grams[:, owed[:, None], owed] = np.where(lower, corner, corner.transpose(0, 2, 1))
+
+    def _products(self, left: list[torch.Tensor], right: torch.Tensor) -> Floats:
+        alike = len(left) == 1 and left[0].dtype == right.dtype
+        return (
+            block_products(left[0], right, self.blocks) if alike else mixed_products(left, right, self.blocks)
+        )
 
     def order(self, present: Ints) -> Ints:
         """Return the slots of a step's Stack: the present rows, then the remembered ones by client."""
@@ -107,18 +170,29 @@ class GradientHistory:
 
     def grams_of(self, slots: Ints) -> Floats:
         """Return the `[L, n, n]` Gram matrices of some slots."""
-        return np.take(
-            np.take(self.grams, slots, axis=1), slots, axis=2
-        )  # in one go it takes three times as long
+        if len(self.grams):
+            self._extend_grams()
+        out = np.empty((len(self.grams), len(slots), len(slots)))
+        for gram, part in zip(self.grams, out, strict=True):
+            for a in range(
+                0, len(slots), _TAKEN
+            ):  # rows first, then columns: in one go it takes many times as long
+                some = slice(a, a + _TAKEN)
+                np.take(np.take(gram, slots[some], axis=0), slots, axis=1, out=part[some], mode="clip")
+        return out
 
     def combine(self, slots: Ints, weights: Floats) -> torch.Tensor:
         """Return the `[P]` weighted sum of the rows in `slots`; `weights` is `[n]` or `[L, n]` (see `Direction`)."""
         table = np.atleast_2d(weights)
         if len(table) not in (1, len(self.blocks)):
             raise ValueError(f"a rule gave weights for {len(table)} blocks, the model has {len(self.blocks)}")
-        spread = np.zeros((len(table), self._high))
+        spread = np.zeros((len(table), len(self.client)))
         spread[:, slots] = table
-        return weighted_sum(self.rows[: self._high], spread, self.blocks)
+        first, *others = self.tiers
+        out = weighted_sum(first.used, spread[:, first.span], self.blocks)
+        for tier in others:
+            add_weighted(out, tier.used, spread[:, tier.span], self.blocks)
+        return out
 
     def settle(self, present: Ints) -> None:
         """End a step: its rows become the remembered ones, the last row of each client if it sent several."""
@@ -129,6 +203,33 @@ class GradientHistory:
         superseded: NDArray[np.bool_] = np.ones(len(present), dtype=bool)
         superseded[len(present) - 1 - last] = False
         self.client[present[superseded]] = _FREE
+        if len(present):  # what the next step would forget needs no room
+            self.forget(int(self.received[present].max()) + 1)
+        if self.plan.capped:
+            self._make_room(self.plan.remembered)
+        if len(self.tiers) > 1:
+            self._move(present[self.client[present] != _FREE])
+
+    def _make_room(self, most: int) -> None:
+        """Forget the rows received longest ago, those of equal time by client, until `most` are left."""
+        alive = np.flatnonzero(self.client != _FREE)
+        excess = max(len(alive) - most, 0)
+        by_age = np.lexsort((self.client[alive], self.received_us[alive], self.received[alive]))
+        self.client[alive[by_age[:excess]]] = _FREE
+        self.evicted += excess
+
+    def _move(self, old: Ints) -> None:
+        """Give settled rows slots among the remembered ones, and round them if the plan does."""
+        fresh, kept = self.tiers
+        new = self._free(kept, len(old))
+        kept.write(new, fresh.rows[torch.from_numpy(old).to(fresh.rows.device)])
+        for column in (self.client, self.received, self.received_us, *self.notes.values()):
+            column[new] = column[old]
+        self.client[old], fresh.high = _FREE, 0
+        self._owed[new] = self._owed[old] | self.plan.rounds
+        if len(self.grams) and not self.plan.rounds:  # the rows are the same: so are their products
+            self.grams[:, new] = self.grams[:, old]
+            self.grams[:, :, new] = self.grams[:, :, old]
 
     def forget(self, step: int, before_us: int | None = None) -> None:
         """Forget rows that are too old for the rule at server step `step`, or were received before a time."""
@@ -136,6 +237,18 @@ class GradientHistory:
             self.client[step - self.received > self.memory] = _FREE
         if before_us is not None:
             self.client[self.received_us < before_us] = _FREE
+
+
+def _tiers(plan: HistoryPlan, columns: int, device: torch.device, dtype: torch.dtype) -> list[_Tier]:
+    """Make the tensors, which take memory where they are written only."""
+    if not plan.rounds and not plan.on_host:
+        return [_Tier(torch.empty(plan.slots, columns, dtype=dtype, device=device), 0)]
+    place = torch.device("cpu") if plan.on_host else device
+    kept = torch.empty(plan.remembered, columns, dtype=plan.dtype(dtype), device=place)
+    return [
+        _Tier(torch.empty(plan.present, columns, dtype=dtype, device=device), 0),
+        _Tier(kept, plan.present),
+    ]
 
 
 def slots_needed(n_clients: int, most_updates: int, memory: float) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -30,27 +31,73 @@ _SMALL = 1_000_000
 """Most multiplications of a piece."""
 _SCRATCH = 2**13
 """Most numbers that wait to be added up; little enough that the rows on the left stay in the cache meanwhile."""
+_WIDENED = 2**20
+"""Numbers of the rows on the right that are turned to float32 at a time; they stay in the cache of a processor."""
+_WIDENED_ON_GPU = 2**23
+"""The same on a GPU."""
+_LONG = 2**16
+"""Columns that are added up at a time where rows are turned to float32."""
+_MOVED = 2**25
+"""Numbers that are gathered, or brought from the host to a GPU, at a time."""
 
 
 def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
     """Return `[L, k, n]` float64 inner products of the rows of `left` [k, P] and `right` [n, P], block by block."""
+    if left.is_cpu and left.dtype == right.dtype and left.dtype in (torch.float32, torch.float64):
+        return _products_of_blocks(left, right, blocks)
+    return mixed_products([left], right, blocks)
+
+
+def _products_of_blocks(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
+    """Return the products of rows of one precision in the memory of the host, without a copy of them."""
     out = np.zeros((len(blocks), len(left), len(right)))
     for index, (start, stop) in enumerate(blocks):
         mine, theirs = left[:, start:stop], right[:, start:stop]
         if stop - start <= TILE:
-            out[index] = (mine.double() @ theirs.double().T).cpu().numpy()
-        elif left.is_cpu and left.dtype in (torch.float32, torch.float64):
-            out[index] = _products(mine.numpy(), theirs.numpy())
+            out[index] = (mine.double() @ theirs.double().T).numpy()
         else:
-            out[index] = _products_on_device(mine, theirs)
+            out[index] = _products(mine.numpy(), theirs.numpy())
     return out
 
 
-def _products_on_device(left: torch.Tensor, right: torch.Tensor) -> Floats:
-    total = torch.zeros(len(left), len(right), dtype=torch.float64, device=left.device)
-    for mine, theirs in zip(torch.split(left, TILE, dim=1), torch.split(right, TILE, dim=1), strict=True):
-        total += (mine @ theirs.T).double()
+def mixed_products(left: Sequence[torch.Tensor], right: torch.Tensor, blocks: Blocks) -> Floats:
+    """Return `[L, k, n]` float64 inner products of rows of any precision, `right` [n, P] on any device.
+
+    `left` are tensors `[k_i, P]` on one device, where the products are made, with k rows together. They are turned to
+    float32 one tile at a time, in blocks of at most one tile to float64; what lies elsewhere is brought some rows at a
+    time. The result leaves the device in one transfer.
+    """
+    device, n, columns = left[0].device, len(right), right.shape[1]
+    k = sum(map(len, left))
+    total = torch.zeros(len(blocks), k, n, dtype=torch.float64, device=device)
+    moved = n if right.device == device else max(_MOVED // columns, 1)
+    for first in range(0, n, max(moved, 1)):
+        theirs = right[first : first + moved].to(device)
+        for (start, stop), products in zip(blocks, total, strict=True):
+            _add_products(products[:, first : first + moved], left, theirs, start, stop)
     return np.asarray(total.cpu().numpy())
+
+
+def _add_products(
+    total: torch.Tensor, left: Sequence[torch.Tensor], right: torch.Tensor, start: int, stop: int
+) -> None:
+    """Add to `total` [k, n] the products of the columns from `start` to `stop`."""
+    types = (rows.dtype for rows in (*left, right))
+    dtype = reduce(torch.promote_types, types, torch.float32) if stop - start > TILE else torch.float64
+    few = right.is_cpu and len(total) <= _FEW
+    width = 4 * TILE if few else TILE  # where few rows are multiplied, longer ones are
+    most = (_WIDENED if right.is_cpu else _WIDENED_ON_GPU) // width
+    for a in range(start, stop, width):
+        tile = slice(a, min(a + width, stop))
+        mine = torch.cat([rows[:, tile].to(dtype) for rows in left])
+        for b in range(0, len(right), most):
+            total[:, b : b + most] += _partial(mine, right[b : b + most, tile].to(dtype))
+
+
+def _partial(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    if left.is_cpu:
+        return torch.from_numpy(_products(left.numpy(), right.numpy()))
+    return left @ right.T
 
 
 def _products(left: NDArray[Any], right: NDArray[Any]) -> Floats:
@@ -82,17 +129,48 @@ def weighted_sum(rows: torch.Tensor, weights: Floats, blocks: Blocks) -> torch.T
 
     `rows` is [n, P], all finite; `weights` is [n] or [L, n]. Where few rows have a weight, only these are read.
     """
-    table = np.atleast_2d(weights)
-    if len(table) == 1:
-        blocks = [(blocks[0][0], blocks[-1][1])]
-    out = torch.empty(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for (start, stop), w in zip(blocks, table, strict=True):
-        part, used = rows[:, start:stop], np.flatnonzero(w)
+    out = torch.zeros(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    for (start, stop), w in _parts(weights, blocks):
+        used = np.flatnonzero(w)
         if 2 * len(used) < len(w):  # gathering copies the rows, which costs as much as reading them twice
-            part, w = part[torch.from_numpy(used).to(rows.device)], w[used]
-        factors = torch.from_numpy(np.ascontiguousarray(w)).to(device=rows.device, dtype=rows.dtype)
-        torch.mv(part.T, factors, out=out[start:stop])
+            _add_gathered(out[start:stop], rows[:, start:stop], w, used, _MOVED)
+        else:
+            torch.mv(rows[:, start:stop].T, _factors(w, out), out=out[start:stop])
     return out
+
+
+def add_weighted(out: torch.Tensor, rows: torch.Tensor, weights: Floats, blocks: Blocks) -> None:
+    """Add to `out` [P] the weighted sum of rows that may be less precise and lie elsewhere; see `weighted_sum`.
+
+    Only rows with a weight are read, some at a time, and turned to the precision of `out`.
+    """
+    for (start, stop), w in _parts(weights, blocks):
+        used = np.flatnonzero(w)
+        width = _LONG if out.is_cpu else max(stop - start, 1)
+        for a in range(start, stop, width):
+            tile = slice(a, min(a + width, stop))
+            _add_gathered(out[tile], rows[:, tile], w, used, _WIDENED if out.is_cpu else _MOVED)
+
+
+def _parts(weights: Floats, blocks: Blocks) -> Iterator[tuple[tuple[int, int], Floats]]:
+    table = np.atleast_2d(weights)
+    spans = [(blocks[0][0], blocks[-1][1])] if len(table) == 1 else blocks
+    return zip(spans, table, strict=True)
+
+
+def _add_gathered(
+    out: torch.Tensor, rows: torch.Tensor, weights: Floats, used: NDArray[np.intp], numbers: int
+) -> None:
+    """Add the weighted sum of the `used` rows, copying at most so many of their numbers at a time."""
+    most = max(numbers // max(len(out), 1), 1)
+    for a in range(0, len(used), most):
+        some = used[a : a + most]
+        part = torch.index_select(rows, 0, torch.from_numpy(some).to(rows.device))
+        out.addmv_(part.to(device=out.device, dtype=out.dtype).T, _factors(weights[some], out))
+
+
+def _factors(weights: Floats, like: torch.Tensor) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(weights)).to(device=like.device, dtype=like.dtype)
 
 
 def equal_slices(n_columns: int, count: int) -> list[tuple[int, int]]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import psutil
 
 from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
+from fedsim.ladder import HistoryPlan, HistorySize
 from fedsim.pacing import Pacing
 from fedsim.server import ServerSpec
 from fedsim.units import show_bytes
@@ -17,37 +20,95 @@ from fedsim.units import show_bytes
 PLAIN = ClientMethod()
 _PROCESS_BYTES = 600 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
+_SOLVER_MATRICES = 4
+"""Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside the Gram matrices they are given."""
 
 
-def predict(
-    server: ServerSpec,
-    pacing: Pacing,
-    *,
-    data_bytes: int,
-    trace_bytes: int,
-    workers: int,
-    method: ClientMethod = PLAIN,
-) -> dict[str, int]:
-    """Predict the bytes of each part of a run and their total, all processes together.
+def history_size(server: ServerSpec) -> HistorySize:
+    """Return what the server's rule would have its history hold."""
+    needs = server.algorithm().needs
+    level = max(needs.gram, server.conflicts, key=("none", "model", "blocks").index)
+    return HistorySize(
+        present=server.most_updates,
+        remembered=server.slots() - server.most_updates,
+        columns=server.blocks[-1][1],
+        layers={"none": 0, "model": 1, "blocks": len(server.blocks)}[level],
+    )
 
-    Parameters are float32; one version lives per server step that some running job started from, at most one per
-    job in flight. `workers` 0 means everything in one process.
-    """
-    row = 4 * server.blocks[-1][1]
-    slots = server.slots()
-    layers = {"none": 0, "model": 1, "blocks": len(server.blocks)}[server.algorithm().needs.gram]
-    versions = 2 + (0 if pacing.cancels else pacing.concurrency)
-    parts = {
-        "parameters": versions * row,
-        "history": slots * row,
-        "gram": 8 * layers * slots * slots,
-        "updates": 2 * pacing.concurrency * row if workers else pacing.most_updates * row,
-        "kept": _kept_rows(method, server.n_clients, pacing.concurrency) * row,
-        "data": data_bytes * (2 if workers else 1),
-        "world": 3 * trace_bytes,
-        "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
-    }
-    return parts | {"total": sum(parts.values())}
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What decides how much memory a run takes."""
+
+    server: ServerSpec
+    pacing: Pacing
+    data_bytes: int
+    trace_bytes: int
+    workers: int
+    """0: everything in one process."""
+    method: ClientMethod = PLAIN
+    history: HistoryPlan | None = None
+    """How the server keeps rows; None: all that its rule may ask for, in float32."""
+
+    def plan(self) -> HistoryPlan:
+        """Return the plan of the history, with no more rows than the rule may ask for."""
+        size = history_size(self.server)
+        plan = self.history or HistoryPlan(size.present, size.remembered)
+        return replace(plan, present=size.present, remembered=min(plan.remembered, size.remembered))
+
+    def parts(self) -> dict[str, int]:
+        """Predict the bytes of each part on the host and their total, all processes together.
+
+        Parameters are float32; one version lives per server step that some running job started from, at most one per
+        job in flight. What lies on a GPU is not counted. "history", "gram" and "solve" are upper bounds: a row or a
+        product takes memory once it is written, and a rule solves for the rows that are alive.
+        """
+        size, plan, workers = history_size(self.server), self.plan(), self.workers
+        row, at_once = 4 * size.columns, self.pacing.concurrency
+        versions = 2 + (0 if self.pacing.cancels else at_once)
+        parts = {
+            "parameters": versions * row,
+            "history": plan.host_bytes(size.columns, self.server.device),
+            "gram": plan.gram_bytes(size.layers),
+            "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
+            "updates": (2 * at_once if workers else self.pacing.most_updates) * row,
+            "kept": _kept_rows(self.method, self.server.n_clients, at_once) * row,
+            "data": self.data_bytes * (2 if workers else 1),
+            "world": 3 * self.trace_bytes,
+            "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
+        }
+        return parts | {"total": sum(parts.values())}
+
+    def savings(self) -> list[tuple[str, int]]:
+        """Return changes of the configuration and the bytes that each would save alone, the largest first."""
+        now = self.parts()["total"]
+        saved = [(setting, now - changed.parts()["total"]) for setting, changed in self._changes().items()]
+        return sorted(((setting, n) for setting, n in saved if n > 0), key=lambda found: -found[1])
+
+    def _changes(self) -> dict[str, Footprint]:
+        """Return what one could do, most of it by halves."""
+        server, pacing, plan = self.server, self.pacing, self.plan()
+        slots, clients, at_once = plan.remembered // 2, -(-server.n_clients // 2), -(-pacing.concurrency // 2)
+        buffer = None if pacing.buffer is None else min(pacing.buffer, at_once)
+        slower = replace(pacing, concurrency=at_once, buffer=buffer, minimum=0)
+        halves = [(a // 2, b // 2) for a, b in server.blocks]
+        return {
+            f"memory.history = {plan.rounded().rung!r}": replace(self, history=plan.rounded()),
+            f"memory.slots = {slots}": replace(self, history=replace(plan, remembered=slots)),
+            f"task.clients = {clients}": replace(self, server=replace(server, n_clients=clients)),
+            f"{at_once} clients at once in [pacing]": replace(
+                self, server=replace(server, most_updates=at_once), pacing=slower
+            ),
+            "a model of half the size": replace(self, server=replace(server, blocks=halves)),
+            "half of the samples": replace(self, data_bytes=self.data_bytes // 2),
+            "half of world.horizon": replace(self, trace_bytes=self.trace_bytes // 2),
+            f"--workers {self.workers // 2}": replace(self, workers=self.workers // 2),
+        }
+
+
+def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
+    """Predict the bytes of each part of a run and their total; the arguments are the fields of `Footprint`."""
+    return Footprint(server, pacing, **more).parts()
 
 
 def _kept_rows(method: ClientMethod, n_clients: int, concurrency: int) -> int:
@@ -57,16 +118,24 @@ def _kept_rows(method: ClientMethod, n_clients: int, concurrency: int) -> int:
     return n_clients + concurrency + (2 * n_clients if method.personal else 0)
 
 
-def check_fits(predicted: Mapping[str, int], rule: str, limit: int | None = None) -> None:
-    """Raise ConfigError with the numbers if the prediction is above `limit` (the memory free now, by default)."""
+def check_fits(
+    predicted: Mapping[str, int],
+    rule: str,
+    limit: int | None = None,
+    helpful: Sequence[tuple[str, int]] = (),
+) -> None:
+    """Raise ConfigError with the numbers if the prediction is above `limit` (the memory free now, by default).
+
+    `helpful` are the `savings`, of which the error names the first three.
+    """
     free = psutil.virtual_memory().available if limit is None else limit
     if predicted["total"] <= free:
         return
-    lines = ", ".join(f"{part} {show_bytes(n)}" for part, n in predicted.items() if part != "total")
+    lines = ", ".join(f"{part} {show_bytes(n)}" for part, n in predicted.items() if part != "total" and n)
+    help_ = "; ".join(f"{setting} (saves {show_bytes(n)})" for setting, n in helpful[:3])
     raise ConfigError(
-        f"the run would need {show_bytes(predicted['total'])} ({lines}), but {show_bytes(free)} are free. "
-        f"What would help: a shorter memory for rule {rule!r}, fewer task.clients or a smaller pacing.concurrency, "
-        "a smaller model, fewer --workers"
+        f"the run with rule {rule!r} would need {show_bytes(predicted['total'])} ({lines}), but {show_bytes(free)} "
+        "are free." + (f" What would help most: {help_}" if help_ else "")
     )
 
 

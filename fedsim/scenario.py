@@ -14,6 +14,7 @@ import math
 from array import array
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim import plugins
 from fedsim.errors import ConfigError, closest
-from fedsim.rng import rng
+from fedsim.streams import Streams
 from fedsim.trace import KINDS, AfterEnd, Trace
 from fedsim.units import duration_us
 
@@ -29,6 +30,9 @@ Fact = str | bool | int | float
 """What can be said about a client besides its intervals; numbers are finite."""
 Facts = Mapping[str, NDArray[Any]]
 """What is known of a federation's clients and their data: by name, an array with one entry per client."""
+
+
+_CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +52,22 @@ class Place:
     """A part of a world with randomness of its own: one client (`Me`), a cell of clients, or the whole."""
 
     def __init__(
-        self, what: str, number: int, seed: int, horizon_us: int, facts: Facts | None = None
+        self, what: str, number: int, streams: Streams, horizon_us: int, facts: Facts | None = None
     ) -> None:
         self.id = number
         """Which one it is, from 0."""
         self.horizon_us = horizon_us
         """Where the world ends; nothing is kept beyond it."""
-        self._what, self._seed, self._facts = what, seed, facts or {}
-        self.rng = self.stream("client")
+        self._what, self._streams, self._facts = what, streams, facts or {}
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
         """Randomness of this place, derived from (seed, what it is, number)."""
+        return self.stream("client")
 
     def stream(self, purpose: str) -> np.random.Generator:
         """Return further randomness of this place, so that draws for one purpose never shift another."""
-        return rng(self._seed, f"{self._what} {purpose}", self.id)
+        return self._streams.at(f"{self._what} {purpose}", self.id)
 
     def facts(self, name: str) -> NDArray[Any]:
         """Return a fact about every client of the federation, such as `n_samples`; see `make_trace`.
@@ -81,13 +88,13 @@ class Me(Place):
     def __init__(
         self,
         client: int,
-        seed: int,
+        streams: Streams,
         rows: Rows,
         facts: Facts | None = None,
         world: Any = None,
         cell: Any = None,
     ) -> None:
-        super().__init__("scenario", client, seed, rows.horizon_us, facts)
+        super().__init__("scenario", client, streams, rows.horizon_us, facts)
         self.world, self.cell = world, cell
         """What `Scenario.world` and `Scenario.cell` returned for the world and for this client's cell."""
         self._rows = rows
@@ -123,20 +130,25 @@ class Me(Place):
 
     def write(self, kind: str, start_us: int, end_us: int, value: float = 1.0) -> None:
         """Write an interval of a kind (see `fedsim.trace.KINDS`); what lies beyond the horizon is cut off."""
-        for name, time in (("start_us", start_us), ("end_us", end_us)):
-            if not isinstance(time, int):
-                raise TypeError(
-                    f"client {self.id}, {kind}: {name} should be whole microseconds (int), found {time!r}"
-                )
-        if kind not in KINDS:
+        if not (isinstance(start_us, int) and isinstance(end_us, int)):
+            raise self._no_time(kind, start_us=start_us, end_us=end_us)
+        code = _CODES.get(kind)
+        if code is None:
             raise ValueError(f"client {self.id}: there is no kind {kind!r}{closest(kind, KINDS)}")
-        if start_us >= self._rows.horizon_us:
+        rows, horizon_us = self._rows, self._rows.horizon_us
+        if start_us >= horizon_us:
             return
-        self._rows.client.append(self.id)
-        self._rows.start_us.append(start_us)
-        self._rows.end_us.append(min(end_us, self._rows.horizon_us))
-        self._rows.kind.append(KINDS.index(kind))
-        self._rows.value.append(value)
+        rows.client.append(self.id)
+        rows.start_us.append(start_us)
+        rows.end_us.append(end_us if end_us < horizon_us else horizon_us)
+        rows.kind.append(code)
+        rows.value.append(value)
+
+    def _no_time(self, kind: str, **times: object) -> TypeError:
+        name, found = next((name, time) for name, time in times.items() if not isinstance(time, int))
+        return TypeError(
+            f"client {self.id}, {kind}: {name} should be whole microseconds (int), found {found!r}"
+        )
 
     def begin(self, kind: str, now_us: int, value: float = 1.0) -> None:
         """Have a kind with a value from now on, until `begin` or `end` says otherwise or the world ends."""

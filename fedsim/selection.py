@@ -111,12 +111,16 @@ class Selector:
         needs: what of the view is used that costs something, or that a real server does not have: `losses` reported by
             clients or asked for, `accuracy` of the last evaluation, `labels`; and whether there must be a `deadline`.
         clairvoyant: whether it looks into the future of the world; the manifest says so.
+        one: how a single place is filled where that can be done without looking at everybody: `one(is_candidate, K,
+            rng)` returns a client for which `is_candidate(client)` holds, or None to have `select` choose. Buffered
+            and asynchronous pacings hand out work one job at a time.
     """
 
     select: Callable[[View, int, np.random.Generator, State], tuple[Clients, State]]
     start: Callable[[], State] = dict
     needs: frozenset[Need] = frozenset()
     clairvoyant: bool = False
+    one: Callable[[Callable[[int], bool], int, np.random.Generator], int | None] | None = None
 
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedsim import plugins
 from fedsim.client import ClientMethod
+from fedsim.columns import array
 from fedsim.config import RunConfig
 from fedsim.config_world import world_trace
 from fedsim.confound import confounded
@@ -22,6 +23,7 @@ from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.known import read_only
 from fedsim.local import WorkbenchSpec
+from fedsim.modes import resolve_mode
 from fedsim.network import Network, build_network
 from fedsim.rng import rng
 from fedsim.selection import Facts, Selector
@@ -111,7 +113,10 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         client=config.client.name,
         client_options=config.client.options,
         some=_some(config, data.n_clients),
+        mode=config.train.mode,
     )
+    mode = resolve_mode(bench.mode, network.module, bench.method(), device)
+    bench, config = replace(bench, mode=mode), config.with_mode(mode)
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_time_passes(config, world)
     plan = _plan(config, data, _facts(data, counts, trace), network, bench)
@@ -219,14 +224,13 @@ def _costs(
 def label_counts(data: FederatedData) -> Ints:
     """Return [K, C] the training samples of each client by label."""
     owner = np.repeat(np.arange(data.n_clients), data.train.sizes)
-    counts = np.zeros((data.n_clients, data.n_classes), dtype=np.int64)
-    np.add.at(counts, (owner, data.y[data.train.indices]), 1)
-    return counts
+    cell = owner * data.n_classes + data.y[data.train.indices]
+    return np.bincount(cell, minlength=data.n_clients * data.n_classes).reshape(-1, data.n_classes)
 
 
 def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:
     """Return what is known of the clients before a run: sizes, labels, and what the trace says of them."""
-    about = {n: trace.about.column(n).to_numpy()[: data.n_clients] for n in trace.about.column_names}
+    about = {n: array(trace.about.column(n))[: data.n_clients] for n in trace.about.column_names}
     return Facts(
         n_samples=read_only(data.train.sizes),
         label_counts=read_only(counts),

@@ -75,23 +75,28 @@ class _Speeds:
         self.cost, self.per, self.capacity = views
         opening = [a if a + 1 == b else -1 for a, b in pairwise(line.first)]
         self.steady = [
-            (self.cost[a], self.per[a], line.end[a]) if a >= 0 and line.start[a] == 0 else None for a in opening
+            (self.cost[a], self.per[a], line.end[a]) if a >= 0 and line.start[a] == 0 else None
+            for a in opening
         ]
         """Speed and end of the only interval of clients that have one from the start on."""
 
     def advance(self, client: int, now: int, left: float, limit: int) -> tuple[int, bool, float]:
         """Return when the work is done or the limit comes, whether it is done, and how much was."""
+        steady = self.steady[client]
+        if steady is not None and left > 0:
+            cost, per, end = steady
+            ends: int = now + math.ceil(left * cost / per * (1 - SLACK))
+            if ends <= end and ends <= limit and now < limit:
+                return ends, True, left
+        return self._walk(client, now, left, limit)
+
+    def _walk(self, client: int, now: int, left: float, limit: int) -> tuple[int, bool, float]:
+        """Do the same from interval to interval."""
         amount = left
         if left <= 0:
             return now, True, amount
         if now >= limit:
             return limit, False, 0.0
-        steady = self.steady[client]
-        if steady is not None:
-            cost, per, end = steady
-            ends = now + math.ceil(left * cost / per * (1 - SLACK))
-            if ends <= end and ends <= limit:
-                return ends, True, amount
         line = self.line
         lap, capacity = line.lap[client], self.capacity[client]
         if lap < NEVER and left > capacity:

@@ -178,7 +178,7 @@ class Timeline:
             self.records.crowded()
         again = attempt < self.plan.dropout.retries and not overdue
         if again and self.world.online(course.now_us)[client]:
-            self.handout.give(np.array([client]), attempt + 1)
+            self.handout.give_one(client, attempt + 1)
 
     def _is_overdue(self, row: int) -> bool:
         course = self.course

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
+from fedsim.columns import array, numbers, texts
 from fedsim.errors import TraceError, closest
 from fedsim.trace_check import (
     COLUMNS,
@@ -150,10 +151,10 @@ class Trace:
         """Return the intervals of one kind."""
         if kind not in KINDS:
             raise ValueError(f"there is no kind {kind!r}{closest(kind, KINDS)}")
-        codes = self.table.column("kind").chunk(0).indices.to_numpy()
+        codes = array(self.table.column("kind").chunk(0).indices)
         first, last = np.searchsorted(codes, [KINDS.index(kind), KINDS.index(kind) + 1]).tolist()
         part = self.table.slice(first, last - first)
-        arrays = {name: part.column(name).to_numpy() for name in COLUMNS if name != "kind"}
+        arrays = {name: array(part.column(name)) for name in COLUMNS if name != "kind"}
         return Spans(arrays["client"].astype(np.int64), arrays["start_us"], arrays["end_us"], arrays["value"])
 
     def period_us(self, kind: str) -> NDArray[np.int64]:
@@ -169,9 +170,9 @@ class Trace:
         """
         text = f"trace {SCHEMA_VERSION} {self.clients} {self.horizon_us} {self.after_end} {len(self.table)}"
         sha = hashlib.sha256(text.encode())
-        sha.update(self.table.column("kind").chunk(0).indices.to_numpy().tobytes())
+        sha.update(array(self.table.column("kind").chunk(0).indices).tobytes())
         for name in ("client", "start_us", "end_us", "value"):
-            little = self.table.column(name).to_numpy()
+            little = array(self.table.column(name))
             sha.update(little.astype(little.dtype.newbyteorder("<"), copy=False).tobytes())
         if self.periods or self.about.num_columns:
             sha.update(more_to_text(self.periods, self.about).encode())
@@ -251,13 +252,13 @@ def _canonical(columns: Columns) -> pa.Table:
     order = np.lexsort((columns.start_us, columns.client, columns.kind))
     ordered = columns.rows(order)
     unused = ~np.isin(ordered.kind, [KINDS.index(kind) for kind in MODELLED])
-    kind = pa.DictionaryArray.from_arrays(pa.array(ordered.kind.astype(np.int8)), pa.array(KINDS))
+    kind = pa.DictionaryArray.from_arrays(numbers(ordered.kind.astype(np.int8)), texts(KINDS))
     arrays = [
-        pa.array(ordered.client.astype(np.int32)),
-        pa.array(ordered.start_us),
-        pa.array(ordered.end_us),
+        numbers(ordered.client.astype(np.int32)),
+        numbers(ordered.start_us),
+        numbers(ordered.end_us),
         kind,
-        pa.array(np.where(unused, 1.0, ordered.value)),
+        numbers(np.where(unused, 1.0, ordered.value)),
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from fedsim.columns import array, texts
 from fedsim.errors import closest
 
 Ints = NDArray[np.int64]
@@ -192,7 +193,7 @@ def _array(table: pa.Table, name: str) -> NDArray[Any]:
         shown = "a number" if name == "value" else "an integer"
         raise Malformed([f"column {name!r} has type {column.type}, expected {shown} ({wanted})"])
     try:
-        return np.asarray(column.cast(wanted).to_numpy())
+        return array(column.cast(wanted))
     except pa.ArrowInvalid as error:
         raise Malformed([f"column {name!r} does not fit {wanted}: {error}"]) from error
 
@@ -202,7 +203,7 @@ def _kinds(table: pa.Table) -> Ints:
     of = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
         raise Malformed([f"column 'kind' has type {column.type}, expected text (dictionary<string>)"])
-    index = pc.index_in(column.cast(pa.string()), value_set=pa.array(KINDS))
+    index = pc.index_in(column.cast(pa.string()), value_set=texts(KINDS))
     if index.null_count:
         rows = np.flatnonzero(index.is_null().to_numpy())
         found = [column[r].as_py() for r in rows[:MOST_LINES].tolist()]
@@ -213,7 +214,7 @@ def _kinds(table: pa.Table) -> Ints:
         raise Malformed(
             lines + [f"... in all {len(rows)} rows have an unknown kind"] * (len(rows) > len(found))
         )
-    return np.asarray(index.to_numpy()).astype(np.int64)
+    return array(index).astype(np.int64)
 
 
 def _loose_where(table: pa.Table, row: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -68,10 +69,15 @@ class Devices(BaseModel):
             duration_us(text)
         return text
 
-    @property
+    @cached_property
     def fault_every_us(self) -> int:
         """Mean time between faults; 0 if there are none."""
         return 0 if self.fault_every == "never" else duration_us(self.fault_every)
+
+    @cached_property
+    def fault_length_us(self) -> int:
+        """Mean length of a fault."""
+        return duration_us(self.fault_length)
 
     def describe(self, env: Clock, me: Me) -> None:
         """Give a client its speeds, and start the process of its faults."""
@@ -94,12 +100,12 @@ class Devices(BaseModel):
             env.process(self._faults(env, me))
 
     def _faults(self, env: Clock, me: Me) -> Life:
-        rng, every_us, length_us = me.stream("faults"), self.fault_every_us, duration_us(self.fault_length)
+        rng, every_us, length_us = me.stream("faults"), self.fault_every_us, self.fault_length_us
+        wait_us = 0
         while True:
-            yield env.timeout(exponential_us(rng, every_us))
-            length = exponential_us(rng, length_us)
-            me.fault(env.now, env.now + length)
-            yield env.timeout(length)
+            yield env.timeout(wait_us + exponential_us(rng, every_us))
+            wait_us = exponential_us(rng, length_us)
+            me.fault(env.now, env.now + wait_us)
 
 
 PHONES = Devices()

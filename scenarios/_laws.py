@@ -16,6 +16,7 @@ has the density x f(x) / m, and what is left of it is a uniform part of that (Co
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from fedsim.errors import closest
 from fedsim.units import duration_us
 
+_BATCH = 16
 SHAPED = ("weibull", "gamma", "lognormal")
 """Laws with a shape."""
 
@@ -105,3 +107,9 @@ def refuse_unknown(model: type[BaseModel], given: Any) -> Any:
 def exponential_us(rng: np.random.Generator, mean_us: float) -> int:
     """Draw an exponential duration in whole microseconds, at least 1."""
     return max(1, round(rng.exponential(mean_us)))
+
+
+def exponentials(rng: np.random.Generator) -> Iterator[float]:
+    """Draw exponential numbers with mean 1, those of `rng.exponential()`; `rng` is ahead of them by up to a batch."""
+    while True:
+        yield from rng.standard_exponential(_BATCH).tolist()

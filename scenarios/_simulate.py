@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import simpy
 
+from fedsim.columns import numbers, texts
 from fedsim.errors import ConfigError, TraceError
-from fedsim.scenario import Clock, Facts, Me, Place, Rows, Scenario
+from fedsim.scenario import Clock, Fact, Facts, Me, Place, Rows, Scenario
+from fedsim.streams import Streams
 from fedsim.trace import KINDS, AfterEnd, Trace
+
+GROUP = 64
+"""Clients that are simulated together where they share nothing."""
 
 
 def simulate(
@@ -28,42 +35,85 @@ def simulate(
     """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.scenario.make_trace`."""
     if scenario.cell_clients < 1:
         raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")
-    env, rows = simpy.Environment(initial_time=0), Rows(horizon_us)
+    rows = Rows(horizon_us)
     if clients > 0 < horizon_us:  # otherwise the Trace says what is wrong
-        clock = cast(Clock, env)  # whole numbers in, whole numbers out
-        everyone = list(_inhabitants(clock, scenario, clients, seed, rows, facts))
-        env.run(until=horizon_us)
-        for me in everyone:
-            me.finish()
+        streams = Streams(seed)
+        with _collecting_by_hand():
+            for group in _groups(scenario, clients):
+                _live(scenario, group, clients, streams, rows, facts)
+                gc.collect(0)
     about = _about(rows, clients)
     return Trace(_table(rows), clients, horizon_us, after_end, source, origin, about=about)
 
 
+def _groups(scenario: Scenario, clients: int) -> Iterator[range]:
+    """Divide the clients, and those that complete the last cell, into groups that share nothing.
+
+    Each is simulated for itself, as what a few clients need fits into the processor's caches.
+    """
+    size = scenario.cell_clients
+    everybody = -(-clients // size) * size
+    together = everybody if scenario.world else max(1, GROUP // size) * size
+    for first in range(0, everybody, together):
+        yield range(first, min(first + together, everybody))
+
+
+@contextmanager
+def _collecting_by_hand() -> Iterator[None]:
+    """Look for cyclic garbage only when told to: while a group lives, there is none."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _live(
+    scenario: Scenario, group: range, clients: int, streams: Streams, rows: Rows, facts: Facts | None
+) -> None:
+    """Write down what happens to a group of clients."""
+    env = simpy.Environment(initial_time=0)
+    clock = cast(Clock, env)  # whole numbers in, whole numbers out
+    everyone = list(_inhabitants(clock, scenario, group, clients, streams, rows, facts))
+    env.run(until=rows.horizon_us)
+    for me in everyone:
+        me.finish()
+
+
 def _inhabitants(
-    env: Clock, scenario: Scenario, clients: int, seed: int, rows: Rows, facts: Facts | None
+    env: Clock,
+    scenario: Scenario,
+    group: range,
+    clients: int,
+    streams: Streams,
+    rows: Rows,
+    facts: Facts | None,
 ) -> Iterator[Me]:
     """Start the world, its cells and their clients; those that only complete the last cell write for nobody."""
     horizon_us, size, nobody = rows.horizon_us, scenario.cell_clients, Rows(rows.horizon_us)
-    whole = Place("world of a scenario", 0, seed, horizon_us, facts)
+    whole = Place("world of a scenario", 0, streams, horizon_us, facts)
     world = scenario.world(env, whole) if scenario.world else None
-    for first in range(0, clients, size):
-        place = Place("cell of a scenario", first // size, seed, horizon_us, facts) if scenario.cell else None
-        cell = scenario.cell(env, place) if scenario.cell and place else None
+    for first in group[::size]:
+        cell = None
+        if scenario.cell:
+            cell = scenario.cell(env, Place("cell of a scenario", first // size, streams, horizon_us, facts))
         for client in range(first, first + size):
-            me = Me(client, seed, rows if client < clients else nobody, facts, world, cell)
+            me = Me(client, streams, rows if client < clients else nobody, facts, world, cell)
             env.process(scenario.client(env, me))
             yield me
 
 
 def _table(rows: Rows) -> pa.Table:
-    kinds = pa.DictionaryArray.from_arrays(np.frombuffer(rows.kind, np.int8), pa.array(KINDS))
+    kinds = pa.DictionaryArray.from_arrays(numbers(np.frombuffer(rows.kind, np.int8)), texts(KINDS))
     return pa.table(
         {
-            "client": np.frombuffer(rows.client, np.int32),
-            "start_us": np.frombuffer(rows.start_us, np.int64),
-            "end_us": np.frombuffer(rows.end_us, np.int64),
+            "client": numbers(np.frombuffer(rows.client, np.int32)),
+            "start_us": numbers(np.frombuffer(rows.start_us, np.int64)),
+            "end_us": numbers(np.frombuffer(rows.end_us, np.int64)),
             "kind": kinds,
-            "value": np.frombuffer(rows.value, np.float64),
+            "value": numbers(np.frombuffer(rows.value, np.float64)),
         }
     )
 
@@ -72,7 +122,15 @@ def _about(rows: Rows, clients: int) -> pa.Table:
     columns = {}
     for name, found in sorted(rows.about.items()):
         try:
-            columns[name] = pa.array([found.get(client) for client in range(clients)])
+            columns[name] = _column([found.get(client) for client in range(clients)])
         except pa.ArrowInvalid as error:
             raise TraceError(f"about {name!r}: expected one type for all clients: {error}") from error
     return pa.table(columns)
+
+
+def _column(values: list[Fact | None]) -> pa.Array:
+    kinds = set(map(type, values))
+    plain = np.array(values) if kinds in ({int}, {float}) else None
+    if plain is None or plain.dtype not in (np.int64, np.float64):  # texts, gaps, or numbers beyond int64
+        return pa.array(values)
+    return numbers(plain)

@@ -14,6 +14,8 @@ p / mean_session) / (1 - p); where p falls faster than that, nobody returns and 
 from __future__ import annotations
 
 import math
+from array import array
+from bisect import bisect_right
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +23,13 @@ from numpy.typing import NDArray
 from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from fedsim.units import US
 from scenarios._devices import PHONES, Devices
+from scenarios._laws import exponentials
 
 HOUR_US = 3600 * US
 DAY_US = 24 * HOUR_US
 CELLS = 96
 """Cells of a day over which rates are constant: 15 minutes."""
+CELL_US = DAY_US // CELLS
 EDGES_US = np.linspace(0.0, DAY_US, CELLS + 1)
 
 Floats = NDArray[np.float64]
@@ -81,28 +85,44 @@ def diurnal(
 def _sessions(env: Clock, me: Me, share: Floats, session_us: int) -> Life:
     """Come and go so that the probability to be online is `share`, given at the edges of the day's cells."""
     leave, come = _hazards(share, session_us)
-    if me.rng.random() >= share[0]:
-        yield env.timeout(_next_us(come, env.now, me.rng) - env.now)
+    away, waits = me.rng.random() >= share[0], exponentials(me.rng)
+    if away:
+        yield env.timeout(_next_us(come, env.now, next(waits)) - env.now)
     while True:
-        leaves_us = _next_us(leave, env.now, me.rng)
-        me.online(env.now, leaves_us)
-        yield env.timeout(_next_us(come, leaves_us, me.rng) - env.now)
+        now_us = env.now
+        leaves_us = _next_us(leave, now_us, next(waits))
+        me.online(now_us, leaves_us)
+        yield env.timeout(_next_us(come, leaves_us, next(waits)) - now_us)
 
 
-def _hazards(share: Floats, session_us: int) -> tuple[Floats, Floats]:
+def _hazards(share: Floats, session_us: int) -> tuple[array[float], array[float]]:
     """Return the hazards of leaving and of coming, cumulated up to each edge of the day's cells."""
     middle = (share[1:] + share[:-1]) / 2
-    gain = np.diff(share)
-    turnover = middle * (DAY_US / CELLS / session_us)
+    gain = share[1:] - share[:-1]
+    turnover = middle * (CELL_US / session_us)
     come = np.maximum(gain + turnover, 0) / (1 - middle)
     leave = np.maximum(turnover, -gain) / middle
-    return np.concatenate([[0.0], np.cumsum(leave)]), np.concatenate([[0.0], np.cumsum(come)])
+    return _cumulated(leave), _cumulated(come)
 
 
-def _next_us(hazard: Floats, now_us: int, rng: np.random.Generator) -> int:
-    """Draw when a state is left: when the hazard since `now_us` reaches an exponential number."""
-    day, time = divmod(now_us, DAY_US)
-    reached = np.interp(time, EDGES_US, hazard) + rng.exponential()
-    days, rest = divmod(float(reached), float(hazard[-1]))
-    at_us = (day + int(days)) * DAY_US + round(float(np.interp(rest, hazard, EDGES_US)))
-    return max(at_us, now_us + 1)
+def _cumulated(hazard: Floats) -> array[float]:
+    return array("d", [0.0, *hazard.cumsum().tolist()])
+
+
+def _next_us(hazard: array[float], now_us: int, wait: float) -> int:
+    """Return when a state is left: when the hazard since `now_us` reaches `wait`, an exponential number.
+
+    The hazard is interpolated as `np.interp` does, whose price for a single number is many times that of this.
+    """
+    time_us = now_us % DAY_US
+    cell = time_us // CELL_US
+    before = hazard[cell]
+    reached = (hazard[cell + 1] - before) / CELL_US * (time_us - cell * CELL_US) + before + wait
+    day_us, whole = now_us - time_us, hazard[CELLS]
+    if reached >= whole:
+        days, reached = divmod(reached, whole)
+        day_us += int(days) * DAY_US
+    cell = bisect_right(hazard, reached) - 1
+    before = hazard[cell]
+    within_us = CELL_US / (hazard[cell + 1] - before) * (reached - before) + cell * CELL_US
+    return max(day_us + round(within_us), now_us + 1)

@@ -49,6 +49,8 @@ BETA = {
 }
 """FLGo's defaults."""
 GREATEST_BETA = {"MDF": 100.0, "LDF": 100.0, "LN": 0.999, "SLN": 0.999}
+COMPARING = ("MDF", "LDF", "LN", "SLN")
+"""Modes in which a client's probability depends on the others of the federation."""
 THETA = np.linspace(0, 2 * np.pi, 24)
 LEAST_S = 1e-12
 """Seconds per sample where FLGo's latency is 0: a trace has no zero."""
@@ -109,7 +111,7 @@ def flgo(
             me.write("compute", 0, me.horizon_us, max(seconds, LEAST_S))
         return _redrawn(env, me, chance, draws_us, round_us)
 
-    return Scenario(client, world=world)
+    return Scenario(client, world=world if availability in COMPARING else None)
 
 
 def _redrawn(env: Clock, me: Me, chance: Chance, draws_us: int, round_us: int) -> Life:
@@ -124,7 +126,7 @@ def _relative(place: Place, mode: str, beta: float, formula: str, federation: in
     if mode in ("LN", "SLN"):
         n = _size(place) if federation is None else int(number_option("federation", federation, 1))
         logs = -math.log(1 - beta - 1e-6) * place.stream("inclination").standard_normal(n)
-    elif mode in ("MDF", "LDF"):
+    else:
         n_samples = np.maximum(place.facts("n_samples").astype(np.float64), 1.0)
         if formula == "code":
             logs = (beta if mode == "MDF" else -beta) * np.log(n_samples)
@@ -134,8 +136,6 @@ def _relative(place: Place, mode: str, beta: float, formula: str, federation: in
         else:
             number_option("beta", beta, 0, 0.999)
             logs = np.log(np.tanh(-n_samples * math.log(beta + 1e-8)))
-    else:
-        return np.ones(0)
     return np.asarray(np.exp(logs - logs.max()))
 
 
@@ -151,7 +151,7 @@ def _size(place: Place) -> int:
 
 def _chance(me: Me, mode: str, beta: float) -> Chance:
     """Return a client's probability to be online as a function of the round."""
-    if mode in ("MDF", "LDF", "LN", "SLN"):
+    if mode in COMPARING:
         p = _own(me)
         return (lambda r: p * (0.4 * math.sin(THETA[r % 24]) + 0.5)) if mode == "SLN" else (lambda r: p)
     if mode == "YC":

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from fedsim.errors import ConfigError
 FEATURES = 60
 CLASSES = 10
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
 NonNegative = Annotated[float, Field(ge=0)]
 Variant = Literal["noniid", "iid", "hybrid"]
 
@@ -37,10 +37,22 @@ class Devices:
     """[K] u_k, mean of the entries of the client's own model."""
     feature_means: Floats
     """[K] B_k, mean of the entries of v_k, the centre of the client's features."""
-    x: list[Floats]
-    """Features [n_k, 60] of each client."""
-    y: list[Indices]
-    """Labels [n_k] of each client."""
+    counts: Indices
+    """[K] n_k, samples of each client."""
+    features: Floats
+    """[N, 60] features, client after client."""
+    labels: Indices
+    """[N] labels."""
+
+    @property
+    def x(self) -> list[Floats]:
+        """Features [n_k, 60] of each client."""
+        return _by_client(self.features, self.counts)
+
+    @property
+    def y(self) -> list[Indices]:
+        """Labels [n_k] of each client."""
+        return _by_client(self.labels, self.counts)
 
 
 def synthetic(
@@ -73,15 +85,15 @@ def synthetic(
         counts = lognormal_sizes(state, clients, log_mean, sigma, least)
     spread = 0.0 if variant == "iid" else 1.0
     u_spread, b_spread = (spread if given is None else given for given in (alpha, beta))
-    devices = draw(state, counts, u_spread, b_spread, variant)
-    y = np.concatenate(devices.y)
+    devices = draw(state, counts, u_spread, b_spread, variant, np.float32)
+    n = len(devices.labels)
     return Task(
         name="synthetic",
-        x=np.concatenate(devices.x, dtype=np.float32, casting="same_kind"),
-        y=y,
+        x=devices.features,
+        y=devices.labels,
         n_classes=CLASSES,
-        official_test=np.zeros(len(y), dtype=np.bool_),
-        natural=tuple(np.split(np.arange(len(y)), np.cumsum(counts)[:-1])),
+        official_test=np.zeros(n, dtype=np.bool_),
+        natural=tuple(_by_client(np.arange(n), counts)),
     )
 
 
@@ -93,9 +105,17 @@ def lognormal_sizes(
 
 
 def draw(
-    state: np.random.RandomState, counts: Indices, alpha: float, beta: float, variant: Variant
+    state: np.random.RandomState,
+    counts: Indices,
+    alpha: float,
+    beta: float,
+    variant: Variant,
+    dtype: type[np.floating[Any]] = np.float64,
 ) -> Devices:
-    """Draw models, centres, features and labels for the given sample counts, in the authors' order."""
+    """Draw models, centres, features and labels for the given sample counts, in the authors' order.
+
+    Features are kept as `dtype`, and labelled before they are rounded to it.
+    """
     n_clients = len(counts)
     n_iid = {"noniid": 0, "iid": n_clients, "hybrid": n_clients // 2}[variant]
     model_means = state.normal(0, alpha, n_clients)
@@ -103,14 +123,24 @@ def draw(
     centres = [_centre(state, feature_means[k], k < n_iid, variant) for k in range(n_clients)]
     shared = _model(state, 0.0) if n_iid else None
     deviation = np.sqrt(np.arange(1, FEATURES + 1) ** -1.2)
-    xs, ys = [], []
-    for k in range(n_clients):
+    n = int(counts.sum())
+    features, labels = np.empty((n, FEATURES), dtype=dtype), np.empty(n, dtype=np.int64)
+    end = 0
+    for k, count in enumerate(counts.tolist()):
         own = _model(state, model_means[k])  # drawn for IID clients too, as the authors do
         weight, bias = shared if shared is not None and k < n_iid else own
-        x = centres[k] + state.standard_normal((counts[k], FEATURES)) * deviation
-        xs.append(x)
-        ys.append(np.argmax(x @ weight + bias, axis=1).astype(np.int64))
-    return Devices(model_means, feature_means, xs, ys)
+        x = state.standard_normal((count, FEATURES))
+        x *= deviation
+        x += centres[k]
+        start, end = end, end + count
+        features[start:end] = x
+        labels[start:end] = (x @ weight + bias).argmax(axis=1)
+    return Devices(model_means, feature_means, counts, features, labels)
+
+
+def _by_client(samples: NDArray[Any], counts: Indices) -> list[NDArray[Any]]:
+    """Return the samples of each client as views."""
+    return np.split(samples, np.cumsum(counts)[:-1])
 
 
 def _centre(state: np.random.RandomState, feature_mean: float, is_iid: bool, variant: Variant) -> Floats:

@@ -56,6 +56,20 @@ def test_equal_seeds_federate_equally_and_others_differ() -> None:
     assert train(4) != train(5)
 
 
+@settings(max_examples=30, deadline=None)
+@given(sizes=st.lists(st.integers(3, 40), min_size=1, max_size=12), seed=st.integers(0, 2**40))
+def test_a_client_permutes_its_rows_and_cuts_them_at_the_sizes_of_its_parts(
+    sizes: list[int], seed: int
+) -> None:
+    fractions = (0.6, 0.25, 0.15)
+    task = natural(sizes)
+    data = federate(task, n_clients=len(sizes), fractions=fractions, seed=seed)
+    for client, held in enumerate(task.natural or ()):
+        cuts = np.cumsum(split_sizes(len(held), fractions))[:-1]
+        parts = np.split(rng(seed, "split", client).permutation(held), cuts)
+        assert rows(data, client) == [part.tolist() for part in parts]
+
+
 def test_a_clients_split_does_not_depend_on_the_other_clients() -> None:
     """Growing client 1 must leave the draw of client 0 alone."""
     one, other = (federate(natural(sizes), n_clients=2, seed=9) for sizes in ([30, 10], [30, 50]))

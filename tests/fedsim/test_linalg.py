@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.linalg import TILE, block_products, weighted_sum
+from fedsim import linalg
+from fedsim.linalg import TILE, add_weighted, block_products, mixed_products, weighted_sum
 
 P = 2 * TILE + 37
 BLOCKS = [(0, TILE + 5), (TILE + 5, TILE + 6), (TILE + 6, P)]
@@ -30,12 +31,28 @@ def test_few_rows_and_many_give_the_same_products(k: int, n: int, dtype: torch.d
     """Each way to multiply, with both sides the same rows, copies, and neighbours in one tensor."""
     exact = torch.randn(n, P, generator=torch.Generator().manual_seed(k), dtype=torch.float64)
     rows = exact.to(dtype)
-    tolerance = {torch.float32: 1e-6, torch.float64: 1e-13, torch.bfloat16: 2e-2}[dtype] * P
+    exact = rows.double()
+    tolerance = {torch.float32: 1e-6, torch.float64: 1e-13, torch.bfloat16: 1e-6}[dtype] * P
     expected = np.stack([(exact[:k, a:b] @ exact[:, a:b].T).numpy() for a, b in BLOCKS])
     for left in (rows[:k], rows[:k].clone()):
         np.testing.assert_allclose(block_products(left, rows, BLOCKS), expected, atol=tolerance, rtol=0)
         again = block_products(left, rows, BLOCKS)
         np.testing.assert_array_equal(block_products(left, rows, BLOCKS), again)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 0, 9), (20, 10)])
+def test_rows_of_several_precisions_are_multiplied_as_they_are(sizes: tuple[int, ...]) -> None:
+    """In float32 and better, whatever the precision of the rows: across the edges of tiles, and of groups of rows."""
+    noise = torch.Generator().manual_seed(0)
+    left = [torch.randn(k, P, generator=noise) for k in sizes]
+    left[-1] = left[-1].bfloat16()
+    right = torch.randn(300, P, generator=noise).bfloat16()
+    exact = torch.cat([rows.double() for rows in left])
+    found = mixed_products(left, right, BLOCKS)
+    for (a, b), products in zip(BLOCKS, found, strict=True):
+        expected = (exact[:, a:b] @ right[:, a:b].double().T).numpy()
+        size = 1e-6 if b - a > TILE else 1e-13  # narrow blocks in float64
+        np.testing.assert_allclose(products, expected, atol=size * (b - a), rtol=0)
 
 
 def test_float32_products_keep_the_sign_of_a_near_cancellation() -> None:
@@ -58,3 +75,33 @@ def test_weighted_sum_by_block() -> None:
     for w, (a, b) in zip(weights, BLOCKS, strict=True):
         torch.testing.assert_close(found[a:b], torch.from_numpy(w) @ rows[:, a:b])
     torch.testing.assert_close(weighted_sum(rows, weights[0], BLOCKS), torch.from_numpy(weights[0]) @ rows)
+
+
+def test_a_weighted_sum_of_rounded_rows_is_added_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    noise = torch.Generator().manual_seed(3)
+    rows = torch.randn(9, P, generator=noise).bfloat16()
+    weights = np.arange(27, dtype=float).reshape(3, 9) % 4
+    start = torch.randn(P, generator=noise, dtype=torch.float64)
+    for most in (1, 3 * P, 100 * P):
+        monkeypatch.setattr(linalg, "_WIDENED", most)
+        monkeypatch.setattr(linalg, "_LONG", TILE)
+        out = start.clone()
+        add_weighted(out, rows, weights, BLOCKS)
+        for w, (a, b) in zip(weights, BLOCKS, strict=True):
+            torch.testing.assert_close(out[a:b], start[a:b] + torch.from_numpy(w) @ rows[:, a:b].double())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["cpu", "cuda"])
+def test_rows_on_a_gpu_give_the_same_as_on_the_processor(place: str) -> None:
+    noise = torch.Generator().manual_seed(4)
+    fresh = torch.randn(5, P, generator=noise)
+    kept = torch.randn(40, P, generator=noise).bfloat16()
+    weights = np.linspace(-1, 1, 120).reshape(3, 40)
+    found = mixed_products([fresh.cuda(), kept[:2].cuda()], kept.to(place), BLOCKS)
+    expected = mixed_products([fresh, kept[:2]], kept, BLOCKS)
+    np.testing.assert_allclose(found, expected, atol=1e-6 * P, rtol=0)
+    out, summed = torch.zeros(P), torch.zeros(P).cuda()
+    add_weighted(out, kept, weights, BLOCKS)
+    add_weighted(summed, kept.to(place), weights, BLOCKS)
+    torch.testing.assert_close(summed.cpu(), out, rtol=1e-5, atol=1e-4)

@@ -1,4 +1,8 @@
+"""What a run is said to need, and what is said when it needs too much."""
+
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
@@ -7,8 +11,11 @@ from algorithms.clients.fedcka import fedcka
 from fedsim import memory
 from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
+from fedsim.ladder import HistoryPlan, HistorySize
+from fedsim.memory import Footprint
 from fedsim.pacing import fedbuff, sync
 from fedsim.server import ServerSpec
+from fedsim.units import show_bytes
 
 SPEC = ServerSpec(
     "fedlf", {}, n_clients=1000, total_samples=10**5, most_updates=10, blocks=[(0, 900), (900, 1000)]
@@ -20,6 +27,7 @@ def test_the_parts_add_up() -> None:
     assert found["total"] == sum(n for part, n in found.items() if part != "total")
     assert found["history"] == 1010 * 4000
     assert found["gram"] == 2 * 1010**2 * 8
+    assert found["solve"] == (2 + 4) * 1010**2 * 8
     assert found["data"] == 10**6
 
 
@@ -41,11 +49,81 @@ def test_what_clients_keep_costs_memory() -> None:
     assert kept(ditto()) == 3010 * 4000
 
 
+def test_the_plan_of_the_history_decides_what_it_takes() -> None:
+    def found(plan: HistoryPlan, server: ServerSpec = SPEC) -> tuple[int, int]:
+        parts = memory.predict(server, sync(10), data_bytes=0, trace_bytes=0, workers=0, history=plan)
+        return parts["history"], parts["gram"]
+
+    assert found(HistoryPlan(10, 1000, "bfloat16")) == (10 * 4000 + 1000 * 2000, 2 * 1010**2 * 8)
+    assert found(HistoryPlan(10, 90, "bfloat16", capped=True)) == (10 * 4000 + 90 * 2000, 2 * 100**2 * 8)
+    on_gpu = replace(SPEC, device="cuda")
+    assert found(HistoryPlan(10, 1000, "bfloat16"), on_gpu)[0] == 0
+    assert found(HistoryPlan(10, 1000, "host_bfloat16"), on_gpu)[0] == 1000 * 2000
+
+
+def test_diagnoses_of_conflicts_cost_a_gram_matrix() -> None:
+    plain = replace(SPEC, rule="fedavg")
+    assert memory.history_size(plain) == HistorySize(present=10, remembered=0, columns=1000, layers=0)
+    assert memory.history_size(replace(plain, conflicts="model")).layers == 1
+    assert memory.history_size(replace(plain, conflicts="blocks")).layers == 2
+
+
+WHOLE = Footprint(SPEC, fedbuff(100, 10), data_bytes=10**6, trace_bytes=10**5, workers=4)
+
+
+@pytest.mark.parametrize(
+    ("footprint", "expected"),
+    [
+        (WHOLE, "--workers 2"),
+        (replace(WHOLE, data_bytes=2**35), "half of the samples"),
+        (replace(WHOLE, trace_bytes=2**35), "half of world.horizon"),
+        (replace(WHOLE, server=replace(SPEC, blocks=[(0, 10**8)])), "a model of half the size"),
+        (replace(WHOLE, server=replace(SPEC, n_clients=10**6)), "memory.slots = 500000"),
+        (
+            replace(WHOLE, server=replace(SPEC, most_updates=10**5), pacing=sync(10**5)),
+            "50000 clients at once in [pacing]",
+        ),
+    ],
+)
+def test_what_helps_most_is_named_first(footprint: Footprint, expected: str) -> None:
+    savings = footprint.savings()
+    assert savings[0][0] == expected
+    assert [n for _, n in savings] == sorted((n for _, n in savings), reverse=True)
+    assert all(0 < n < footprint.parts()["total"] for _, n in savings)
+
+
+def test_a_saving_is_what_the_change_makes() -> None:
+    savings = dict(WHOLE.savings())
+    parts = WHOLE.parts()
+    assert savings["--workers 2"] == parts["total"] - replace(WHOLE, workers=2).parts()["total"]
+    assert savings["memory.history = 'bfloat16'"] == 1000 * 2000
+    assert savings["half of the samples"] == parts["data"] // 2
+    rounded = replace(WHOLE, history=HistoryPlan(10, 1000, "bfloat16"))
+    assert "memory.history = 'bfloat16'" not in dict(rounded.savings())
+    without = Footprint(replace(SPEC, rule="fedavg"), sync(10), data_bytes=0, trace_bytes=0, workers=0)
+    assert not {"memory.history = 'bfloat16'", "memory.slots = 0", "--workers 0"} & set(
+        dict(without.savings())
+    )
+
+
 def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
-    found = memory.predict(SPEC, sync(10), data_bytes=2**31, trace_bytes=0, workers=0)
+    footprint = Footprint(SPEC, sync(10), data_bytes=2**31, trace_bytes=0, workers=0)
+    found = footprint.parts()
     memory.check_fits(found, "fedlf", limit=found["total"])
-    with pytest.raises(ConfigError, match=r"would need .* GiB .*data 2.0 GiB.*but 1.0 GiB are free.*'fedlf'"):
-        memory.check_fits(found, "fedlf", limit=2**30)
+    with pytest.raises(ConfigError) as refused:
+        memory.check_fits(found, "fedlf", limit=2**30, helpful=footprint.savings())
+    said = str(refused.value)
+    assert said.startswith(
+        "the run with rule 'fedlf' would need 2.7 GiB (parameters 7.8 KiB, history 3.9 MiB, "
+    )
+    assert "data 2.0 GiB" in said
+    assert "but 1.0 GiB are free" in said
+    first, second, third = footprint.savings()[:3]
+    assert first == ("half of the samples", 2**30)
+    assert said.endswith(
+        f"What would help most: half of the samples (saves 1.0 GiB); {second[0]} (saves "
+        f"{show_bytes(second[1])}); {third[0]} (saves {show_bytes(third[1])})"
+    )
 
 
 def test_the_peak_is_measured() -> None:

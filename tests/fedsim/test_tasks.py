@@ -103,6 +103,18 @@ def test_synthetic_alpha_and_beta_set_how_clients_differ() -> None:
     )
 
 
+@pytest.mark.parametrize("variant", ["noniid", "iid", "hybrid"])
+def test_synthetic_features_are_labelled_before_they_are_rounded(variant: Any) -> None:
+    counts = np.array([3, 0, 200, 1])
+    exact, rounded = (
+        draw(np.random.RandomState(2), counts, 1.0, 1.0, variant, dtype) for dtype in (np.float64, np.float32)
+    )
+    assert rounded.features.dtype == np.float32
+    np.testing.assert_array_equal(rounded.features, exact.features.astype(np.float32))
+    np.testing.assert_array_equal(rounded.labels, exact.labels)
+    assert [len(x) for x in exact.x] == [len(y) for y in exact.y] == counts.tolist()
+
+
 def test_synthetic_features_have_the_published_variances() -> None:
     """Var x_j = j^-1.2 around the client's centre, which is 0 in the IID variant."""
     x = build("synthetic", clients=4, variant="iid", sizes="fixed", samples=5000).x

@@ -11,6 +11,7 @@ from made_worlds import DAY, HOUR, NO_FAULTS, made
 
 from fedsim.errors import ConfigError
 from fedsim.scenario import Me, Rows
+from fedsim.streams import Streams
 from fedsim.units import US
 from fedsim.world import World
 from scenarios.battery import Phone
@@ -84,7 +85,7 @@ def test_the_charge_is_the_clamped_integral_and_decides_who_is_online(
     changes, seed, online_from, plugged_only
 ):
     env, rows = simpy.Environment(), Rows(10**12)
-    me = Me(0, seed, rows)
+    me = Me(0, Streams(seed), rows)
     gain, idle, use = 1 / (2 * HOUR), 1 / (30 * HOUR), 1 / (5 * HOUR)
     phone = Phone(env, me, gain, idle, use, online_from, plugged_only)
     level, seen = phone.charge.level, []

@@ -10,6 +10,7 @@ from fedsim import plugins
 from fedsim.config_errors import read_toml, validated
 from fedsim.config_world import WorldFile, resolved_options, world_trace
 from fedsim.trace import read_trace
+from scenarios import _simulate
 
 
 def typical(name, **facts):
@@ -27,6 +28,14 @@ def test_a_world_depends_on_its_seed_alone(name):
 @pytest.mark.parametrize("clients", [1, 7, 13])
 def test_a_client_does_not_depend_on_how_many_there_are(name, clients):
     assert lives(typical(name, clients=clients), clients) == lives(typical(name), clients)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_clients_that_share_nothing_live_alike_however_they_are_grouped(name, monkeypatch):
+    monkeypatch.setattr(_simulate, "GROUP", 3)
+    apart = typical(name)
+    monkeypatch.setattr(_simulate, "GROUP", 10**9)
+    assert typical(name).digest() == apart.digest()
 
 
 @pytest.mark.parametrize("name", NAMES)

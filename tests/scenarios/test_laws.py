@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedsim.rng import rng
 from fedsim.units import US
-from scenarios._laws import Law
+from scenarios._laws import Law, exponentials
 
 SECOND_MOMENTS = {
     ("exponential", None): 2.0,
@@ -69,3 +70,9 @@ def test_bad_laws_are_refused(options, message):
     with pytest.raises(ValidationError) as caught:
         Law(**options)
     assert message in str(caught.value)
+
+
+def test_exponential_numbers_in_advance_are_those_one_by_one():
+    one_by_one = rng(5, "x", 1)
+    found = exponentials(rng(5, "x", 1))
+    assert [next(found) for _ in range(100)] == [one_by_one.exponential() for _ in range(100)]

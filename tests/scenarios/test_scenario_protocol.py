@@ -1,6 +1,8 @@
 """The protocol: what a client can write and say, what clients share, and what they know of the federation."""
 
+import gc
 import math
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -8,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.errors import ConfigError, TraceError
+from fedsim.rng import rng
 from fedsim.scenario import Place, Scenario, make_trace
+from fedsim.streams import Streams
 from fedsim.trace import read_trace
 from scenarios._simulate import simulate
 
@@ -168,11 +172,41 @@ def test_the_world_has_its_own_randomness_and_is_the_same_for_all():
 
 def test_places_draw_from_streams_of_their_own():
     world_, cell, other = (
-        Place(what, n, 1, 10) for what, n in [("world of", 0), ("cell of", 0), ("cell of", 1)]
+        Place(what, n, Streams(1), 10) for what, n in [("world of", 0), ("cell of", 0), ("cell of", 1)]
     )
     draws = {place.rng.random() for place in (world_, cell, other)} | {cell.stream("x").random()}
     assert len(draws) == 4
-    assert cell.stream("x").random() == Place("cell of", 0, 1, 99).stream("x").random()
+    assert cell.stream("x").random() == Place("cell of", 0, Streams(1), 99).stream("x").random()
+
+
+def test_a_client_draws_from_generators_of_the_seed_its_number_and_a_purpose():
+    def client(env, me):
+        me.about("own", me.rng.random())
+        me.about("faults", me.stream("faults").random())
+        yield env.timeout(1)
+
+    about = world(client, clients=3).about
+    assert about.column("own").to_pylist() == [rng(3, "scenario client", k).random() for k in range(3)]
+    assert about.column("faults").to_pylist() == [rng(3, "scenario faults", k).random() for k in range(3)]
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_garbage_is_collected_afterwards_as_before(collecting, fails):
+    def client(env, me):
+        assert not gc.isenabled()
+        yield env.timeout(5)
+        if fails:
+            raise ValueError("client 0 broke")
+
+    before = gc.isenabled()
+    (gc.enable if collecting else gc.disable)()
+    try:
+        with pytest.raises(ValueError, match="broke") if fails else nullcontext():
+            world(client)
+        assert gc.isenabled() == collecting
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_a_cell_without_clients_is_refused():

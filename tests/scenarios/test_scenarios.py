@@ -2,10 +2,13 @@
 
 import math
 import re
+from array import array
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_worlds import DAY, HOUR, NAMES, durations, made
 
 from fedsim.errors import ConfigError
@@ -14,6 +17,7 @@ from fedsim.units import US
 from fedsim.world import World
 from scenarios._devices import Devices
 from scenarios._simulate import simulate
+from scenarios.diurnal import CELL_US, CELLS, EDGES_US, _next_us
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,6 +77,25 @@ def test_diurnal_nights_lie_in_their_time_zones():
     assert at_night_there.mean() == pytest.approx(0.305, abs=0.05)
     assert (at_night_here & at_night_there).mean() < 0.03
     assert at_night_here[zone == 0].mean() > 10 * at_night_here[zone == 1].mean()
+
+
+def next_by_numpy(hazard, now_us, wait):
+    """The instant that `_next_us` finds, by NumPy's interpolation."""
+    day, time_us = divmod(now_us, DAY)
+    days, rest = divmod(float(np.interp(time_us, EDGES_US, hazard) + wait), float(hazard[-1]))
+    return max((day + int(days)) * DAY + round(float(np.interp(rest, hazard, EDGES_US))), now_us + 1)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    steps=st.lists(st.one_of(st.just(0.0), st.floats(1e-9, 30)), min_size=CELLS, max_size=CELLS),
+    now_us=st.one_of(st.integers(0, 30 * DAY), st.integers(0, 30 * CELLS).map(lambda i: i * CELL_US)),
+    wait=st.one_of(st.floats(0, 20), st.floats(0, 1000), st.just(0.0)),
+)
+def test_diurnal_interpolates_to_the_bit_as_numpy_does(steps, now_us, wait):
+    hazard = np.concatenate([[0.0], np.cumsum([*steps[:-1], steps[-1] + 1e-3])])
+    found = _next_us(array("d", hazard.tolist()), now_us, wait)
+    assert found == next_by_numpy(hazard, now_us, wait)
 
 
 def test_diurnal_clients_differ_by_habit():

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from fedsim import plugins
+from fedsim.data import Task
+from fedsim.errors import DataError
+from fedsim.tasks.cifar10 import BATCHES, JPEGS
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
+COLOURS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [200, 100, 50]], dtype=np.uint8)
+
+
+def build(data_dir: Path, **options: Any) -> Task:
+    task: Task = plugins.build("task", "cifar10", options, clients=2, seed=0, data_dir=data_dir)
+    return task
+
+
+def jpeg(colour: Any, side: int = 32) -> bytes:
+    image = Image.fromarray(np.broadcast_to(colour, (side, side, 3)).astype(np.uint8))
+    encoded = io.BytesIO()
+    image.save(encoded, "JPEG", quality=95)
+    return encoded.getvalue()
+
+
+def write(folder: Path, **columns: list[Any]) -> None:
+    """Write four plain images, the last of them for testing, with some columns replaced."""
+    whole = {
+        "image": [jpeg(colour) for colour in COLOURS],
+        "label": [3, 1, 4, 9],
+        "split": ["train", "train", "train", "test"],
+    }
+    pq.write_table(pa.table(whole | columns), folder / JPEGS)
+
+
+def test_packed_images_are_decoded_channel_first(tmp_path: Path) -> None:
+    write(tmp_path)
+    task = build(tmp_path)
+    assert task.x.shape == (4, 3, 32, 32)
+    assert task.x.flags.c_contiguous
+    assert (task.x.dtype, task.y.dtype) == (np.float32, np.int64)
+    expected = np.broadcast_to(COLOURS[:, :, None, None] / 255, task.x.shape)
+    np.testing.assert_allclose(task.x, expected, atol=0.02)
+    assert task.y.tolist() == [3, 1, 4, 9]
+    assert task.official_test.tolist() == [False, False, False, True]
+    assert task.model == "cnn"
+
+
+def test_normalising_is_by_channel(tmp_path: Path) -> None:
+    write(tmp_path)
+    plain, scaled = build(tmp_path), build(tmp_path, normalise=True)
+    for channel, (mean, std) in enumerate(
+        zip((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), strict=True)
+    ):
+        np.testing.assert_allclose(scaled.x[:, channel], (plain.x[:, channel] - mean) / std, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"image": [jpeg(COLOURS[0])] * 3 + [b"no image"]}, "expected a 32x32 colour image in row 3"),
+        ({"image": [jpeg(COLOURS[0], side=16)] * 4}, "expected a 32x32 colour image in row 0"),
+        ({"label": [0, 1, 2, 10]}, "expected labels 0 to 9, found 0 to 10"),
+        ({"split": ["train"] * 3 + ["tset"]}, "expected split 'train' or 'test', found 'tset'"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
+    write(tmp_path, **columns)
+    with pytest.raises(DataError, match=rf"{JPEGS}: {message}"):
+        build(tmp_path)
+
+
+def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / JPEGS).write_bytes(b"PAR1 but no more")
+    with pytest.raises(DataError, match=rf"{JPEGS}: expected a Parquet file"):
+        build(tmp_path)
+
+
+def torchvision(monkeypatch: pytest.MonkeyPatch, cifar10: Any) -> None:
+    """Put a torchvision in place that has nothing but this data set."""
+    fake = ModuleType("torchvision")
+    fake.datasets = SimpleNamespace(CIFAR10=cifar10)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torchvision", fake)
+
+
+def test_the_original_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path)
+    (tmp_path / BATCHES).mkdir()
+
+    def made(root: Path, train: bool, download: bool) -> SimpleNamespace:
+        images = COLOURS[:2] if train else COLOURS[2:3]
+        pixels = np.broadcast_to(images[:, None, None], (len(images), 32, 32, 3))
+        return SimpleNamespace(data=pixels, targets=[7] * len(images))
+
+    torchvision(monkeypatch, made)
+    task = build(tmp_path)
+    assert task.x.flags.c_contiguous
+    np.testing.assert_array_equal(task.x[:, :, 5, 6], COLOURS[:3] / np.float32(255))
+    assert task.y.tolist() == [7, 7, 7]
+    assert task.official_test.tolist() == [False, False, True]
+
+
+def test_what_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**given: Any) -> None:
+        raise OSError("no network")
+
+    torchvision(monkeypatch, refused)
+    with pytest.raises(DataError, match=rf"no whole {BATCHES} and no {JPEGS} in (?s:.*)no network"):
+        build(tmp_path)
+
+
+@pytest.mark.skipif(not (DATA / JPEGS).is_file(), reason=f"no {JPEGS} in {DATA}")
+@pytest.mark.slow
+def test_the_whole_set_has_its_published_statistics() -> None:
+    task = build(DATA, normalise=True)
+    assert task.x.shape == (60_000, 3, 32, 32)
+    assert int(task.official_test.sum()) == 10_000
+    assert np.bincount(task.y[~task.official_test]).tolist() == [5000] * 10
+    training = task.x[~task.official_test]
+    np.testing.assert_allclose(training.mean(axis=(0, 2, 3), dtype=np.float64), 0, atol=0.02)
+    np.testing.assert_allclose(training[::7].std(axis=(0, 2, 3), dtype=np.float64), 1, atol=0.03)

@@ -1,0 +1,175 @@
+"""The benchmarks run on small sizes, and the floors do the work that fedsim does. Nothing here asks how fast it is."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedsim.config import RunConfig
+from fedsim.setup import prepare
+from fedsim.simulation import simulate
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+sys.path.append(str(BENCHMARKS))  # they are scripts: they find each other as neighbours
+
+import contest  # noqa: E402
+import floors  # noqa: E402
+import startup  # noqa: E402
+import works  # noqa: E402
+
+CLIENTS = 6
+Capture = pytest.CaptureFixture[str]
+
+
+def whole(model: dict[str, Any]) -> RunConfig:
+    """Return a round in which every client takes one step on all of its samples: chance has no part in it."""
+    work = replace(
+        works.WORKS["W2"], clients=CLIENTS, per_round=CLIENTS, model=model, batch_size=10_000, lr=0.05
+    )
+    return works.configured(work, rounds=1)
+
+
+def partition(config: RunConfig, path: Path) -> contest.Partition:
+    works.write_partition(prepare(config), path)
+    return contest.Partition.read(path)
+
+
+def run(script: str, *given: str) -> str:
+    """Run a benchmark as users do, and return what it prints."""
+    argv = [sys.executable, str(BENCHMARKS / script), *given]
+    done = subprocess.run(argv, capture_output=True, text=True, env=works.environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def printed(
+    main: Callable[[], None], given: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> list[list[str]]:
+    """Run a benchmark in this process, and return the rows of its table, the first two of which are its head."""
+    monkeypatch.setattr(sys, "argv", ["benchmark", *given.split()])
+    main()
+    return [cells(line) for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+@pytest.mark.parametrize("model", [{"name": "softmax"}, {"name": "mlp", "hidden": [7, 5]}])
+def test_the_floor_trains_as_fedsim_does(model: dict[str, Any], tmp_path: Path) -> None:
+    config = whole(model)
+    floor = floors.Loop(partition(config, tmp_path / "work.npz"))
+    floor.round(list(range(CLIENTS)))
+    result = simulate(config, out=tmp_path, workers=0)[0]
+    expected = load_file(result.folder / "model.safetensors")["params"]
+    assert np.abs(expected - floor.bench.work.initial).max() > 1e-3
+    np.testing.assert_allclose(floor.params.numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_two_processes_find_what_one_finds(tmp_path: Path) -> None:
+    path = tmp_path / "work.npz"
+    work = partition(whole({"name": "softmax"}), path)
+    one = floors.Loop(work)
+    for _ in range(4):
+        one.round(list(range(CLIENTS)))
+    two = json.loads(run("floors.py", str(path), "p2", "--rounds", "3").splitlines()[-1])
+    assert two["accuracy"] == pytest.approx(one.correct() / len(work.test_y), abs=0.01)
+    assert min(two["first_s"], two["round_s"], two["evaluate_s"]) > 0
+
+
+def test_images_are_counted_by_the_same_network(tmp_path: Path) -> None:
+    """The convolutions of the bare model are fedsim's: equal start parameters give equal predictions."""
+    work = replace(
+        works.WORKS["W3"],
+        clients=4,
+        per_round=2,
+        task={"name": "digits"},
+        model={"name": "cnn", "channels": [3], "kernel": 3, "padding": "valid", "hidden": [9]},
+    )
+    setup = prepare(works.configured(work))
+    works.write_partition(setup, tmp_path / "work.npz")
+    found = contest.Partition.read(tmp_path / "work.npz")
+    model = contest.build_model(found)
+    x = contest.torch.from_numpy(found.test_x)
+    expected = setup.network.load(setup.initial())(x)
+    np.testing.assert_allclose(model(x).detach(), expected.detach(), rtol=1e-5, atol=1e-6)
+    assert contest.test_accuracy(model, found) == np.mean(expected.argmax(1).numpy() == found.test_y)
+
+
+def test_a_file_of_another_model_is_refused(tmp_path: Path) -> None:
+    found = partition(whole({"name": "softmax"}), tmp_path / "work.npz")
+    spec = replace(found.spec, model_options={"hidden": [3]})
+    with pytest.raises(ValueError, match="has 223 parameters here, and 610 in the file"):
+        contest.build_model(replace(found, spec=spec))
+
+
+@pytest.mark.parametrize("name", works.WORKS)
+@pytest.mark.parametrize("quick", [False, True])
+def test_works_have_the_sizes_of_their_names(name: str, quick: bool) -> None:
+    config = works.configured(works.WORKS[name], rounds=3, every=1, quick=quick)
+    clients = {"W1": 100, "W2": 1000, "W3": 100, "W4": 10_000}[name]
+    assert config.pacing.clients < config.task.clients <= clients
+    if not quick:
+        assert (config.task.clients, config.pacing.clients) == (clients, clients // 10)
+    assert (config.stop.steps, config.evaluate.every_steps) == (3, 1)
+
+
+def test_a_table_says_who_did_not_make_it(capsys: Capture) -> None:
+    assert works.compete("p2", [sys.executable, "-c", "raise SystemExit('no such thing')"], 1, 60) is None
+    assert "p2 failed (1):\nno such thing" in capsys.readouterr().err
+    done = {"round_s": 0.5, "evaluate_s": math.nan, "first_s": 2.0, "accuracy": 0.25}
+    half = done | {"round_s": 0.25}
+    rows = works.rows("W1", {"p2": [done, done], "inline": [half, None], "flgo": [None, None]})
+    assert [row[2:] for row in rows] == [
+        ["0.5000 s", "0.50", "-"],
+        ["-", "-", "-"],
+        ["2.0 s", "2.0 s", "-"],
+        ["0.250", "0.250", "-"],
+    ]
+
+
+def test_works_compares_contestants(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    given = "--works W4 --quick --only p2 inline --rule fedfv --set algorithm.alpha=0.2"
+    head, _, *rows = printed(works.main, given, monkeypatch, capsys)
+    assert head[2:] == ["p2", "fedsim inline"]
+    names = ["round", "evaluation", "start-up and first round", "accuracy after the last round"]
+    assert [row[1] for row in rows] == names
+    assert float(rows[0][2].removesuffix(" s")) > 0
+    assert float(rows[0][3]) > 0
+    assert all(0 < float(cell) <= 1 for cell in rows[3][2:])
+
+
+def test_start_up_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    *_, row = printed(startup.main, "--quick --works W4 --only p2", monkeypatch, capsys)
+    assert row[:2] == ["W4", "p2"]
+    assert 0 < float(row[3]) == float(row[2])
+
+
+def test_memory_is_measured() -> None:
+    row = cells(run("memory.py", "--quick").splitlines()[-1])
+    assert row[0] == "100"
+    assert 0.5 < float(row[4]) < 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not works.PEERS_PYTHON.is_file(), reason="no environment of the peers")
+@pytest.mark.parametrize("peer", works.PEERS)
+def test_a_peer_trains_the_same_work(peer: str, tmp_path: Path) -> None:
+    path = tmp_path / "work.npz"
+    partition(works.configured(works.WORKS["W2"], quick=True), path)
+    given = Namespace(peers_python=works.PEERS_PYTHON, rule="fedavg")
+    found = works.compete(peer, works.command(peer, "W2", path, given), 2, 250)
+    assert found is not None
+    assert found["first_s"] > found["round_s"] > 0
+    assert 0 < found["accuracy"] < 1
