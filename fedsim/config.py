@@ -20,6 +20,7 @@ from fedsim.config_section import Section
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
+from fedsim.ladder import HistoryPlan
 from fedsim.local import LocalSGD
 from fedsim.modes import Mode
 from fedsim.rules import build_rule
@@ -199,9 +200,10 @@ class RunConfig(Section):
             )
         return self
 
-    def with_mode(self, mode: Mode) -> RunConfig:
-        """Return the same with the way to train settled."""
-        return self.model_copy(update={"train": self.train.model_copy(update={"mode": mode})})
+    def settled(self, mode: Mode, history: HistoryPlan) -> RunConfig:
+        """Return the same with what depends on model and device written out: how to train, and how rows are kept."""
+        train, memory = self.train.model_copy(update={"mode": mode}), self.memory.chosen(history)
+        return self.model_copy(update={"train": train, "memory": memory})
 
     @property
     def label(self) -> str:

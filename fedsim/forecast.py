@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from fedsim import memory
 from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.errors import ConfigError
@@ -147,14 +146,7 @@ def forecast(
         setup = prepare(config)
         config = setup.config
         count = workers_of(workers)
-        predicted = memory.predict(
-            setup.server,
-            setup.plan.pacing,
-            data_bytes=setup.data.nbytes,
-            trace_bytes=setup.trace.nbytes,
-            workers=count,
-            method=setup.bench.method(),
-        )
+        predicted = setup.footprint(count).parts()
         course = Course(setup.data.n_clients)
         recorder = None
         if out is not None:
@@ -230,7 +222,8 @@ def _wall_s(setup: Setup, passes: float, tally: Tally, workers: int) -> float:
 
 def _step_s(setup: Setup, start: torch.Tensor) -> float:
     """Return the time of a server step with as many updates as one may have, beside what is remembered of them."""
-    server, m = Server(setup.server, start), min(setup.plan.pacing.most_updates, setup.data.n_clients)
+    m = min(setup.plan.pacing.most_updates, setup.data.n_clients)
+    server = Server(replace(setup.server, n_clients=m, history=None), start)
     rows = torch.randn(m, len(start), generator=torch.Generator().manual_seed(0)) * 1e-3
     clients = np.arange(m, dtype=np.int64)
     steps = iter(range(10**9))

@@ -30,6 +30,7 @@ _PART_S = 30.0
 """A run that is killed loses at most this many seconds of records; the merged tables do not depend on it."""
 _STEP_DEFAULTS: dict[str, Any] = {
     "remembered": 0,
+    "evicted": 0,
     "mean_norm": float("nan"),
     "direction_norm": 0.0,
     "step_length": float("nan"),
@@ -241,7 +242,9 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 def _words(codes: NDArray[Any], words: Sequence[str]) -> pa.Array:
     """Return the words that codes mean, in a dictionary of those that occur."""
     found, codes = np.unique(codes, return_inverse=True)
-    return pa.DictionaryArray.from_arrays(pa.array(codes.astype(np.int8)), pa.array([words[c] for c in found]))
+    return pa.DictionaryArray.from_arrays(
+        pa.array(codes.astype(np.int8)), pa.array([words[c] for c in found])
+    )
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:

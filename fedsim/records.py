@@ -47,6 +47,7 @@ STEPS = pa.schema(
         ("cause", _WORD),  # full (buffer), deadline, drained (nothing left in flight)
         ("updates", pa.int32()),  # rows present
         ("remembered", pa.int32()),  # rows of absent clients that carried weight
+        ("evicted", pa.int32()),  # remembered rows given up at the step because the history was full
         ("lost", pa.int32()),  # jobs lost since the step before
         ("late", pa.int32()),
         ("nonfinite", pa.int32()),

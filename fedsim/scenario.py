@@ -11,9 +11,8 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from array import array
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -22,30 +21,28 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim import plugins
 from fedsim.errors import ConfigError, closest
+from fedsim.rows import CODES, Fact, Rows
 from fedsim.streams import Streams
 from fedsim.trace import KINDS, AfterEnd, Trace
 from fedsim.units import duration_us
 
-Fact = str | bool | int | float
-"""What can be said about a client besides its intervals; numbers are finite."""
+__all__ = [
+    "Clock",
+    "Fact",
+    "Facts",
+    "Life",
+    "Me",
+    "Place",
+    "Rows",
+    "Scenario",
+    "Streams",
+    "duration_option",
+    "make_trace",
+    "number_option",
+]
+
 Facts = Mapping[str, NDArray[Any]]
 """What is known of a federation's clients and their data: by name, an array with one entry per client."""
-
-
-_CODES = {kind: code for code, kind in enumerate(KINDS)}
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Where all clients write: columns that grow, and facts by name and client."""
-
-    horizon_us: int
-    client: array[int] = field(default_factory=lambda: array("i"))
-    start_us: array[int] = field(default_factory=lambda: array("q"))
-    end_us: array[int] = field(default_factory=lambda: array("q"))
-    kind: array[int] = field(default_factory=lambda: array("b"))
-    value: array[float] = field(default_factory=lambda: array("d"))
-    about: dict[str, dict[int, Fact]] = field(default_factory=dict)
 
 
 class Place:
@@ -132,7 +129,7 @@ class Me(Place):
         """Write an interval of a kind (see `fedsim.trace.KINDS`); what lies beyond the horizon is cut off."""
         if not (isinstance(start_us, int) and isinstance(end_us, int)):
             raise self._no_time(kind, start_us=start_us, end_us=end_us)
-        code = _CODES.get(kind)
+        code = CODES.get(kind)
         if code is None:
             raise ValueError(f"client {self.id}: there is no kind {kind!r}{closest(kind, KINDS)}")
         rows, horizon_us = self._rows, self._rows.horizon_us

@@ -15,6 +15,7 @@ from fedsim.diagnostics import diagnose, each_row
 from fedsim.errors import RunError, SolverError
 from fedsim.history import GradientHistory, slots_needed
 from fedsim.job import Reports
+from fedsim.ladder import HistoryPlan
 from fedsim.linalg import Blocks
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, Stack, State, Vectors
@@ -48,6 +49,8 @@ class ServerSpec:
     """Remembered rows older than this in virtual time are forgotten, whatever the rule's own window; 0: none are."""
     late_rows: bool = False
     """Whether updates that are too late for their step refresh the history."""
+    history: HistoryPlan | None = None
+    """How rows of absent clients are kept; None: all that the rule may ask for, in float32."""
 
     def algorithm(self) -> Algorithm:
         """Build the rule inside its wrappers."""
@@ -155,7 +158,12 @@ class Server:
         self.proposed: Ints = np.zeros(0, dtype=np.int64)
         """Clients whose updates the proposed step counts."""
         self.history = GradientHistory(
-            spec.slots(), spec.blocks, self.algorithm.needs, self.device, initial.dtype, spec.conflicts
+            spec.history or spec.slots(),
+            spec.blocks,
+            self.algorithm.needs,
+            self.device,
+            initial.dtype,
+            spec.conflicts,
         )
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
         self._starts: dict[int, torch.Tensor] = {}
@@ -196,15 +204,17 @@ class Server:
             present = self.history.add(
                 rows, arrivals.clients, arrivals.step, arrivals.notes(), arrivals.now_us
             )
-        slots = self.history.order(present)
-        stack = self._stack(slots, arrivals, n_seen)
+            slots = self.history.order(present)
+            stack = self._stack(slots, arrivals, n_seen)
         with self.clock.part("solve"):
             direction, self.state = self._weigh(stack)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
             if self.algorithm.then is not None:
                 vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
+        kept = self.history.evicted
         self.history.settle(present)
+        self._counted["evicted"] = self.history.evicted - kept
         self._proposal = _Proposal(stack, direction, vector)
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector

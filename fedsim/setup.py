@@ -23,6 +23,7 @@ from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.known import read_only
 from fedsim.local import WorkbenchSpec
+from fedsim.memory import Footprint, history_size
 from fedsim.modes import resolve_mode
 from fedsim.network import Network, build_network
 from fedsim.rng import rng
@@ -54,6 +55,18 @@ class Setup:
         """Return the start parameters [P], the same for equal seeds and models."""
         return self.network.initial(self.config.seed)
 
+    def footprint(self, workers: int) -> Footprint:
+        """Return what decides how much memory the run takes."""
+        return Footprint(
+            self.server,
+            self.plan.pacing,
+            data_bytes=self.data.nbytes,
+            trace_bytes=self.trace.nbytes,
+            workers=workers,
+            method=self.bench.method(),
+            history=self.server.history,
+        )
+
 
 def federation(config: RunConfig) -> tuple[Task, FederatedData]:
     """Return the run's task, and its data divided among the clients. Raises ConfigError or DataError."""
@@ -84,7 +97,7 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         options=algorithm.options,
         n_clients=data.n_clients,
         total_samples=int(data.train.sizes.sum()),
-        most_updates=pacing.concurrency,
+        most_updates=pacing.most_updates,
         blocks=network.blocks,
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
         lr=config.train.lr,
@@ -116,7 +129,9 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         mode=config.train.mode,
     )
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
-    bench, config = replace(bench, mode=mode), config.with_mode(mode)
+    history = config.memory.plan(history_size(server), device)
+    bench, server = replace(bench, mode=mode), replace(server, history=history)
+    config = config.settled(mode, history)
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_time_passes(config, world)
     plan = _plan(config, data, _facts(data, counts, trace), network, bench)

@@ -175,15 +175,9 @@ class _Run:
     def __init__(self, setup: Setup, folder: Path, clock: Stopwatch, workers: int, force: bool) -> None:
         self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
         config = setup.config
-        self.predicted = memory.predict(
-            setup.server,
-            setup.plan.pacing,
-            data_bytes=setup.data.nbytes,
-            trace_bytes=setup.trace.nbytes,
-            workers=workers,
-            method=setup.bench.method(),
-        )
-        memory.check_fits(self.predicted, config.algorithm.name)
+        footprint = setup.footprint(workers)
+        self.predicted = footprint.parts()
+        memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings())
         make_folder(folder, force=force)
         text = tomli_w.dumps(config.resolved())
         write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))

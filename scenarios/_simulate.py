@@ -7,15 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import cast
 
-import numpy as np
-import pyarrow as pa
 import simpy
 
-from fedsim.columns import numbers, texts
-from fedsim.errors import ConfigError, TraceError
-from fedsim.scenario import Clock, Fact, Facts, Me, Place, Rows, Scenario
-from fedsim.streams import Streams
-from fedsim.trace import KINDS, AfterEnd, Trace
+from fedsim.errors import ConfigError
+from fedsim.scenario import Clock, Facts, Me, Place, Rows, Scenario, Streams
+from fedsim.trace import AfterEnd, Trace
 
 GROUP = 64
 """Clients that are simulated together where they share nothing."""
@@ -42,8 +38,8 @@ def simulate(
             for group in _groups(scenario, clients):
                 _live(scenario, group, clients, streams, rows, facts)
                 gc.collect(0)
-    about = _about(rows, clients)
-    return Trace(_table(rows), clients, horizon_us, after_end, source, origin, about=about)
+    about = rows.about_table(clients)
+    return Trace(rows.table(), clients, horizon_us, after_end, source, origin, about=about)
 
 
 def _groups(scenario: Scenario, clients: int) -> Iterator[range]:
@@ -103,34 +99,3 @@ def _inhabitants(
             me = Me(client, streams, rows if client < clients else nobody, facts, world, cell)
             env.process(scenario.client(env, me))
             yield me
-
-
-def _table(rows: Rows) -> pa.Table:
-    kinds = pa.DictionaryArray.from_arrays(numbers(np.frombuffer(rows.kind, np.int8)), texts(KINDS))
-    return pa.table(
-        {
-            "client": numbers(np.frombuffer(rows.client, np.int32)),
-            "start_us": numbers(np.frombuffer(rows.start_us, np.int64)),
-            "end_us": numbers(np.frombuffer(rows.end_us, np.int64)),
-            "kind": kinds,
-            "value": numbers(np.frombuffer(rows.value, np.float64)),
-        }
-    )
-
-
-def _about(rows: Rows, clients: int) -> pa.Table:
-    columns = {}
-    for name, found in sorted(rows.about.items()):
-        try:
-            columns[name] = _column([found.get(client) for client in range(clients)])
-        except pa.ArrowInvalid as error:
-            raise TraceError(f"about {name!r}: expected one type for all clients: {error}") from error
-    return pa.table(columns)
-
-
-def _column(values: list[Fact | None]) -> pa.Array:
-    kinds = set(map(type, values))
-    plain = np.array(values) if kinds in ({int}, {float}) else None
-    if plain is None or plain.dtype not in (np.int64, np.float64):  # texts, gaps, or numbers beyond int64
-        return pa.array(values)
-    return numbers(plain)

@@ -108,6 +108,7 @@ def server_of(algorithm: dict[str, Any], pacing: Pacing) -> Server:
         memory_us=section.memory,
         most_updates=pacing.concurrency,
         late_rows=pacing.late == "history",
+        history=None,
     )
     return Server(spec, setup.initial())
 

@@ -41,13 +41,19 @@ _SURE = (
 """Modules of which it is sure that they draw nothing at random; what others do in their own code nobody knows."""
 
 
-def resolve_mode(wanted: Mode | Literal["auto"], module: nn.Module, method: ClientMethod, device: str) -> Mode:
+def resolve_mode(
+    wanted: Mode | Literal["auto"], module: nn.Module, method: ClientMethod, device: str
+) -> Mode:
     """Return the way to train that `[train] mode` means for a model and a client-side method.
 
     `auto` is a rule of these alone, never of a timing: `dense` where the model allows it; else `vmap` on a GPU where it
     allows that; else `loop`. Raises ConfigError where a mode was asked for that cannot be.
     """
-    reasons: dict[Mode, str] = {"dense": _not_dense(module, method), "vmap": _not_vmap(module, method), "loop": ""}
+    reasons: dict[Mode, str] = {
+        "dense": _not_dense(module, method),
+        "vmap": _not_vmap(module, method),
+        "loop": "",
+    }
     if wanted == "auto":
         if not reasons["dense"]:
             return "dense"
