@@ -35,8 +35,8 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(STAMP)  ## Measure the engine's overhead against a bare torch loop
-	$(BIN)/python benchmarks/engine.py
+bench: $(STAMP)  ## Measure training against bare torch, on data that needs no download
+	$(BIN)/python benchmarks/works.py --works W2 W4
 
 clean:  ## Remove what was built; runs stay
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

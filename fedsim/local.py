@@ -181,10 +181,10 @@ class Workbench:
         losses, correct = [], []
         with torch.inference_mode():
             for part in torch.split(rows, _EVAL_ROWS):
-                logits, labels = self.module(self.x[part]), self.y[part]
-                losses.append(functional.cross_entropy(logits, labels, reduction="none").double())
+                logits, labels = self.module(self.x.index_select(0, part)), self.y.index_select(0, part)
+                losses.append(functional.cross_entropy(logits, labels, reduction="none"))
                 correct.append(logits.argmax(dim=1) == labels)
-        return torch.cat(losses).cpu().numpy(), torch.cat(correct).cpu().numpy()
+        return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
 
     def losses(self, params: torch.Tensor, rows: torch.Tensor) -> NDArray[np.float64]:
         """Return the per-sample losses of a model [P] on rows."""

@@ -272,7 +272,12 @@ class Timeline:
             "online": int(self.world.online(course.now_us).sum()),
             "in_flight": course.in_flight,
         } | ({"status": "void"} if void else {})
-        self.records.step(lambda: result().known(known), rows)
+
+        def waited() -> Stepped:
+            with self.clock.part("train"):
+                return result().known(known)
+
+        self.records.step(waited, rows)
 
     def _cancel(self) -> None:
         course, ledger = self.course, self.course.ledger
