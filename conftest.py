@@ -28,11 +28,12 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
+    from fedsim.cluster import prepare_environment
+
+    prepare_environment(own=True)
     import ray
 
-    import fedsim.actors  # noqa: F401  sets what Ray reads when it starts
-
-    ray.init(num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
 

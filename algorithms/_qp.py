@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import lapack
 from threadpoolctl import ThreadpoolController
 
-from algorithms._qp_start import unbounded
 from fedsim.errors import SolverError
 from fedsim.stack import Floats
 
@@ -31,10 +30,6 @@ TOLERANCE = {"direct": 1e-10, "cvxpy": 1e-7}
 
 INDEFINITE = 1e-4
 """Largest negative eigenvalue taken for rounding, relative to the largest diagonal entry."""
-
-_BLAS = ThreadpoolController()
-"""One thread per solve: the many small products of an active-set method lose a factor of five to a second one, and
-the last bits of the weights must not depend on the number of cores."""
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -56,7 +51,7 @@ def min_norm(
     g = _normalised(gram)
     low, high = _bounds(gram, lower, upper)
     solve = _interior_point if solver == "cvxpy" else _active_set
-    with _BLAS.limit(limits=1):
+    with _blas().limit(limits=1):
         x = solve(g, low, high)
         residual = _residual(g, x, low, high)
         if not residual <= TOLERANCE[solver]:
@@ -115,6 +110,8 @@ def _active_set(g: Floats, low: Floats, high: Floats) -> Floats:
 
 def _start(g: Floats, low: Floats, high: Floats) -> Floats:
     """Return feasible weights, the solution itself if all goes well and no bound is in its way."""
+    from algorithms._qp_start import unbounded  # it imports SciPy, which takes a second
+
     x = unbounded(g)
     return x if x.any() and ((low <= x) & (x <= high)).all() else _filled(g.diagonal(), low, high)
 
@@ -179,8 +176,19 @@ def _move(r: Floats, sub: Floats) -> Floats:
     return p
 
 
+@cache
+def _blas() -> ThreadpoolController:
+    """One thread per solve: the many small products of an active-set method lose a factor of five to a second one, and
+    the last bits of the weights must not depend on the number of cores.
+    """
+    importlib.import_module("scipy.linalg")  # brings a BLAS of its own, which is to be among those controlled
+    return ThreadpoolController()
+
+
 def _factorised(h: Floats) -> Callable[[Floats], Floats]:
     """Return the solution map of `h`, positive semi-definite; the one of least norm where `h` is singular."""
+    from scipy.linalg import lapack
+
     c, info = lapack.dpotrf(h)
     if info == 0 and c.diagonal().min() ** 2 > 1e-13 * h.diagonal().max():
         return lambda b: np.asarray(lapack.dpotrs(c, b)[0])

@@ -23,9 +23,11 @@ from pydantic import Field
 
 from algorithms._rows import over_present
 from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+from fedsim.stack import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 
 Projection = Literal["exact", "fair_flearn", "gfedplat"]
+_LARGE = 1e6
+"""Beside numbers above this, a sum of 1 is lost in rounding; losses of a model that diverges are."""
 
 
 def afl(
@@ -56,11 +58,19 @@ def afl(
         )
         return direction, {"mixture": project(raised, projection), "steps": steps}
 
-    return Algorithm(weigh, Needs(losses=True), lambda: {"mixture": np.zeros(0), "steps": 0})
+    exact = partial == "renormalise" and projection == "exact"
+    promises: frozenset[Promise] = frozenset({"convex"}) if exact else frozenset()
+    return Algorithm(weigh, Needs(losses=True), _start, promises=promises)
+
+
+def _start() -> State:
+    return {"mixture": np.zeros(0), "steps": 0}
 
 
 def project(y: Floats, form: Projection = "exact") -> Floats:
     """Return the nearest point of the simplex to `y` (Duchi et al. 2008, Figure 1), or a public code's."""
+    if form != "fair_flearn" and y.max() > _LARGE:
+        y = y - y.max()  # the nearest point is the same, and rounds less
     u, count = np.sort(y)[::-1], np.arange(1.0, len(y) + 1)
     sums = np.cumsum(u)
     tested = sums - u if form == "fair_flearn" else sums

@@ -24,4 +24,4 @@ def drfl(*, q: Annotated[float, Field(ge=0)] = 1.0) -> Algorithm:
         relative = losses / (losses.max() or 1.0)
         return Direction(over_present(stack, shares(relative**q)))
 
-    return stateless(direction, Needs(losses=True))
+    return stateless(direction, Needs(losses=True), ["convex"])

@@ -32,7 +32,7 @@ def fedavg(*, weighting: Weighting = "data") -> Algorithm:
         weights = over_present(stack, _average(stack, weighting))
         return Direction(weights, keep=float(weights.sum()) if weighting == "scaled" else 1.0)
 
-    return stateless(direction)
+    return stateless(direction, promises=["convex"] if weighting in ("data", "uniform") else [])
 
 
 def _average(stack: Stack, weighting: Weighting) -> Floats:

@@ -58,7 +58,8 @@ def fedfa(
             weights = (1 - beta) * a + beta * b
         return Direction(over_present(stack, weights))
 
-    return replace(stateless(direction, Needs(after=True)), then=_momentum(gamma, server_lr, form))
+    plain = stateless(direction, Needs(after=True), ["convex"])
+    return replace(plain, then=_momentum(gamma, server_lr, form))
 
 
 def _rarity(frequencies: Floats, guard: float) -> Floats:

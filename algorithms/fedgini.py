@@ -36,7 +36,7 @@ def fedgini(
         ranks = by_loss if rank == "released" else np.argsort(by_loss, kind="stable")
         return Direction(over_present(stack, _by_rank(stack.m, epsilon)[ranks]))
 
-    return stateless(direction, Needs(losses=True))
+    return stateless(direction, Needs(losses=True), ["convex"])
 
 
 def _by_rank(m: int, epsilon: float) -> Floats:

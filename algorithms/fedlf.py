@@ -134,7 +134,7 @@ def fedlf(
     def direction(stack: Stack) -> Direction:
         return Direction(mean_of_present(stack.n, stack.m)) if variant.mean else _direction(stack, variant)
 
-    return stateless(direction, variant.needs())
+    return stateless(direction, variant.needs(), ["convex"] if variant.mean else ["descent"])
 
 
 def _direction(stack: Stack, variant: _Variant) -> Direction:

@@ -71,7 +71,7 @@ def fedmdfg(
         return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
 
     needs = Needs(gram="model", losses=True, memory=1 if absent else 0, search=search is not None)
-    return Algorithm(weigh, needs, _start)
+    return Algorithm(weigh, needs, _start, promises=frozenset({"descent"}))
 
 
 def _start() -> State:

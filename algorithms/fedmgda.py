@@ -19,4 +19,4 @@ def fedmgda(*, solver: Solver = "direct") -> Algorithm:
     def direction(stack: Stack) -> Direction:
         return mixed(stack, normalise=False, lambda0="uniform", epsilon=1.0, step=1.0, solver=solver)
 
-    return stateless(direction, Needs(gram="model"))
+    return stateless(direction, Needs(gram="model"), ["convex", "descent"])

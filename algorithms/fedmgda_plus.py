@@ -39,4 +39,5 @@ def fedmgda_plus(
         step = server_lr * decay ** (stack.step // 100)
         return mixed(stack, normalise=normalise, lambda0=lambda0, epsilon=epsilon, step=step, solver=solver)
 
-    return stateless(direction, Needs(gram="model", scale_free=normalise))
+    needs = Needs(gram="model", scale_free=normalise)
+    return stateless(direction, needs, ["descent"] if epsilon == 1 else [])

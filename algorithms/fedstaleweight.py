@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import grown, over_present, room, shares
-from fedsim.stack import Algorithm, Direction, Stack, State
+from fedsim.stack import Algorithm, Direction, Promise, Stack, State
 
 
 def fedstaleweight(
@@ -33,4 +33,5 @@ def fedstaleweight(
         averages = np.nanmean(seen[present], axis=1)
         return Direction(over_present(stack, shares(averages + offset))), {"staleness": seen}
 
-    return Algorithm(weigh, init=lambda: {"staleness": np.zeros((0, window))})
+    promises: frozenset[Promise] = frozenset({"convex"})
+    return Algorithm(weigh, init=lambda: {"staleness": np.zeros((0, window))}, promises=promises)

@@ -29,4 +29,4 @@ def mifa(*, divisor: Literal["seen", "all"] = "seen") -> Algorithm:
         weights[last] = 1 / (len(last) if divisor == "seen" else stack.n_clients)
         return Direction(weights)
 
-    return stateless(direction, Needs(memory=math.inf))
+    return stateless(direction, Needs(memory=math.inf), ["convex"] if divisor == "seen" else [])

@@ -36,7 +36,7 @@ def refl(*, beta: Annotated[float, Field(ge=0, le=1)] = 0.35) -> Algorithm:
         weights = np.where(stale, by_age + beta * boost, 1.0)
         return Direction(over_present(stack, shares(weights)))
 
-    return stateless(direction, Needs(gram="model"))
+    return stateless(direction, Needs(gram="model"), ["convex"])
 
 
 def _deviation(gram: Floats, fresh: NDArray[np.bool_]) -> Floats:

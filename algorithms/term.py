@@ -19,8 +19,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms._rows import over_present
-from fedsim.stack import Algorithm, Direction, Needs, Stack, State
+from algorithms._rows import over_present, shares
+from fedsim.stack import Algorithm, Direction, Needs, Promise, Stack, State
 
 
 def term(
@@ -42,10 +42,13 @@ def term(
         log_z = float(log_mean)
         if share < 1 and state["started"]:
             log_z = float(np.logaddexp(np.log1p(-share) + state["log_z"], np.log(share) + log_mean))
-        weights = over_present(stack, np.exp(tilted - log_z) / stack.m)
-        return Direction(weights), {"log_z": log_z, "started": True}
+        weights = np.exp(tilted - log_z) / stack.m
+        if share == 1:  # the same, but that large losses round no more than small ones
+            weights = shares(np.exp(tilted - tilted.max()))
+        return Direction(over_present(stack, weights)), {"log_z": log_z, "started": True}
 
-    return Algorithm(weigh, Needs(losses=True), lambda: {"log_z": 0.0, "started": False})
+    promises: frozenset[Promise] = frozenset({"convex"}) if normaliser == "cohort" else frozenset()
+    return Algorithm(weigh, Needs(losses=True), lambda: {"log_z": 0.0, "started": False}, promises=promises)
 
 
 def _released(stack: Stack, state: State, t: float) -> tuple[Direction, State]:

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from analysis.run import Run
 from analysis.tables import word_counts
+from fedsim.terminal import shown
 
 ACCURACIES = {
     "mean %": "mean_percent",
@@ -84,7 +85,7 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
         justify: Literal["left", "right"] = "left" if heading == "run" else "right"
         table.add_column(heading.replace(" ", "\n", 1), justify=justify, overflow="fold", no_wrap=not wraps)
     for label, *numbers in rows:
-        table.add_row(label.replace("[", "\\["), *numbers)
+        table.add_row(shown(label), *numbers)
     return table
 
 
@@ -108,7 +109,7 @@ def profile_table(run: Run) -> Table:
 
     The parts of a block add up to its first row: of the driver that is the run's wall time, of workers all of theirs.
     """
-    title = f"where the time went: {run.label}".replace("[", "\\[")
+    title = shown(f"where the time went: {run.label}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title=title)
     table.title_justify = "left"
     for heading in ("part", "seconds", "share", "ms/step", "us/job"):
@@ -117,9 +118,9 @@ def profile_table(run: Run) -> Table:
     steps, n_jobs = run.manifest.get("steps") or 0, sum(jobs.values()) if isinstance(jobs, dict) else 0
     for name, parts in profile(run).items():
         total = sum(parts.values())
-        table.add_row(name, *_spent(total, total, steps, n_jobs), style="bold")
+        table.add_row(shown(name), *_spent(total, total, steps, n_jobs), style="bold")
         for part, seconds in sorted(parts.items(), key=lambda each: -each[1]):
-            table.add_row(f"  {part}", *_spent(seconds, total, steps, n_jobs))
+            table.add_row(shown(f"  {part}"), *_spent(seconds, total, steps, n_jobs))
     return table
 
 

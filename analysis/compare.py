@@ -11,6 +11,7 @@ from analysis.arrays import Floats, Ints
 from analysis.closing import ACCURACIES
 from analysis.run import Evaluation, Run
 from fedsim.errors import RunError
+from fedsim.terminal import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,9 @@ class Comparison:
 
     def table(self) -> Table:
         """Return a table for the terminal."""
-        table = Table(title=f"{self.second} against {self.first}".replace("[", "\\["), caption=self.note())
+        table = Table(title=shown(f"{self.second} against {self.first}"), caption=self.note())
         for heading in ("", self.first, self.second, "difference"):
-            table.add_column(heading.replace("[", "\\["), justify="right" if heading else "left")
+            table.add_column(shown(heading), justify="right" if heading else "left")
         for row in self.rows():
             table.add_row(*row)
         return table

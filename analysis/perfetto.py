@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from analysis.arrays import Ints
 from analysis.run import Evaluation, Run
 from fedsim.chrome_trace import ChromeTrace, writing
 from fedsim.errors import RunError
+from fedsim.files import write_atomically
 
 SERVER = (1, 1)
 """Process and thread of steps and evaluations."""
@@ -68,12 +69,16 @@ def export_perfetto(
         raise RunError(
             f"{run.folder}: no job and no step to write, of {len(run.jobs):,} and {len(run.steps):,}"
         )
-    who = np.unique(jobs["client"].to_numpy())
-    with writing(out, {"run": run.label, "time": "virtual"}) as trace:
+    write_atomically(out, lambda beside: _write(beside, run.label, jobs, steps, evaluations))
+    return Exported(len(np.unique(jobs["client"].to_numpy())), len(jobs), len(steps), len(evaluations))
+
+
+def _write(out: Path, label: str, jobs: pa.Table, steps: pa.Table, evaluations: Sequence[Evaluation]) -> None:
+    with writing(out, {"run": label, "time": "virtual"}) as trace:
         trace.process(SERVER[0], "server")
         trace.thread(*SERVER, "steps")
         trace.process(CLIENTS, "clients")
-        for client in who.tolist():
+        for client in np.unique(jobs["client"].to_numpy()).tolist():
             trace.thread(CLIENTS, FIRST_CLIENT + client, f"client {client}")
         for batch in steps.to_batches(max_chunksize=_BATCH):
             _write_steps(trace, batch)
@@ -81,7 +86,6 @@ def export_perfetto(
             _write_evaluation(trace, found)
         for batch in jobs.to_batches(max_chunksize=_BATCH):
             _write_jobs(trace, batch)
-    return Exported(len(who), len(jobs), len(steps), len(evaluations))
 
 
 def _within(times: pa.ChunkedArray, from_us: int, to_us: int) -> pa.ChunkedArray:

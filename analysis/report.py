@@ -21,6 +21,7 @@ from analysis.run import CONFIG, Run
 from analysis.waste import HEADINGS as SPENT
 from analysis.waste import waste_rows
 from fedsim.errors import RunError, TraceError
+from fedsim.files import write_text
 
 
 def write_report(runs: Sequence[Run], out: str | Path) -> Path:
@@ -34,10 +35,11 @@ def write_report(runs: Sequence[Run], out: str | Path) -> Path:
         raise RunError("a report needs at least one run")
     target = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
     text = page.page(_title(runs), _body(runs))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f".{target.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(target)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{target}: cannot be written: {error}") from error
+    write_text(target, text)
     return target
 
 

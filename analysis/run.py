@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,13 +16,16 @@ from analysis.arrays import Floats, Ints
 from analysis.fairness import summary
 from analysis.tables import read_table, read_world, word_counts
 from fedsim import plugins
-from fedsim.errors import RunError, closest
+from fedsim.errors import FolderError, RunError, closest
+from fedsim.files import from_json, from_toml
+from fedsim.manifest import MANIFEST, read_manifest
 from fedsim.records import PERSONAL
+from fedsim.terminal import visible
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MANIFEST, CONFIG, ARMS = "manifest.json", "config.resolved.toml", "arms.json"
+CONFIG, ARMS = "config.resolved.toml", "arms.json"
 SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "valid", "test")))
 
 
@@ -41,6 +42,12 @@ class Evaluation:
     accuracy: Floats
     """Fractions; NaN for a client without samples in this split."""
     loss: Floats
+
+    def without(self, clients: Ints) -> Evaluation:
+        """Leave some clients out."""
+        others = ~np.isin(self.client, clients)
+        columns = ("client", "n", "correct", "accuracy", "loss")
+        return replace(self, **{name: getattr(self, name)[others] for name in columns})
 
     def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
         """Return the value of each metric (all of `analysis.metrics` by default)."""
@@ -79,7 +86,7 @@ class Run:
 
     @cached_property
     def world(self) -> pa.Table:
-        """The trace that the run saw: client, start_us, end_us, kind, value. Raises RunError if not kept."""
+        """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if not kept."""
         return read_world(self.folder)
 
     @property
@@ -87,12 +94,18 @@ class Run:
         """Whether the run came to its regular end."""
         return self.manifest.get("status") == "done"
 
+    @property
+    def adversaries(self) -> Ints:
+        """The clients of all the run's adversaries, in ascending order; see `docs/adversaries.md`."""
+        listed = self.manifest.get("adversaries") or []
+        return np.unique(np.array([c for one in listed for c in one["clients"]], dtype=np.int64))
+
     def frame(self, table: str) -> pd.DataFrame:
         """Return `jobs`, `steps`, `evals`, `conflicts` or `world` as a pandas frame."""
         known = ("jobs", "steps", "evals", "conflicts", "world")
         if table not in known:
             raise RunError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
-        return cast("pd.DataFrame", getattr(self, table).to_pandas())
+        return cast("pd.DataFrame", getattr(self, table).to_pandas(ignore_metadata=True))
 
     @property
     def split(self) -> str:
@@ -117,8 +130,13 @@ class Run:
             raise RunError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
         return found[-1]
 
-    def history(self, split: str | None = None, metrics: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return one row per evaluation: step, time_us, clients, loss (mean over clients), each metric."""
+    def history(
+        self, split: str | None = None, metrics: Sequence[str] | None = None, *, honest: bool = False
+    ) -> pd.DataFrame:
+        """Return one row per evaluation: step, time_us, clients, loss (mean over clients), each metric.
+
+        `honest`: of the clients alone that are no adversaries.
+        """
         import pandas as pd  # half a second, not needed to open a run
 
         names = list(plugins.names("metric") if metrics is None else metrics)
@@ -130,22 +148,22 @@ class Run:
                 "loss": _mean(e.loss),
                 **e.summary(names),
             }
-            for e in self.evaluations(split)
+            for e in (each.without(self.adversaries) if honest else each for each in self.evaluations(split))
         ]
         return pd.DataFrame(rows, columns=["step", "time_us", "clients", "loss", *names])
 
 
 def open_run(path: str | Path) -> Run:
-    """Open the folder of one run. Raises RunError that names the folder or file and what is wrong with it."""
+    """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
     folder = _existing(Path(path))
     if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
         named = ", ".join(arm.name for arm in arms)
-        raise RunError(
+        raise FolderError(
             f"{folder} holds several runs ({named}); open one of these folders, or all with open_all"
         )
-    manifest = _mapping(folder / MANIFEST, _json(folder / MANIFEST))
+    manifest = read_manifest(folder)
     label = manifest.get("label") or manifest.get("name") or folder.resolve().name
-    return Run(folder, manifest, _config(folder / CONFIG), str(label))
+    return Run(folder, manifest, _config(folder / CONFIG), visible(label))
 
 
 def open_all(paths: Iterable[str | Path]) -> list[Run]:
@@ -166,15 +184,21 @@ def _arms(folder: Path) -> list[Path]:
     listed = folder / ARMS
     if not listed.is_file():
         return sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
-    names = _mapping(listed, _json(listed)).get("arms")
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise RunError(f'{listed}: expected {{"arms": [names of folders]}}, found {names!r}')
+    said = _json(listed)
+    names = said.get("arms") if isinstance(said, dict) else None
+    if not isinstance(names, list) or not all(_is_name(name) for name in names):
+        raise FolderError(f'{listed}: expected {{"arms": [names of folders]}}, found {names!r}')
     present = [folder / name for name in names if (folder / name).is_dir()]
     missing = [name for name in names if folder / name not in present]
     if missing:
         there = ", ".join(map(str, present)) or "none"
-        raise RunError(f"{listed} lists {missing[0]!r}, but its folder is missing; those present: {there}")
+        raise FolderError(f"{listed} lists {missing[0]!r}, but its folder is missing; those present: {there}")
     return present
+
+
+def _is_name(name: Any) -> bool:
+    """Tell a folder's name from a path that leads elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
@@ -189,37 +213,26 @@ def _existing(folder: Path) -> Path:
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise RunError(f"{folder} is a file; expected the folder of a run")
+        raise FolderError(f"{folder} is a file; expected the folder of a run")
     parent = folder.parent
     siblings = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-    raise RunError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
+    raise FolderError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
 
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        found = sorted(p.name for p in path.parent.iterdir())
-        raise RunError(
-            f"{path.parent} is not a run folder: {path.name} is missing; found {found or 'nothing'}"
-        ) from None
+        return from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read: {error}") from error
-
-
-def _mapping(path: Path, value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise RunError(f"{path}: expected an object with named values, found {type(value).__name__}")
-    return value
+        raise FolderError(f"{path}: cannot be read: {error}") from error
 
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return from_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise RunError(f"{path.parent} is not a complete run folder: {path.name} is missing") from None
+        raise FolderError(f"{path.parent} is not a complete run folder: {path.name} is missing") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: cannot be read: {error}") from error
+        raise FolderError(f"{path}: cannot be read: {error}") from error
 
 
 def _evaluations(evals: pa.Table, split: str) -> Iterator[Evaluation]:

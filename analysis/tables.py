@@ -7,44 +7,39 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from fedsim.errors import RunError
-from fedsim.records import TABLES
+from fedsim.errors import FolderError
+from fedsim.files import read_parquet
+from fedsim.records import STATUSES, STEP_STATUSES, TABLES
 
 PARTS, WORLD = "parts", "world.parquet"
+_FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
+"""Columns in which -1 does not say "none"."""
+_STATUSES = {*STATUSES, *STEP_STATUSES}
 
 
 def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
     """Return one table of a run, `name` being a key of `fedsim.records.TABLES`, in its declared schema.
 
-    A run that is not `complete` may have written nothing yet: its table is empty then. Raises RunError
+    A run that is not `complete` may have written nothing yet: its table is empty then. Raises FolderError
     naming the file.
     """
     merged = folder / f"{name}.parquet"
     if merged.is_file():
-        return _conformed(merged, read_parquet(merged), TABLES[name])
+        return _conformed(merged, read_parquet(merged, FolderError), TABLES[name])
     parts = _parts(folder / PARTS, name)
     if not parts and complete:
-        raise RunError(f"{folder}: {merged.name} is missing, and so are its parts in {PARTS}/")
-    tables = [_conformed(part, read_parquet(part), TABLES[name]) for part in parts]
+        raise FolderError(f"{folder}: {merged.name} is missing, and so are its parts in {PARTS}/")
+    tables = [_conformed(part, read_parquet(part, FolderError), TABLES[name]) for part in parts]
     return pa.concat_tables([TABLES[name].empty_table(), *tables]).unify_dictionaries().combine_chunks()
 
 
 def read_world(folder: Path) -> pa.Table:
-    """Return the trace that the run saw. Raises RunError if it is missing."""
+    """Return the trace that the run saw. Raises FolderError if it is missing."""
     path = folder / WORLD
     if not path.is_file():
-        raise RunError(f"{folder}: {WORLD} is missing")
-    return read_parquet(path)
-
-
-def read_parquet(path: Path) -> pa.Table:
-    """Read one Parquet file. Raises RunError naming the file."""
-    try:
-        return pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowException) as error:
-        raise RunError(f"{path}: not a readable Parquet file (truncated?): {error}") from error
+        raise FolderError(f"{folder}: {WORLD} is missing")
+    return read_parquet(path, FolderError)
 
 
 def word_counts(column: pa.ChunkedArray) -> dict[str, int]:
@@ -58,15 +53,32 @@ def _parts(folder: Path, name: str) -> list[Path]:
     expected = [folder / f"{name}-{index:05d}.parquet" for index in range(len(parts))]
     missing = next((path for path, part in zip(expected, parts, strict=True) if path != part), None)
     if missing:
-        raise RunError(f"{missing} is missing, though later parts of the table are there")
+        raise FolderError(f"{missing} is missing, though later parts of the table are there")
     return parts
 
 
 def _conformed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
-        raise RunError(f"{path}: missing column {', '.join(missing)}; found {', '.join(table.column_names)}")
+        raise FolderError(
+            f"{path}: missing column {', '.join(missing)}; found {', '.join(table.column_names)}"
+        )
     try:
-        return table.select(schema.names).cast(schema)
-    except pa.ArrowException as error:
-        raise RunError(f"{path}: a column has another type than declared: {error}") from error
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise FolderError(f"{path}: a column has another type than declared: {error}") from error
+    for name in schema.names:
+        if wrong := _wrong(name, table[name]):
+            raise FolderError(f"{path}, column {name!r}: {wrong}")
+    return table
+
+
+def _wrong(name: str, column: pa.ChunkedArray) -> str:
+    """Say what no run writes into a column, or nothing."""
+    if column.null_count:
+        return f"expected values in all {len(column)} rows, found {column.null_count} nulls"
+    if name in _FROM_ZERO and len(column) and (least := pc.min(column).as_py()) < 0:
+        return f"expected numbers of at least 0, found {least}"
+    if name == "status" and not set(found := word_counts(column)) <= _STATUSES:
+        return f"expected one of {', '.join(sorted(_STATUSES))}, found {min(set(found) - _STATUSES)!r}"
+    return ""

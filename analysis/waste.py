@@ -8,6 +8,7 @@ from rich.table import Table
 
 from analysis.run import Run
 from fedsim.records import STATUSES
+from fedsim.terminal import shown
 from fedsim.units import US, show_bytes, show_us
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def waste_by_status(run: Run) -> pd.DataFrame:
 
 def waste_table(run: Run) -> Table:
     """Return a short table for the terminal: each measure in total, used, wasted and unfinished."""
-    table = Table(title=f"what {run.label} spent".replace("[", "\\["))
+    table = Table(title=shown(f"what {run.label} spent"))
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")
     for row in waste_rows(run):

@@ -13,15 +13,13 @@ from analysis.plots.class_hours import class_hours_picture, told
 from analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from analysis.world_facts import QUARTILES_NOTE, client_facts, world_facts
 from analysis.worlds import summarize
+from fedsim.files import from_json, write_text
 from fedsim.trace import Trace
 
 
 def write_world_page(trace: Trace, title: str, out: Path, classes: Floats | None = None) -> None:
     """Write the page. `classes` [classes, 24] is what `analysis.worlds.class_hours` returns, if data are known."""
-    text = page.page(title, _body(trace, classes))
-    beside = out.with_name(f".{out.name}.tmp")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(out)
+    write_text(out, page.page(title, _body(trace, classes)))
 
 
 def _body(trace: Trace, classes: Floats | None) -> Iterator[str]:
@@ -51,6 +49,6 @@ def _classes(classes: Floats | None) -> Iterator[str]:
 
 def _readable(source: str) -> str:
     try:
-        return json.dumps(json.loads(source), indent=2, sort_keys=True)
+        return json.dumps(from_json(source), indent=2, sort_keys=True)
     except ValueError:
         return source

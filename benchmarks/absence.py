@@ -90,7 +90,7 @@ def numbers(run: analysis.Run) -> dict[str, float]:
 def night_clients(run: analysis.Run) -> list[int]:
     """Return the clients whose training samples all have one of `LABELS`, or half of them at least."""
     from fedsim.config import load as read
-    from fedsim.setup import federation, label_counts
+    from fedsim.materials import federation, label_counts
 
     counts = label_counts(federation(read(run.folder / "config.resolved.toml")[0])[1])
     share = counts[:, list(LABELS)].sum(axis=1) / counts.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Ray around the plain objects: a pool of client actors that each host all virtual clients, and one server actor.
+"""Training in the processes of a pool.
 
 A virtual client is a row of data, never a process: any actor can train any client. Parameters go into the object
 store once per server step and data once per node; rows go from the client actors to the server actor, and what a client
@@ -8,31 +8,29 @@ per job.
 
 from __future__ import annotations
 
-import logging
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-os.environ.setdefault(
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0"
-)  # else `uv run` rebuilds the environment in each worker
 
 import numpy as np
 import ray
 import torch
 from numpy.typing import NDArray
 
+from fedsim import plugins
+from fedsim.arrivals import Arrivals
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData, Split
-from fedsim.errors import RunError
+from fedsim.errors import RunError, ServerLost
+from fedsim.evaluation import Evaluation, chunks_of, per_client
+from fedsim.hosts import Build
 from fedsim.job import Cohort, Reports
-from fedsim.local import Evaluation, WorkbenchSpec, chunks_of, per_client
-from fedsim.processes import ClientActor, ServerActor
+from fedsim.local import WorkbenchSpec
+from fedsim.pool import Processes
 from fedsim.profile import SERVER, WORKER
-from fedsim.server import Arrivals, ServerSpec
+from fedsim.server import ServerSpec
 from fedsim.stopwatch import Times
-from fedsim.trainer import Memories, Pending, Stepped, named, named_personal
+from fedsim.trainer import Memories, Pending, Stepped, kept_of, named, named_personal, saved_parts, starts_of
 
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""
@@ -45,58 +43,38 @@ class _Chunk:
     reports: Any
     rows: Any
     worker: int
+    needs: Any
+    """What it was computed from: held until a step is done with it, so that Ray can repeat it if its node is lost."""
 
 
-class RayPool:
-    """The actor processes, started once and used by one run after the other.
-
-    Args:
-        workers: number of client actors, at least 1.
-        gpus: GPUs on this machine; each actor gets an equal share of them.
-        object_store_bytes: memory for what the processes share.
-    """
-
-    def __init__(self, workers: int, *, gpus: int = 0, object_store_bytes: int = 2**30) -> None:
-        self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            ray.init(
-                num_cpus=workers + 1,
-                object_store_memory=max(object_store_bytes, 128 * 2**20),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
-        share = gpus / (workers + 1)
-        make_client = ray.remote(num_cpus=1, num_gpus=share)(ClientActor)
-        self.clients: list[Any] = [make_client.remote() for _ in range(workers)]
-        self.server: Any = ray.remote(num_cpus=0, num_gpus=share)(ServerActor).remote()
-
-    def trainer(
-        self,
-        bench: WorkbenchSpec,
-        server: ServerSpec,
-        data: FederatedData,
-        initial: torch.Tensor,
-        costs: NDArray[np.int64],
-        *,
-        spans: bool = False,
-    ) -> RayTrainer:
-        """Set the actors up for a run. `costs` [K]: relative cost of one job of each client, to spread work evenly."""
-        shared, params = ray.put(data), ray.put(initial.numpy())
-        builds = [client.build.remote(bench, shared, spans) for client in self.clients]
-        _get([*builds, self.server.build.remote(server, params, spans)])
-        searches = server.algorithm().needs.search
-        splits = data.splits(bench.some)
-        return RayTrainer(self, splits, params, initial.nbytes, costs, bench.method(), searches)
-
-    def close(self) -> None:
-        """Stop the actors, and Ray if this pool started it. Safe to call twice."""
-        if ray.is_initialized():
-            for actor in (*self.clients, self.server):
-                ray.kill(actor)
-            if self._owns_ray:
-                ray.shutdown()
-        self.clients = []
+def set_up(
+    processes: Processes,
+    bench: WorkbenchSpec,
+    server: ServerSpec,
+    data: FederatedData,
+    initial: torch.Tensor,
+    costs: NDArray[np.int64],
+    *,
+    spans: bool = False,
+) -> RayTrainer:
+    """Build the actors for a run and return what drives them; see `RayPool.trainer`."""
+    names = [bench.model, bench.client, server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
+    files = plugins.sources(names)
+    params = ray.put(initial.numpy())
+    build = [ray.put(Build((bench, data, spans), files))]
+    built = [client.call.remote(build, "ready") for client in processes.clients]
+    mine = ray.put(Build((server, initial.numpy(), spans), files))
+    fetch([*built, processes.server.call.remote([mine], "ready")], processes.server)
+    return RayTrainer(
+        processes,
+        build,
+        data.splits(bench.some),
+        params,
+        initial.nbytes,
+        costs,
+        bench.method(),
+        server.algorithm().needs.search,
+    )
 
 
 class RayTrainer:
@@ -104,7 +82,8 @@ class RayTrainer:
 
     def __init__(
         self,
-        pool: RayPool,
+        processes: Processes,
+        build: list[Any],
         splits: Mapping[str, Split],
         params: Any,
         row_bytes: int,
@@ -112,16 +91,30 @@ class RayTrainer:
         method: ClientMethod,
         searches: bool,
     ) -> None:
-        self._clients, self._server, self._searches = pool.clients, pool.server, searches
+        self._clients, self._server, self._build = processes.clients, processes.server, build
+        self._searches = searches
         self._splits, self._params, self._row_bytes, self._costs = splits, params, row_bytes, costs
         self._method, self._memories = method, Memories[Any]()
         self._average: Any = None
-        self._load = [0] * len(pool.clients)
+        self._starts: dict[int, Any] = {}
+        """By version, the parameters that open jobs started from."""
+        self._load = [0] * len(processes.clients)
         self._chunks: dict[int, tuple[_Chunk, int]] = {}
         """By job, the call that it was sent with and its place there."""
 
     def submit(self, cohort: Cohort) -> None:
         """Spread jobs over the actors by cost, the largest first, in calls of bounded size."""
+        self._submit(cohort, self._params)
+
+    def _submit(self, cohort: Cohort, params: Any) -> None:
+        self._starts[int(cohort.versions[0])] = params
+        turns = _turns(cohort.clients)
+        for turn in range(
+            turns.max(initial=0) + 1
+        ):  # a job goes after the one of its client that it continues
+            self._spread(cohort.part(turns == turn), params)
+
+    def _spread(self, cohort: Cohort, params: Any) -> None:
         costs, load = self._costs[cohort.clients], self._load
         shares: list[list[int]] = [[] for _ in load]
         order = np.lexsort((cohort.ids, -costs))
@@ -132,23 +125,22 @@ class RayTrainer:
         most = max(1, _CHUNK_BYTES // self._row_bytes)
         for worker, share in enumerate(shares):
             for a in range(0, len(share), most):
-                self._call(worker, cohort.part(np.sort(share[a : a + most])))
+                self._call(worker, cohort.part(np.sort(share[a : a + most])), params)
 
-    def _call(self, worker: int, cohort: Cohort) -> None:
+    def _call(self, worker: int, cohort: Cohort, params: Any) -> None:
         jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
         before = [self._memories.of(client) for client in clients] if self._method.keeps else []
-        call = self._clients[worker].train.options(num_returns=2 + len(before))
-        reports, rows, *kept = call.remote(cohort, self._params, *before)
+        reports, rows, *kept = self._at(worker, "train", cohort, params, *before, returns=2 + len(before))
         for job, client, keeps in zip(jobs, clients, kept, strict=False):
             self._memories.submit(job, client, keeps)
-        chunk = _Chunk(reports, rows, worker)
+        chunk = _Chunk(reports, rows, worker, (params, before))
         self._chunks.update((job, (chunk, i)) for i, job in enumerate(jobs))
 
     def reports(self, cohort: Cohort) -> Reports:
         """Wait for the calls that hold the jobs; rows stay in the object store."""
         places = [self._chunks[job] for job in cohort.ids.tolist()]
         chunks = list({id(chunk): chunk for chunk, _ in places}.values())
-        found: list[Reports] = _get([chunk.reports for chunk in chunks])
+        found: list[Reports] = self._get([chunk.reports for chunk in chunks])
         first = np.cumsum([0, *(len(reports) for reports in found)]).tolist()
         base = {id(chunk): a for chunk, a in zip(chunks, first, strict=False)}
         which = np.array([base[id(chunk)] + i for chunk, i in places], dtype=np.int64)
@@ -170,8 +162,8 @@ class RayTrainer:
     def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Spread the clients over the actors and wait."""
         groups = np.array_split(clients, len(self._clients))
-        calls = [c.losses.remote(self._params, g) for c, g in zip(self._clients, groups, strict=True)]
-        return np.concatenate(_get(calls))
+        calls = [self._at(w, "losses", self._params, g) for w, g in enumerate(groups)]
+        return np.concatenate(self._get(calls))
 
     def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         """Hand the rows to the server actor; returns at once."""
@@ -185,14 +177,23 @@ class RayTrainer:
         chunks = {id(chunk): chunk for chunk, _ in taken}
         stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
         if self._searches:
-            proposed = self._server.propose.options(num_returns=2).remote(arrivals, takes, *stores)
+            proposed = self._at_server("propose", 2, arrivals, takes, *stores)
             workers = len(self._clients)
-            losses = [c.share_of_losses.remote(*proposed, w, workers) for w, c in enumerate(self._clients)]
-            made = self._server.accept.options(num_returns=3).remote(*losses)
+            losses = [self._at(w, "share_of_losses", *proposed, w, workers) for w in range(workers)]
+            made = self._at_server("accept", 3, *losses)
         else:
-            made = self._server.step.options(num_returns=3).remote(arrivals, takes, *stores)
+            made = self._at_server("step", 3, arrivals, takes, *stores)
         stepped, self._params, self._average = made
-        return lambda: _get(stepped)
+        for version in [v for v in self._starts if v < arrivals.oldest_version]:
+            del self._starts[version]
+        held = [chunk.needs for chunk, _ in taken]
+
+        def result() -> Stepped:
+            done: Stepped = self._get(stepped)
+            held.clear()
+            return done
+
+        return result
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Spread the split's rows over the actors, or the clients if `personal`; returns at once."""
@@ -200,69 +201,131 @@ class RayTrainer:
         parts = self._personal_parts(split) if personal else self._parts(split, rows)
 
         def result() -> Evaluation:
-            return per_client(rows, _get(parts))
+            return per_client(rows, self._get(parts))
 
         return result
 
     def _parts(self, split: str, rows: Split) -> list[Any]:
         pieces = chunks_of(rows, len(self._clients))
         return [
-            client.evaluate.remote(self._params, self._average, split, a, b)
-            for client, (a, b) in zip(self._clients, pieces, strict=False)
+            self._at(w, "evaluate", self._params, self._average, split, a, b)
+            for w, (a, b) in enumerate(pieces)
         ]
 
     def _personal_parts(self, split: str) -> list[Any]:
         pieces = np.array_split(np.arange(len(self._splits[split].sizes)), len(self._clients))
         kept = self._memories.settled
         return [
-            client.evaluate_personal.remote(
-                self._params, self._average, split, int(piece[0]), *(kept.get(c) for c in piece.tolist())
+            self._at(
+                w,
+                "evaluate_personal",
+                self._params,
+                self._average,
+                split,
+                int(piece[0]),
+                *(kept.get(c) for c in piece.tolist()),
             )
-            for client, piece in zip(self._clients, pieces, strict=True)
+            for w, piece in enumerate(pieces)
             if len(piece)
         ]
 
+    def save(self) -> dict[str, Any]:
+        """Fetch the server's state, the models that open jobs started from, and what clients keep."""
+        server, versions, clients = (
+            self._at_server("save", 1),
+            list(self._starts),
+            sorted(self._memories.settled),
+        )
+        starts = self._get([self._starts[version] for version in versions])
+        rows = self._get([self._memories.settled[client] for client in clients])
+        kept = {c: torch.tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
+        models = {v: torch.tensor(start) for v, start in zip(versions, starts, strict=True)}
+        return saved_parts(self._get(server), models, kept)
+
+    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
+        """Pass what was saved on to the actors, and send the open jobs."""
+        server = saved["server"]
+        self._get(self._at_server("load", 1, server))
+        self._params = ray.put(server["params"].cpu().numpy())
+        self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
+        for client, row in kept_of(saved):
+            self._memories.begin(client, ray.put(row.cpu().numpy()))
+        starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
+        for cohort in open_jobs:
+            self._submit(cohort, starts[int(cohort.versions[0])])
+
     def params(self) -> dict[str, torch.Tensor]:
         """Fetch the current parameters, their average and the clients' own models."""
-        params, average = _get(self._params), None if self._average is None else _get(self._average)
+        params, average = self._get(self._params), None if self._average is None else self._get(self._average)
         final = named(torch.tensor(params), None if average is None else torch.tensor(average))
         clients = sorted(self._memories.settled) if self._method.personal else []
-        rows = _get([self._memories.settled[c] for c in clients])
+        rows = self._get([self._memories.settled[c] for c in clients])
         own = {c: row for c, row in zip(clients, rows, strict=True) if row is not None}
         return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
 
     def peak_bytes(self) -> int:
         """Ask every actor for its peak."""
-        return int(sum(_get([actor.peak_bytes.remote() for actor in (*self._clients, self._server)])))
+        found = [self._at(w, "peak_bytes") for w in range(len(self._clients))]
+        return int(sum(self._get([self._at_server("peak_bytes", 1), *found])))
 
     def times(self) -> list[Times]:
         """Ask every actor."""
-        named = [(SERVER, self._server), *((f"{WORKER} {i}", c) for i, c in enumerate(self._clients))]
-        found: list[Times] = _get([actor.times.remote(label) for label, actor in named])
+        workers = [self._at(w, "times", f"{WORKER} {w}") for w in range(len(self._clients))]
+        found: list[Times] = self._get([self._at_server("times", 1, SERVER), *workers])
         return found
 
     def close(self) -> None:
         """Drop all jobs; the pool stays."""
         self._chunks.clear()
+        self._starts.clear()
         self._memories = Memories()
         self._params = self._average = None
 
+    def _at(self, worker: int, method: str, *args: Any, returns: int = 1) -> Any:
+        """Call a method of a ClientActor; returns at once."""
+        return self._clients[worker].call.options(num_returns=returns).remote(self._build, method, *args)
 
-def _get(refs: Any) -> Any:
-    """Fetch from the object store; an error raised in an actor is raised here as itself."""
+    def _at_server(self, method: str, returns: int, *args: Any) -> Any:
+        """Call a method of the ServerActor; returns at once."""
+        return self._server.call.options(num_returns=returns).remote([], method, *args)
+
+    def _get(self, refs: Any) -> Any:
+        return fetch(refs, self._server)
+
+
+def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return [k] how often each of `clients` [k] stands in it before."""
+    order = np.argsort(clients, kind="stable")
+    _, first, counts = np.unique(clients[order], return_index=True, return_counts=True)
+    turns = np.empty(len(clients), dtype=np.int64)
+    turns[order] = np.arange(len(clients)) - np.repeat(first, counts)
+    return turns
+
+
+def fetch(refs: Any, server: Any) -> Any:
+    """Fetch from the object store; an error raised in an actor is raised here as itself.
+
+    Raises ServerLost if the server actor died, or an object was lost that cannot be computed again.
+    """
     try:
         return ray.get(refs)
     except ray.exceptions.RayTaskError as error:
         cause: BaseException = error
         while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not cause:
             cause = cause.cause
-        raise _failed(cause) from error
+        raise _failed(cause, server) from error
     except ray.exceptions.RayError as error:
-        raise _failed(error) from error
+        raise _failed(error, server) from error
 
 
-def _failed(cause: BaseException) -> BaseException:
-    """Return an error of the program as it is, and one of the processes as a RunError."""
+def _failed(cause: BaseException, server: Any) -> BaseException:
+    """Return an error of the program as it is, and one of the processes as ServerLost or RunError."""
     if not isinstance(cause, ray.exceptions.RayError):
         return cause
+    if getattr(cause, "actor_id", None) == server._actor_id.hex():
+        return ServerLost("the server's process died, or its node: its state is lost")
+    if isinstance(cause, ray.exceptions.ObjectLostError):
+        return ServerLost(
+            "rows, or what clients keep, were lost with their node and cannot be computed again"
+        )
     return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.errors import TraceError
 from fedsim.intervals import NEVER, Intervals
-from fedsim.trace import AfterEnd
+from fedsim.trace import AfterEnd, Spans, Trace
+from fedsim.units import show_us
 
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
+Unknown = Literal["error", "online", "offline"]
+UNKNOWNS: tuple[str, ...] = get_args(Unknown)
+"""What a world does with stretches about which a trace knows nothing."""
 
 _FEW = 16
 _JUMPS = 16
@@ -177,3 +182,35 @@ class CommonLaps:
 def _read_only(mask: Mask) -> Mask:
     mask.setflags(write=False)
     return mask
+
+
+def sessions_of(trace: Trace, n: int, unknown: Unknown) -> Spans:
+    """Return the sessions of the first `n` clients, with what is unknown resolved. Raises TraceError."""
+    online, dark = trace.spans("online").joined(), trace.spans("unknown")
+    in_use = int(np.searchsorted(dark.client, n))
+    if not in_use or unknown == "offline":
+        return online
+    if unknown == "error":
+        clients = np.unique(dark.client[:in_use])
+        raise TraceError(
+            f"nothing is known about the availability of {len(clients)} of {n} clients at times, first of client "
+            f"{clients[0]} from {show_us(int(dark.start_us[0]))} on: say what holds there with unknown = 'online' or "
+            "'offline' in [world], or join the trace with one that knows"
+        )
+    return _union(online, dark)
+
+
+def _union(a: Spans, b: Spans) -> Spans:
+    """Return the intervals of both, with those that touch or overlap made one."""
+    client, start = np.concatenate([a.client, b.client]), np.concatenate([a.start_us, b.start_us])
+    order = np.lexsort((start, client))
+    client, start = client[order], start[order]
+    end = np.concatenate([a.end_us, b.end_us])[order]
+    shift = client * (int(end.max(initial=0)) + 1)
+    reach = np.maximum.accumulate(end + shift)  # the furthest end so far, client by client
+    fresh = np.ones(len(client), dtype=bool)
+    fresh[1:] = (start + shift)[1:] > reach[:-1]
+    fresh[1:] |= client[1:] != client[:-1]
+    first = np.flatnonzero(fresh)
+    last = np.append(first[1:], len(client))[: len(first)] - 1
+    return Spans(client[first], start[first], (reach - shift)[last], np.ones(len(first)))

@@ -11,9 +11,11 @@ from typing import Any, get_args
 
 from rich.table import Table
 
-from fedsim.config import RunConfig, TrainSection, parse
+from fedsim.config import RunConfig, parse
+from fedsim.config_train import TrainSection
 from fedsim.errors import RunError
-from fedsim.simulation import Device, Progress, simulate, workers_of
+from fedsim.pool import workers_of
+from fedsim.simulation import Device, Progress, simulate
 
 _COHORT = {"softmax": 100, "mlp": 20}
 """Clients of a step by work. What they train is below."""

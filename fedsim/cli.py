@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import pydantic
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import fedsim
@@ -15,9 +14,11 @@ from fedsim import plugins
 from fedsim.cli_bench import bench
 from fedsim.cli_export import export_app
 from fedsim.cli_report import report
+from fedsim.cli_resume import fork, resume, verify
 from fedsim.cli_run import plan, replay, run
 from fedsim.cli_trace import trace_app
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
+from fedsim.terminal import Terminal, say
 
 app = typer.Typer(
     help="Simulate fair federated learning among clients that come and go.",
@@ -27,7 +28,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, replay, plan, report, bench):
+for command in (run, resume, replay, fork, verify, plan, report, bench):
     app.command()(command)
 
 _KINDS = {
@@ -41,12 +42,13 @@ _KINDS = {
     "models": "model",
     "partitioners": "partitioner",
     "metrics": "metric",
+    "adversaries": "adversary",
 }
 
 
 def _show_version(value: bool) -> None:
     if value:
-        typer.echo(f"fedsim {fedsim.__version__}")
+        say(f"fedsim {fedsim.__version__}")
         raise typer.Exit
 
 
@@ -74,7 +76,7 @@ def list_plugins(
         table.add_column(heading)
     for name in plugins.names(_KINDS[kind]):
         table.add_row(name, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _options(kind: str, name: str) -> str:
@@ -104,9 +106,9 @@ def _code(arguments: list[str] | None) -> int:
     except SystemExit as ended:
         return int(ended.code or 0)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return 130
     except Error as error:
-        typer.echo(f"error: {error}", err=True)
+        say(f"error: {error}", err=True)
         return 2 if isinstance(error, INPUT_ERRORS) else 1
     return 0

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedsim.errors import ConfigError
+from fedsim.terminal import Terminal, say
 
 
 def bench(
@@ -19,12 +20,10 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure client updates per second on this machine, and say which mode and how many workers to use."""
-    from rich.console import Console  # imported late: `fedsim --help` needs no torch
-
-    import fedsim.bench
+    import fedsim.bench  # imported late: `fedsim --help` needs no torch
 
     counts = None if workers is None else _counts(workers)
-    console = Console()
+    console = Terminal()
     with console.status("") as status:
         found = fedsim.bench.bench(
             workers=counts,
@@ -33,7 +32,7 @@ def bench(
             tell=lambda text: status.update(f"measuring: {text}"),
         )
     if as_json:
-        typer.echo(json.dumps(found.plain(), indent=2))
+        say(json.dumps(found.plain(), indent=2))
         return
     console.print(found.table())
     console.print(found.advice(), highlight=False)

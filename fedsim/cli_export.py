@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedsim.terminal import say
+
 export_app = typer.Typer(
     help="Write finished runs in formats of other tools.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -36,7 +38,7 @@ def perfetto(
     from_us, to_us = _instant("--from", start), None if stop is None else _instant("--to", stop)
     target = run / "perfetto.json" if out is None else out
     found = export_perfetto(analysis.open(run), target, clients=clients, from_us=from_us, to_us=to_us)
-    typer.echo(
+    say(
         f"{target}: {found.jobs:,} jobs of {found.clients:,} clients, {found.steps:,} steps, "
         f"{found.evaluations:,} evaluations; open it at https://ui.perfetto.dev"
     )

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fedsim.terminal import Terminal
+
 
 def report(
     runs: Annotated[
@@ -20,18 +22,16 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML report about runs, side by side, and show the closing table."""
-    from rich.console import Console  # imported late: `fedsim --help` needs no matplotlib
-
-    from analysis.closing import closing_table
+    from analysis.closing import closing_table  # imported late: `fedsim --help` needs no matplotlib
     from analysis.report import write_report
     from analysis.run import open_all
 
     opened = open_all(runs)
-    console = Console()
+    console = Terminal()
     console.print(closing_table(opened))
     written = write_report(opened, out if out is not None else _beside(runs))
     console.print(f"report: {written}", soft_wrap=True, highlight=False)
 
 
 def _beside(runs: list[Path]) -> Path:
-    return (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    return runs[0] if len(runs) == 1 else Path()

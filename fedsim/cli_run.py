@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
 from fedsim.errors import ConfigError, RunError
+from fedsim.terminal import Terminal
 
 if TYPE_CHECKING:
     from fedsim.config import RunConfig
+    from fedsim.materials import Workshop
+    from fedsim.run import Result
 
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.alpha=0.2")]
 Out = Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")]
 Workers = Annotated[str, typer.Option(help="Client actors in Ray: auto or a number; 0 runs inline.")]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="A Ray cluster to join: auto or HOST:PORT (docs/cluster.md); else Ray starts here."),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")]
 WriteReport = Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")]
@@ -32,6 +39,7 @@ def run(
     sets: Sets = None,
     out: Out = Path("runs"),
     workers: Workers = "auto",
+    ray_address: RayAddress = None,
     device: Device = "auto",
     force: Force = False,
     write_report: WriteReport = False,
@@ -41,7 +49,8 @@ def run(
     """Run a configuration, or each of its arms, and show the result."""
     from fedsim.config import load  # imported late: `fedsim --help` needs neither torch nor pydantic models
 
-    _simulate(load(config, tuple(sets or ())), out, workers, device, force, write_report, quiet, profile)
+    configs = load(config, tuple(sets or ()))
+    _simulate(configs, out, workers, device, force, write_report, quiet, profile, ray_address)
 
 
 def replay(
@@ -66,7 +75,7 @@ def replay(
 
     config = replay_config(parent, tuple(sets or ()), same_participation=same_participation, name=name)
     folder = _simulate([config], out, workers, device, force, write_report, quiet)[0]
-    console = Console()
+    console = Terminal()
     console.print(compare(analysis.open(parent), analysis.open(folder)))
     if same_participation:
         found = compare_participation(parent, folder)
@@ -88,12 +97,24 @@ def plan(
 ) -> None:
     """Say what a run will do, without training: its steps, who is chosen and lost, bytes, wall time and memory."""
     from fedsim.config import load
+
+    configs = load(config, tuple(sets or ()))
+    shop = _workshop(configs)
     from fedsim.forecast import forecast, table
 
-    console = Console()
-    for one in load(config, tuple(sets or ())):
-        found = forecast(one, workers=_workers(workers), out=out, force=force)
+    console = Terminal()
+    for one in configs:
+        found = forecast(one, workers=workers_of_text(workers), out=out, force=force, shop=shop)
         console.print(table(found))
+
+
+def _workshop(configs: Sequence[RunConfig]) -> Workshop:
+    """Let a second process make the first run's data and world, while this one imports torch for seconds."""
+    from fedsim.materials import Workshop
+
+    shop = Workshop()
+    shop.begin(configs[0])
+    return shop
 
 
 def _simulate(
@@ -105,39 +126,44 @@ def _simulate(
     write_report: bool,
     quiet: bool,
     profile: bool = False,
+    ray_address: str | None = None,
 ) -> list[Path]:
     """Run, show the result, and return the folders."""
     from time import perf_counter
 
-    from fedsim.progress import shown
-    from fedsim.simulation import simulate
+    from fedsim.pool import begun
 
-    console, started = Console(), perf_counter()
-    with shown(console, quiet) as watch:
-        results = simulate(
-            configs,
-            out=out,
-            workers=_workers(workers),
-            device=device,
-            force=force,
-            watch=watch,
-            profile=profile,
-        )
-    took_s = perf_counter() - started
-    folders = [result.folder for result in results]
-    _close(console, folders, write_report)
-    if profile:
-        _show_profiles(console, folders, took_s)
-    if any(result.status == "interrupted" for result in results):
-        console.print(f"interrupted: what was recorded so far is in {folders[-1]}", soft_wrap=True)
-        raise typer.Exit(130)
-    return folders
+    shop = _workshop(configs)  # before there is a thread: it forks
+    with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
+        from fedsim.progress import shown
+        from fedsim.simulation import simulate
+
+        console, started = Terminal(), perf_counter()
+        with shown(console, quiet) as watch:
+            results = simulate(
+                configs,
+                out=out,
+                workers=0,
+                device=device,
+                force=force,
+                watch=watch,
+                profile=profile,
+                shop=shop,
+                pool=pool,
+            )
+        took_s = perf_counter() - started
+    close(console, results, write_report=write_report, took_s=took_s if profile else None)
+    return [result.folder for result in results]
 
 
-def _close(console: Console, folders: list[Path], write_report: bool) -> None:
+def close(
+    console: Terminal, results: Sequence[Result], *, write_report: bool, took_s: float | None = None
+) -> None:
+    """Show what came out; with `took_s` also where that time went. Ends with exit code 130 if a run was interrupted."""
     import analysis
     from analysis.closing import closing_table
 
+    folders = [result.folder for result in results]
     runs = [analysis.open(folder) for folder in folders]
     console.print(closing_table(runs))
     for run in runs:
@@ -146,10 +172,15 @@ def _close(console: Console, folders: list[Path], write_report: bool) -> None:
         from analysis.report import write_report as write
 
         parent = folders[0].parent if len(folders) > 1 else folders[0]
-        console.print(f"report: {write(runs, parent / 'report.html')}", soft_wrap=True)
+        console.print(f"report: {write(runs, parent)}", soft_wrap=True)
+    if took_s is not None:
+        _show_profiles(console, folders, took_s)
+    if any(result.status == "interrupted" for result in results):
+        console.print(f"interrupted, and saved; it goes on with: fedsim resume {folders[-1]}", soft_wrap=True)
+        raise typer.Exit(130)
 
 
-def _show_profiles(console: Console, folders: list[Path], took_s: float) -> None:
+def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> None:
     """Show where the time of each run went, and how much of the time that all of them took is accounted for."""
     import analysis
     from analysis.closing import profile_table, wall_s
@@ -167,7 +198,8 @@ def _show_profiles(console: Console, folders: list[Path], took_s: float) -> None
     )
 
 
-def _workers(text: str) -> int | Literal["auto"]:
+def workers_of_text(text: str) -> int | Literal["auto"]:
+    """Return what `--workers` says. Raises ConfigError."""
     if text == "auto":
         return "auto"
     if not text.isdecimal():

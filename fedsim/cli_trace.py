@@ -15,6 +15,7 @@ from fedsim.cli_trace_join import join_files
 from fedsim.cli_trace_out import check_free, in_short, written
 from fedsim.cli_trace_show import show
 from fedsim.errors import ConfigError
+from fedsim.terminal import say
 
 trace_app = typer.Typer(
     help="Write worlds down, look at them, check them.", no_args_is_help=True, rich_markup_mode=None
@@ -56,7 +57,7 @@ def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
     """Check a trace file: every problem is named with its client and row."""
     from fedsim.trace import read_trace
 
-    typer.echo(f"ok: {file}: {in_short(read_trace(file))}")
+    say(f"ok: {file}: {in_short(read_trace(file))}")
 
 
 def _shipped(scenario: Path) -> Path:

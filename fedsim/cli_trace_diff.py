@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsim.terminal import Terminal
 from fedsim.units import show_us
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ def diff(
     b: Annotated[Path, typer.Argument(help="Another one.")],
 ) -> None:
     """Say what differs between two worlds; clients are compared by number."""
-    from rich.console import Console
     from rich.table import Table
 
     from analysis.world_diff import compare_worlds
@@ -34,10 +34,10 @@ def diff(
         table.add_column(heading, overflow="fold")
     for row in _both(one, other):
         table.add_row(*row)
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(table)
     for line in _lines(found):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 def _both(a: Trace, b: Trace) -> Iterator[tuple[str, str, str]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, RunError
+from fedsim.files import write_text
+from fedsim.terminal import say, visible
 from fedsim.units import US
 
 if TYPE_CHECKING:
@@ -53,11 +54,11 @@ def fit(
     lines = _told(file, trace, found, comparison, seed)
     _write(out, world_toml(trace, found.options(), [*lines, _USE.format(out.name)]))
     for line in lines:
-        typer.echo(line)
-    typer.echo(f"scenario: {out}")
+        say(line)
+    say(f"scenario: {out}")
     if png is not None:
         _draw(comparison, file, png)
-        typer.echo(f"picture: {png}")
+        say(f"picture: {png}")
 
 
 def world_toml(trace: Trace, options: Mapping[str, Any], comments: list[str]) -> str:
@@ -73,7 +74,9 @@ def world_toml(trace: Trace, options: Mapping[str, Any], comments: list[str]) ->
     tables = {key: value for key, value in options.items() if isinstance(value, dict)}
     blocks = [_table("world", world), _table("world.options", plain)]
     blocks += [_table(f"world.options.{name}", table) for name, table in tables.items()]
-    return "\n\n".join(["\n".join(f"# {line}" for line in comments), *blocks]) + "\n"
+    return (
+        "\n\n".join(["\n".join(f"# {visible(' '.join(line.split()))}" for line in comments), *blocks]) + "\n"
+    )
 
 
 def _told(file: Path, trace: Trace, found: Fit, comparison: Comparison, seed: int) -> list[str]:
@@ -113,15 +116,11 @@ def _check_outputs(out: Path, png: Path | None, force: bool) -> None:
 
 
 def _write(out: Path, text: str) -> None:
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        part.replace(out)
-    except OSError as error:
+        write_text(out, text)
+    except (OSError, RunError) as error:
         raise ConfigError(f"--out {out}: cannot be written: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _draw(comparison: Comparison, file: Path, png: Path) -> None:

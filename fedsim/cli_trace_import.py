@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsim.errors import ConfigError, closest
+from fedsim.files import from_json
+from fedsim.terminal import say
 from fedsim.units import show_us
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ def import_files(
     trace = import_trace(paths, name, _options(options or ()))
     trace.write(out)
     for line in told(trace):
-        typer.echo(line)
-    typer.echo(f"{out}: digest {trace.digest()[:16]}")
+        say(line)
+    say(f"{out}: digest {trace.digest()[:16]}")
 
 
 def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
@@ -64,7 +66,7 @@ def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
 
 def told(trace: Trace) -> Iterator[str]:
     """Say what an import found, line by line: clients, span, intervals by kind, and the importer's notes."""
-    found = json.loads(trace.source)
+    found = from_json(trace.source)
     files = found["files"]
     yield f"format     {found['importer']}: {len(files)} file{'s' * (len(files) != 1)}, licence: {found['licence']}"
     yield f"units      {found['units']}"

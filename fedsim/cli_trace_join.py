@@ -11,6 +11,7 @@ import typer
 
 from fedsim.cli_trace_out import check_free, written
 from fedsim.errors import ConfigError
+from fedsim.terminal import say
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +53,7 @@ def join_files(
     trace = world_trace(world, clients=clients, seed=seed)
     written(trace, out)
     for line in _correlations(json.loads(trace.source)["assignment"]):
-        typer.echo(line)
+        say(line)
 
 
 def assignment(texts: Sequence[str]) -> str | float | dict[str, str | float]:

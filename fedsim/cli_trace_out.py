@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from fedsim.errors import ConfigError
+from fedsim.terminal import say
 from fedsim.units import show_us
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
 def written(trace: Trace, out: Path) -> None:
     """Write a world and say what it is."""
     trace.write(out)
-    typer.echo(f"{out}: {in_short(trace)}")
+    say(f"{out}: {in_short(trace)}")
 
 
 def in_short(trace: Trace) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from fedsim.cli_chart import blocks, chart
 from fedsim.errors import ConfigError, TraceError
+from fedsim.terminal import Terminal, shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,8 +31,6 @@ def show(
     ] = None,
 ) -> None:
     """Show what a trace file holds, and who is online over time."""
-    from rich.console import Console
-
     from analysis.world_facts import QUARTILES_NOTE, world_facts
     from analysis.worlds import class_hours, online_share, summarize
     from fedsim.trace import read_trace
@@ -40,12 +39,12 @@ def show(
     _check_name("--html", html, _PAGES)
     trace = read_trace(file)
     classes = None if config is None else class_hours(trace, counts_of(config, trace))
-    console = Console(highlight=False)
+    console = Terminal(highlight=False)
     console.print(_table(world_facts(trace, summarize(trace))))
-    console.print(f"* {QUARTILES_NOTE}\n", markup=False)
+    console.print(f"* {QUARTILES_NOTE}\n")
     columns = min(_CHART_COLUMNS, trace.horizon_us)
     for line in chart(online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
-        console.print(line, markup=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     if classes is not None:
         console.print(_class_table(classes))
     for line in _written(trace, file, png, html, classes):
@@ -59,7 +58,7 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     clients.
     """
     from fedsim.config import load
-    from fedsim.setup import federation, label_counts
+    from fedsim.materials import federation, label_counts
 
     runs = load(config)
     if any(run.task != runs[0].task or run.partition != runs[0].partition for run in runs):
@@ -77,13 +76,12 @@ def _check_name(option: str, path: Path | None, endings: tuple[str, ...]) -> Non
 
 def _table(rows: list[tuple[str, str]]) -> object:
     from rich.table import Table
-    from rich.text import Text
 
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, text in rows:
-        table.add_row(Text(name), Text(text))
+        table.add_row(shown(name), shown(text))
     return table
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 
-Tensors = tuple[torch.Tensor, ...]
+if TYPE_CHECKING:
+    import torch  # it takes seconds; a configuration that names a method is read without it
+
+Tensors = tuple["torch.Tensor", ...]
 """One tensor per parameter of the model, in the order of `named_parameters`; usually views into a flat vector [P]."""
 Correct = Callable[[Tensors, Tensors, float], Tensors]
 """`correct(grads, weights, lr) -> grads`: changes a minibatch's gradient before weight decay, momentum and step."""
@@ -29,7 +31,7 @@ class Batch:
     y: torch.Tensor
 
 
-Objective = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]
+Objective = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor"]]
 """`objective(batch) -> (descended, reported)`: two scalars, the first differentiable in `local.weights`."""
 
 
@@ -104,9 +106,9 @@ class Local(Protocol):
         """Return the mean cross-entropy of the model `flat` [P] on rows, without dropout."""
 
 
-Train = Callable[[Local, torch.Tensor, torch.Tensor | None], Trained]
+Train = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], Trained]
 """`train(local, start [P], kept [P] or None)`; kept is None in the first job of a client."""
-Personal = Callable[[Local, torch.Tensor, torch.Tensor | None], torch.Tensor]
+Personal = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
 """`personal(local, model [P], kept [P] or None) -> [P]`: the model that the client would use itself."""
 
 
@@ -128,6 +130,8 @@ class ClientMethod:
 
 def pull(strength: float, anchor: Tensors) -> Correct:
     """Return the correction `grad + strength * (weights - anchor)`, the gradient of a proximal term."""
+
+    import torch
 
     def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
         apart = torch._foreach_sub(weights, anchor)

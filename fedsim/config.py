@@ -8,50 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
 
-from fedsim import plugins
+from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
+from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
 from fedsim.config_memory import MemorySection
-from fedsim.config_section import Section
+from fedsim.config_section import PluginSection, RunName, Section
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
+from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
 from fedsim.ladder import HistoryPlan
-from fedsim.local import LocalSGD
-from fedsim.modes import Mode
 from fedsim.rules import build_rule
-from fedsim.server import RowsFrom
+from fedsim.stack import RowsFrom
 
-
-class PluginSection(BaseModel):
-    """A table that names a plug-in and holds its options beside the name."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-    kind: ClassVar[str]
-    given: ClassVar[tuple[str, ...]] = ()
-    name: str
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """The plug-in's own options, as written."""
-        return dict(self.model_extra or {})
-
-    @pydantic.model_validator(mode="after")
-    def _check_options(self) -> PluginSection:
-        try:
-            plugins.check(self.kind, self.name, self.options, self.given)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        return self
-
-    def resolved(self) -> dict[str, Any]:
-        """Return the table with every option's default written out."""
-        fixed = self.model_dump(mode="json", exclude_none=True, exclude={"wrap", *self.options})
-        return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)
+if TYPE_CHECKING:
+    from fedsim.modes import Mode
 
 
 class TaskSection(PluginSection):
@@ -63,10 +39,13 @@ class TaskSection(PluginSection):
     """K, number of registered clients."""
     data_dir: Path | None = None
     """Where the data set lies or is downloaded to; otherwise $FEDSIM_DATA, otherwise `data`."""
-    pool: Literal["all", "train"] = "all"
-    """`all` divides the official training and test sets together, `train` only the training set."""
+    pool: Literal["all", "train", "official"] = "all"
+    """`all` divides the official training and test sets together, `train` only the training set, and `official` too,
+    but tests on the official test set."""
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
     """Shares of each client's samples used for training, validation and testing."""
+    shuffle: bool = True
+    """False cuts each client's samples into these parts in the order in which the partitioner gave them."""
 
 
 class ModelSection(PluginSection):
@@ -127,25 +106,6 @@ class AlgorithmSection(PluginSection):
         return tables | {"wrap": [w.resolved() for w in self.wrap]} if self.wrap else tables
 
 
-class TrainSection(Section):
-    """`[train]`: local SGD, the same on every client."""
-
-    epochs: PositiveInt = 1
-    batch_size: PositiveInt | Literal["full"] = 32
-    lr: float = Field(0.1, gt=0)
-    lr_decay: float = Field(1.0, gt=0, le=1)
-    """Factor on the learning rate for each server step."""
-    momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
-    """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
-
-    def local_sgd(self) -> LocalSGD:
-        """Return the settings as the trainer wants them."""
-        size = None if self.batch_size == "full" else self.batch_size
-        return LocalSGD(self.epochs, size, self.lr, self.lr_decay, self.momentum, self.weight_decay)
-
-
 class ClientSection(PluginSection):
     """`[client]`: the client-side method, what clients do beyond `[train]`."""
 
@@ -161,18 +121,24 @@ class RecordSection(Section):
 
 
 class ParentSection(Section):
-    """`[parent]`: written by `fedsim replay`, the run whose world this one sees."""
+    """`[parent]`: the run whose world this one sees, written by `fedsim replay`, or which it was before, `fork`."""
 
     run: str
     digest: str | None = None
     same_participation: bool = False
     changes: tuple[str, ...] = ()
+    forked_step: int | None = None
+    """The server step at which a fork left its parent."""
+    forked_us: int | None = None
+    """The virtual time of that, in microseconds."""
+    kept_online: tuple[int, ...] | None = None
+    """Clients that stay online from then on."""
 
 
 class RunConfig(Section):
     """One run."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?$")
+    name: RunName
     seed: int = Field(0, ge=0)
     task: TaskSection
     model: ModelSection | None = None
@@ -188,7 +154,11 @@ class RunConfig(Section):
     dropout: DropoutSection = DropoutSection()
     stop: StopSection
     evaluate: EvaluateSection = EvaluateSection()
+    adversary: Annotated[tuple[AdversarySection, ...], BeforeValidator(listed)] = ()
+    """What clients do that do not play fair, in the order in which attacks on the same job act."""
+    bad_updates: BadUpdatesSection = BadUpdatesSection()
     record: RecordSection = RecordSection()
+    checkpoint: CheckpointSection = CheckpointSection()
     parent: ParentSection | None = None
 
     @pydantic.model_validator(mode="after")
@@ -198,6 +168,12 @@ class RunConfig(Section):
             raise ValueError(
                 f"pacing asks for {wanted} clients at once, but task.clients is {self.task.clients}"
             )
+        for table in self.adversary:
+            if max(table.clients or (0,)) >= self.task.clients:
+                raise ValueError(
+                    f"adversary {table.name!r}: clients: expected numbers from 0 to {self.task.clients - 1}, found "
+                    f"{max(table.clients or ())}"
+                )
         return self
 
     def settled(self, mode: Mode, history: HistoryPlan) -> RunConfig:
@@ -219,6 +195,9 @@ class RunConfig(Section):
                 tables[key] = section.resolved()
             elif isinstance(section, BaseModel):
                 tables[key] = section.model_dump(mode="json", exclude_none=True)
+            elif key == "adversary" and section:
+                found = [table.resolved() for table in section]
+                tables[key] = found if len(found) > 1 else found[0]
         return tables
 
 
@@ -229,6 +208,7 @@ _NAMES: dict[str, type[PluginSection]] = {
     "selection.name": SelectionSection,
     "client.name": ClientSection,
     "algorithm.name": AlgorithmSection,
+    "adversary.name": AdversarySection,
 }
 """Keys that name a plug-in, and the table that they stand in."""
 _DECIDE_MODE = ("model", "client")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -10,6 +9,7 @@ from typing import Any, TypeVar, get_args
 import pydantic
 
 from fedsim.errors import ConfigError, closest
+from fedsim.files import from_toml
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 
@@ -18,15 +18,17 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file. Raises ConfigError that names the file and, for a syntax error, the line."""
     file = Path(path)
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         siblings = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
         near = closest(file.name, siblings) if siblings else ""
         raise ConfigError(f"{file}: there is no such file{near if 'mean' in near else ''}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from error
+    try:
+        return from_toml(text)
+    except ValueError as error:
+        raise ConfigError(f"{file}: not valid TOML: {error}") from error
 
 
 def assign(config: dict[str, Any], text: str) -> None:
@@ -62,8 +64,8 @@ def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
 
 def _value(text: str) -> Any:
     try:
-        parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+        parsed = from_toml(f"value = {text}")
+    except ValueError:
         return text
     return parsed["value"] if set(parsed) == {"value"} else text
 

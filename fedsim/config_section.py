@@ -2,17 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
+from fedsim import plugins
+from fedsim.errors import ConfigError
 from fedsim.units import size_bytes
 
 Size = Annotated[int, BeforeValidator(size_bytes)]
 """A size such as `"20 MB"`, or a number of bytes."""
+
+LONGEST_NAME = 100
+_PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{device}{i}" for device in ("com", "lpt") for i in range(1, 10))}
+"""Names that Windows keeps for devices, with any ending."""
+
+
+def _run_name(name: str) -> str:
+    parts = name.split("/")
+    if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
+        raise ValueError(
+            f"expected letters, digits, '.', '_' and '-', at most {LONGEST_NAME} and a letter or digit first, and "
+            f"at most one '/' between an experiment and an arm, found {name!r}"
+        )
+    for part in parts:
+        if part.endswith(".") or part.partition(".")[0].lower() in _RESERVED:
+            raise ValueError(f"{part!r} is not a name for a folder on every system")
+    return name
+
+
+RunName = Annotated[str, AfterValidator(_run_name)]
+"""The name of a run, which is that of its folder: `run` or `experiment/arm`, and nothing that leads elsewhere."""
 
 
 class Section(BaseModel):
     """A table whose keys are all known here."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PluginSection(BaseModel):
+    """A table that names a plug-in and holds its options beside the name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    kind: ClassVar[str]
+    given: ClassVar[tuple[str, ...]] = ()
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plug-in's own options, as written."""
+        return dict(self.model_extra or {})
+
+    @pydantic.model_validator(mode="after")
+    def _check_options(self) -> PluginSection:
+        try:
+            plugins.check(self.kind, self.name, self.options, self.given)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the table with every option's default written out."""
+        fixed = self.model_dump(mode="json", exclude_none=True, exclude={"wrap", *self.options})
+        return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)

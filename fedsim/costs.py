@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
 
 from fedsim.errors import ConfigError, closest
 from fedsim.outcomes import PHASES, Work
@@ -51,6 +50,8 @@ class Jitter:
     def _factor(self, way: str, seed: int, clients: Ints, nths: Ints) -> Floats | float:
         if way not in self.spread:
             return 1.0
+        from scipy.special import ndtr, ndtri  # takes half a second to import, and most runs have no jitter
+
         given = np.asarray(self.spread[way], dtype=np.float64)
         spread = given if given.ndim == 0 else given[clients]
         u = uniforms(seed, f"jitter {way}", clients, nths)

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.adversary import Droppers
 from fedsim.costs import Costs
 from fedsim.known import Known
 from fedsim.ledger import Ledger
-from fedsim.local import Evaluation
 from fedsim.pacing import Pacing
 from fedsim.selection import Facts, Selector
 from fedsim.selection import State as SelectorState
-from fedsim.trainer import Pending, Stepped
+
+if TYPE_CHECKING:
+    from fedsim.evaluation import Evaluation
+    from fedsim.trainer import Pending, Stepped
 
 Ints = NDArray[np.int64]
 
@@ -105,6 +109,8 @@ class Plan:
     seed: int
     evaluate: Evaluate = Evaluate()
     dropout: Dropout = Dropout()
+    droppers: Droppers | None = None
+    """Clients whose updates never arrive."""
 
 
 @dataclass(slots=True)
@@ -112,6 +118,8 @@ class Course:
     """Where a run stands: the timeline's whole state, as plain data."""
 
     n_clients: int
+    begun: bool = False
+    """Whether the first work was handed out; a course that goes on after a checkpoint has begun."""
     now_us: int = 0
     step: int = 0
     step_us: int = 0
@@ -157,6 +165,24 @@ class Course:
 
     def __post_init__(self) -> None:
         self.known = Known.of(self.n_clients)
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as plain values and arrays, for a checkpoint."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return values | {
+            "heap": np.array(self.heap, dtype=np.int64).reshape(-1, 4),
+            "ledger": self.ledger.state(),
+            "known": self.known.columns(),
+        }
+
+    @staticmethod
+    def restored(state: Mapping[str, Any]) -> Course:
+        """Return the course whose state this is. Raises KeyError or ValueError for what is none."""
+        course = Course(**{f.name: state[f.name] for f in fields(Course) if f.init})
+        course.heap = [tuple(event) for event in state["heap"].tolist()]
+        course.ledger = Ledger.restored(state["ledger"])
+        course.known = Known(**{name: np.array(column) for name, column in state["known"].items()})
+        return course
 
     @property
     def working(self) -> int:

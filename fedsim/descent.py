@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedsim.client import Batch, Correct, Objective, Tensors
-from fedsim.job import Job
+from fedsim.job import Ints, Job
 from fedsim.minibatches import orders
 from fedsim.rng import rng
 
@@ -98,9 +98,20 @@ class ClientBench:
     def _epochs(self, rows: torch.Tensor, epochs: int, purpose: str) -> Iterator[Batch]:
         same = np.ones(epochs, dtype=np.int64)
         client, nth, size = (value * same for value in (self.job.client, self.job.nth, len(rows)))
-        order = torch.from_numpy(orders(self.bench.seed, purpose, client, nth, np.arange(epochs), size))
-        for epoch in order.view(epochs, len(rows)).to(self.bench.device):
-            yield from self.batches(rows[epoch])
+        order = orders(self.bench.seed, purpose, client, nth, np.arange(epochs), size)
+        for number, places in enumerate(np.split(order, epochs)):
+            whole = self.batch(rows[torch.from_numpy(places).to(self.bench.device)])
+            yield from self._cut(self._augmented(whole, purpose, number, places))
+
+    def _augmented(self, whole: Batch, purpose: str, epoch: int, places: Ints) -> Batch:
+        """Return an epoch's samples, which are at `places` among the client's, as they look in it."""
+        augmenter, how = self.bench.augmenter, self.bench.sgd.augment
+        if augmenter is None or how is None:
+            return whole
+        same = np.ones_like(places)
+        client, nth, lap = (value * same for value in (self.job.client, self.job.nth, epoch))
+        views = how.drawn(self.bench.seed, purpose, client, nth, lap, places)
+        return Batch(augmenter(whole.x, torch.from_numpy(views).to(whole.x.device)), whole.y)
 
     def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         loss = functional.cross_entropy(self.bench.module(batch.x), batch.y)
@@ -116,8 +127,11 @@ class ClientBench:
 
     def batches(self, rows: torch.Tensor) -> Iterator[Batch]:
         """Cut rows into minibatches of the configured size, in their order."""
-        whole, size = self.batch(rows), self.bench.sgd.batch_size or len(rows)
-        for a in range(0, len(rows), size):
+        return self._cut(self.batch(rows))
+
+    def _cut(self, whole: Batch) -> Iterator[Batch]:
+        size = self.bench.sgd.batch_size or len(whole.y)
+        for a in range(0, len(whole.y), size):
             yield Batch(whole.x[a : a + size], whole.y[a : a + size])
 
     def views(self, flat: torch.Tensor) -> Tensors:

@@ -5,10 +5,13 @@ fedsim.Error
 ├─ DataError        a data set is missing, truncated or cannot be partitioned as asked
 ├─ TraceError       overlapping or reversed intervals, a world that ends; names client and row
 ├─ SolverError      a subproblem was not solved; carries the Gram matrix
-├─ RunError         a run cannot go on, or a run folder cannot be read or written
+├─ RunError         a run cannot go on, or its folder cannot be written
+│  ├─ FolderError   a run folder that is to be read is missing, foreign or damaged
+│  ├─ LethalJob     a client's training kills the process that does it, again and again
+│  └─ ServerLost    the server's process died, or rows for it were lost with their node
 └─ CheckpointError  a part is missing, or was made by a different config
 
-The first three say that the *input* is at fault: the command line turns them into exit code 2.
+The first three, FolderError and CheckpointError say that the *input* is at fault: exit code 2 on the command line.
 """
 
 from __future__ import annotations
@@ -43,14 +46,26 @@ class SolverError(Error):
 
 
 class RunError(Error):
-    """A run cannot go on, or a run folder cannot be read or written."""
+    """A run cannot go on, or its folder cannot be written."""
+
+
+class FolderError(RunError):
+    """A run folder that is to be read is missing, foreign or damaged."""
+
+
+class LethalJob(RunError):
+    """A job killed its worker process each time that it was tried."""
+
+
+class ServerLost(RunError):
+    """The server's process died, or what it needed was lost: its state is gone, and a new one goes on from an older."""
 
 
 class CheckpointError(Error):
     """A checkpoint misses a part or was made by a different configuration."""
 
 
-INPUT_ERRORS = (ConfigError, DataError, TraceError)
+INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 
 def closest(name: str, known: Iterable[str]) -> str:

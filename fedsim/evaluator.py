@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fedsim.course import Course, Plan, Records
 from fedsim.data import SOME
-from fedsim.local import Evaluation
+from fedsim.evaluation import Evaluation
 from fedsim.records import PERSONAL
 from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Trainer
@@ -31,7 +31,8 @@ class Evaluator:
     ) -> None:
         self.plan, self.trainer, self.records, self.course = plan, trainer, records, course
         self.clock, self.measure = clock, measure
-        course.evaluate_us = plan.evaluate.every_us
+        if not course.begun:
+            course.evaluate_us = plan.evaluate.every_us
 
     def until(self, time_us: int) -> None:
         """Evaluate at the instants that time asks for, before anything happens at `time_us`."""
@@ -77,4 +78,4 @@ class Evaluator:
         sign = 1.0 if stop.rising else -1.0
         better = math.isnan(course.best) or sign * (value - course.best) > stop.least
         course.best, course.unimproved = (value, 0) if better else (course.best, course.unimproved + 1)
-        course.reached = stop.target is not None and sign * (value - stop.target) >= 0
+        course.reached |= stop.target is not None and sign * (value - stop.target) >= 0

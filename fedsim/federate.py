@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from fedsim.rng import rng
 from fedsim.streams import Streams
 
 Fractions = tuple[float, float, float]
-Pool = Literal["all", "train"]
+Pool = Literal["all", "train", "official"]
 
 
 def federate(
@@ -26,6 +26,7 @@ def federate(
     options: Mapping[str, Any] | None = None,
     fractions: Fractions = (0.8, 0.1, 0.1),
     pool: Pool = "all",
+    shuffle: bool = True,
     seed: int,
 ) -> FederatedData:
     """Divide `task` among `n_clients`, then each client's shuffled rows into training, validation and test.
@@ -33,16 +34,21 @@ def federate(
     partitioner, options: a plug-in of `fedsim.partitioners`; None for a task with clients of its own, which
     must be exactly `n_clients`. fractions: of training, validation and test, summing to 1; those that are
     positive get at least one sample of each client. pool: "all" merges the official training and test sets,
-    "train" leaves the official test set out. ConfigError for a wrong argument, DataError when the samples do
-    not suffice.
+    "train" leaves the official test set out, "official" divides the training set alone and tests on the official
+    test set: a natural client on its own part, others on samples of the labels that they train on, in proportion.
+    The third fraction must be 0 then. shuffle: False cuts each client's rows in the order in which it got them.
+    ConfigError for a wrong argument, DataError when the samples do not suffice.
     """
     _check_arguments(task, n_clients, fractions, pool)
     rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
         task, n_clients, partitioner, options or {}, pool, seed
     )
-    if task.natural is not None and pool == "train":
-        rows = [r[~task.official_test[r]] for r in rows]
-    train, valid, test = _divided(Split.of(rows), fractions, seed)
+    held = rows
+    if task.natural is not None and pool != "all":
+        rows = [r[~task.official_test[r]] for r in held]
+    train, valid, test = _divided(Split.of(rows), fractions, seed, shuffle)
+    if pool == "official":
+        test = _official_test(task, held, seed)
     return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
 
 
@@ -67,10 +73,15 @@ def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str
             "expected three fractions (training, validation, test), none negative, the first positive, that "
             f"sum to 1; found {tuple(fractions)}"
         )
-    if pool not in ("all", "train"):
-        raise ConfigError(f"expected pool 'all' or 'train', found {pool!r}")
-    if pool == "train" and not task.official_test.any():
-        raise ConfigError(f"task {task.name!r} has no official test set to leave out: pool must be 'all'")
+    if pool not in get_args(Pool):
+        raise ConfigError(f"expected pool {' or '.join(map(repr, get_args(Pool)))}, found {pool!r}")
+    if pool != "all" and not task.official_test.any():
+        raise ConfigError(f"task {task.name!r} has no official test set: pool must be 'all', not {pool!r}")
+    if pool == "official" and fractions[2] > 0:
+        raise ConfigError(
+            "with pool 'official' clients are tested on the official test set: expected a test fraction of 0, as in "
+            f"[0.9, 0.1, 0], found {fractions[2]:g}"
+        )
 
 
 def _natural_rows(task: Task, n_clients: int, partitioner: str | None) -> list[Indices] | None:
@@ -94,7 +105,7 @@ def _partitioned_rows(
             f"task {task.name!r} has no clients of its own: name a partitioner (known: {known})"
         )
     partition = plugins.build("partitioner", partitioner, options)
-    pooled = np.flatnonzero(~task.official_test) if pool == "train" else np.arange(len(task.y))
+    pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)
     positions = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
     _check_partition(partitioner, positions, len(pooled), n_clients)
     return [pooled[p] for p in positions]
@@ -116,12 +127,42 @@ def _check_partition(name: str, positions: list[Indices], n: int, n_clients: int
         )
 
 
-def _divided(held: Split, fractions: Fractions, seed: int) -> tuple[Split, Split, Split]:
+def _official_test(task: Task, held: list[Indices], seed: int) -> Split:
+    """Return each client's part of the official test set.
+
+    A natural client has its own. Otherwise the samples of a label, in random order, go to the clients in proportion to
+    the samples of that label that they hold. DataError for a client that gets none.
+    """
+    if task.natural is not None:
+        parts = [rows[task.official_test[rows]] for rows in held]
+    else:
+        pieces = [_shared_out(task, held, label, seed) for label in range(task.n_classes)]
+        parts = [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
+    for client, rows in enumerate(parts):
+        if not len(rows):
+            raise DataError(
+                f"client {client} gets no sample of the official test set of task {task.name!r}: use fewer clients, or "
+                "pool 'all' or 'train'"
+            )
+    return Split.of(parts)
+
+
+def _shared_out(task: Task, held: list[Indices], label: int, seed: int) -> list[Indices]:
+    """Cut the official test samples of a label into pieces in proportion to what the clients hold of it."""
+    test = rng(seed, "official test", label).permutation(
+        np.flatnonzero(task.official_test & (task.y == label))
+    )
+    counts = np.cumsum([np.count_nonzero(task.y[rows] == label) for rows in held])
+    ends = (counts * len(test) + counts[-1] // 2) // max(1, counts[-1])
+    return np.split(test, ends)[:-1]
+
+
+def _divided(held: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
     """Shuffle the rows of each client where they stand, and divide them into training, validation and test."""
     sizes = held.sizes
     _check_sizes(sizes, fractions)
     shuffled, streams = held.indices, Streams(seed)
-    for client, (start, end) in enumerate(pairwise(held.offsets.tolist())):
+    for client, (start, end) in enumerate(pairwise(held.offsets.tolist() if shuffle else [])):
         streams.at("split", client).shuffle(shuffled[start:end])
     different, which = np.unique(sizes, return_inverse=True)
     parts = np.array([split_sizes(n, fractions) for n in different.tolist()], dtype=np.int64)[which]

@@ -13,23 +13,28 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from fedsim.arrivals import Arrivals
 from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.errors import ConfigError
+from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort, Ints, Job, Report, Reports
 from fedsim.ledger import Ledger
-from fedsim.local import Evaluation, Workbench
+from fedsim.local import Workbench
+from fedsim.materials import Workshop
 from fedsim.plan_folder import begin, finish
+from fedsim.pool import workers_of
 from fedsim.recorder import Recorder
 from fedsim.records import STATUSES
-from fedsim.server import Arrivals, Server
+from fedsim.server import Server
 from fedsim.setup import Setup, prepare
-from fedsim.simulation import one_thread, workers_of
+from fedsim.simulation import one_thread
+from fedsim.terminal import shown
 from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, PlanningTrainer, Stepped
 from fedsim.units import show_bytes, show_us
 
-_MEASURED_S = 0.2
+_MEASURED_S = 0.1
 """How long each part of a run is tried, to predict its wall time."""
 
 
@@ -134,6 +139,7 @@ def forecast(
     workers: int | Literal["auto"] = "auto",
     out: Path | None = None,
     force: bool = False,
+    shop: Workshop | None = None,
 ) -> Forecast:
     """Run the timeline of a configuration without training, and predict the real run's wall time and memory.
 
@@ -143,7 +149,7 @@ def forecast(
     """
     _check_ends(config)
     with one_thread():
-        setup = prepare(config)
+        setup = prepare(config, shop=shop)
         config = setup.config
         count = workers_of(workers)
         predicted = setup.footprint(count).parts()
@@ -250,9 +256,7 @@ def _seconds(work: Callable[[], Any]) -> float:
 
 def table(found: Forecast) -> Table:
     """Return what a forecast says, for the terminal."""
-    result = Table(
-        title=f"plan of {found.name}".replace("[", "\\["), show_header=False, box=None, title_justify="left"
-    )
+    result = Table(title=shown(f"plan of {found.name}"), show_header=False, box=None, title_justify="left")
     result.add_column(style="bold")
     result.add_column(overflow="fold")
     for name, text in _lines(found):

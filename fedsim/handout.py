@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.course import Course, Ints, Kind, Plan
 from fedsim.job import Cohort
-from fedsim.rng import Draws
+from fedsim.outcomes import Outcomes, without
+from fedsim.rng import Draws, Numbers
 from fedsim.selection import View, checked
 from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Trainer
@@ -31,11 +33,13 @@ class Handout:
     def __init__(self, world: World, plan: Plan, trainer: Trainer, course: Course, clock: Stopwatch) -> None:
         self.world, self.plan, self.trainer, self.course, self.clock = world, plan, trainer, course, clock
         self._view = self._first_view()
-        self._draws = Draws(plan.seed, "select")
+        self._draws, self._numbers = Draws(plan.seed, "select"), Numbers(plan.seed, "select one")
         alike = plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0)
-        self._single = world.single if alike and not plan.dropout.partial else None
+        self._single = world.single if alike and not plan.dropout.partial and plan.droppers is None else None
         work = plan.costs.work
         columns = (work.download_bytes, work.samples, work.upload_bytes)
+        self._busy: Any = course.known.busy.data
+        """A view whose entries are plain truth values; reading one costs less than from the array."""
         self._unsent: list[int] = []
         """Rows of single jobs that are to be trained, all from the current version."""
         self._amounts = [np.ascontiguousarray(column, dtype=np.float64).tolist() for column in columns]
@@ -71,11 +75,12 @@ class Handout:
         course, one = self.course, self.plan.selector.one
         if one is None or (course.buffer and self.plan.pacing.refill == "step"):
             return None
-        online, busy, lost = self.world.online(course.now_us), course.known.busy, course.lost_now
+        online: Any = self.world.online(course.now_us).data
+        busy, lost = self._busy, course.lost_now
         client = one(
-            lambda c: bool(online[c]) and not busy[c] and c not in lost,
+            lambda c: online[c] and not busy[c] and c not in lost,
             self.world.clients,
-            self._draws.at(course.draws, 1),
+            self._numbers.of(course.draws),
         )
         if client is not None:
             course.draws += 1
@@ -151,6 +156,7 @@ class Handout:
             if self.plan.dropout.partial and course.armed:
                 shares = self._in_time(chosen, nths, shares)
             fates = self.world.outcomes(chosen, course.now_us, costs.of(chosen, nths, shares))
+            fates = self._dropped(chosen, nths, fates)
             rows = course.ledger.open(
                 course.next_job, chosen, nths, course.step, shares, attempt, course.now_us, fates
             )
@@ -167,13 +173,23 @@ class Handout:
                 self.send()
                 self.trainer.submit(course.ledger.cohort(useful))
 
+    def _dropped(self, chosen: Ints, nths: Ints, fates: Outcomes) -> Outcomes:
+        """Let the updates be lost of those who send none."""
+        course, droppers = self.course, self.plan.droppers
+        if droppers is None:
+            return fates
+        same = np.ones(len(chosen), dtype=np.int64)
+        jobs = Cohort(same * -1, chosen, nths, same * course.step, np.ones(len(chosen)), same * course.now_us)
+        return without(fates, droppers.drop(jobs))
+
     def _give_quickly(self, client: int, attempt: int) -> bool:
         """Do the same for a single job, quickly; says whether that could be done."""
         if self._single is None:
             return False
         course, known, number = self.course, self.course.known, self.course.next_job
         with self.clock.part("world"):
-            fate = self._single.outcome(client, course.now_us, *(column[client] for column in self._amounts))
+            down, samples, up = self._amounts
+            fate = self._single.outcome(client, course.now_us, down[client], samples[client], up[client])
             if fate is None:
                 return False
             nth = int(known.dispatched[client])

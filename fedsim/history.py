@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,6 +231,60 @@ class GradientHistory:
             self.grams[:, new] = self.grams[:, old]
             self.grams[:, :, new] = self.grams[:, :, old]
 
+    def state(self) -> dict[str, Any]:
+        """Return what is remembered between two steps, for a checkpoint: rows by tier, views [P], and their facts.
+
+        The views hold until the next step.
+        """
+        alive = np.flatnonzero(self.client != _FREE)
+        return {
+            "slots": alive,
+            "rows": [[tier.rows[place] for place in tier.of(alive).tolist()] for tier in self.tiers],
+            "high": [tier.high for tier in self.tiers],
+            "columns": {name: column[alive] for name, column in self._columns().items()},
+            "notes": {name: column[alive] for name, column in self.notes.items()},
+            "grams": self.grams[:, alive[:, None], alive],
+            "evicted": self.evicted,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Remember what a history of the same plan did."""
+        slots = state["slots"]
+        for tier, rows, high in zip(self.tiers, state["rows"], state["high"], strict=True):
+            tier.high = high
+            tier.used.zero_()  # what was never written may be anything, even not a number
+            tier.write(tier.of(slots) + tier.first, rows)
+        for name, column in self._columns().items():
+            column[slots] = state["columns"][name]
+        for name, values in state["notes"].items():
+            self.notes[name] = np.zeros(len(self.client), dtype=values.dtype)
+            self.notes[name][slots] = values
+        self.grams[:, slots[:, None], slots] = state["grams"]
+        self.evicted = state["evicted"]
+
+    def inherit(self, state: Mapping[str, Any], usable: Callable[[Mapping[str, Any]], Any]) -> None:
+        """Remember what a history of another plan or rule did, as far as it is `usable(notes)` [n]."""
+        columns, rows = state["columns"], [row.float() for tier in state["rows"] for row in tier]
+        able = np.broadcast_to(usable(state["notes"]), len(rows)) if rows else np.zeros(0, dtype=bool)
+        for received in np.unique(columns["received"][able]).tolist():
+            which = np.flatnonzero(able & (columns["received"] == received))
+            slots = self.add(
+                [rows[i] for i in which.tolist()],
+                columns["client"][which],
+                received,
+                {name: values[which] for name, values in state["notes"].items()},
+                int(columns["received_us"][which[0]]),
+            )
+            self.settle(slots)
+
+    def _columns(self) -> dict[str, NDArray[Any]]:
+        return {
+            "client": self.client,
+            "received": self.received,
+            "received_us": self.received_us,
+            "owed": self._owed,
+        }
+
     def forget(self, step: int, before_us: int | None = None) -> None:
         """Forget rows that are too old for the rule at server step `step`, or were received before a time."""
         if math.isfinite(self.memory):
@@ -244,7 +298,7 @@ def _tiers(plan: HistoryPlan, columns: int, device: torch.device, dtype: torch.d
     if not plan.rounds and not plan.on_host:
         return [_Tier(torch.empty(plan.slots, columns, dtype=dtype, device=device), 0)]
     place = torch.device("cpu") if plan.on_host else device
-    kept = torch.empty(plan.remembered, columns, dtype=plan.dtype(dtype), device=place)
+    kept = torch.empty(plan.remembered, columns, dtype=torch.bfloat16 if plan.rounds else dtype, device=place)
     return [
         _Tier(torch.empty(plan.present, columns, dtype=dtype, device=device), 0),
         _Tier(kept, plan.present),

@@ -27,6 +27,8 @@ class Job:
     """Server step whose parameters the job starts from."""
     share: float = 1.0
     """Share of the configured local steps that the client does; at least one is done."""
+    dispatch_us: int = 0
+    """Virtual time at which it is handed out. Training does not look at it; adversaries may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Cohort:
     nths: Ints
     versions: Ints
     shares: Floats
+    dispatch_us: Ints
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -63,9 +66,10 @@ class Cohort:
     @staticmethod
     def of(jobs: Sequence[Job]) -> Cohort:
         """Put jobs into columns."""
-        columns = [(j.id, j.client, j.nth, j.version) for j in jobs]
-        ids, clients, nths, versions = np.array(columns, dtype=np.int64).reshape(len(jobs), 4).T
-        return Cohort(ids, clients, nths, versions, np.array([j.share for j in jobs], dtype=np.float64))
+        columns = [(j.id, j.client, j.nth, j.version, j.dispatch_us) for j in jobs]
+        ids, clients, nths, versions, times = np.array(columns, dtype=np.int64).reshape(len(jobs), 5).T
+        shares = np.array([j.share for j in jobs], dtype=np.float64)
+        return Cohort(ids, clients, nths, versions, shares, times)
 
     def job(self, i: int) -> Job:
         """Return the i-th job."""
@@ -75,6 +79,7 @@ class Cohort:
             int(self.nths[i]),
             int(self.versions[i]),
             float(self.shares[i]),
+            int(self.dispatch_us[i]),
         )
 
     def part(self, which: slice | NDArray[np.generic]) -> Cohort:
@@ -115,6 +120,16 @@ class Reports:
         if not parts:
             return Reports.nothing(0)
         return Reports(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Reports)))
+
+    def report(self, i: int) -> Report:
+        """Return the i-th report."""
+        values = {f.name: getattr(self, f.name)[i].item() for f in fields(self)}
+        return Report(**values)
+
+    def enter(self, which: Ints, some: Reports) -> None:
+        """Put reports in the places `which`."""
+        for f in fields(self):
+            getattr(self, f.name)[which] = getattr(some, f.name)
 
     def part(self, which: slice | NDArray[np.generic]) -> Reports:
         """Return some of the reports."""

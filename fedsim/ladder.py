@@ -10,8 +10,6 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
-
 from fedsim.errors import ConfigError
 from fedsim.units import show_bytes
 
@@ -19,8 +17,12 @@ Rung = Literal["float32", "bfloat16", "host_float32", "host_bfloat16"]
 Wish = Literal["auto"] | Rung
 
 LADDER: tuple[Rung, ...] = ("float32", "bfloat16", "host_float32", "host_bfloat16")
-_NUMBER, _PRODUCT = 4, 8
-"""Bytes of a number of a present row, and of an inner product."""
+_NUMBER, _ROUNDED, _PRODUCT = 4, 2, 8
+"""Bytes of a number of a present row and of a rounded one, and of an inner product."""
+
+
+def _is_cpu(device: str) -> bool:
+    return device.partition(":")[0] == "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +67,9 @@ class HistoryPlan:
         """Whether remembered rows are kept on the host though the server is on a GPU."""
         return self.rung.startswith("host")
 
-    def dtype(self, present: torch.dtype) -> torch.dtype:
-        """Return the type of remembered rows, given that of the present ones."""
-        return torch.bfloat16 if self.rounds else present
-
     def remembered_bytes(self, columns: int) -> int:
         """Return the size of the remembered rows [remembered, P]."""
-        return self.remembered * columns * (torch.bfloat16.itemsize if self.rounds else _NUMBER)
+        return self.remembered * columns * (_ROUNDED if self.rounds else _NUMBER)
 
     def row_bytes(self, columns: int) -> int:
         """Return the size of all rows, present and remembered, wherever they are."""
@@ -83,7 +81,7 @@ class HistoryPlan:
 
     def host_bytes(self, columns: int, device: str) -> int:
         """Return the size of the rows that lie on the host, if the server is on `device`."""
-        if torch.device(device).type == "cpu":
+        if _is_cpu(device):
             return self.row_bytes(columns)
         return self.remembered_bytes(columns) if self.on_host else 0
 
@@ -119,7 +117,7 @@ def choose(
 
     Raises ConfigError where the present rows and one remembered row do not fit, or a wish cannot be met.
     """
-    on_gpu = torch.device(device).type != "cpu"
+    on_gpu = not _is_cpu(device)
     limits = _Limits(size, device, budget, host_budget)
     _check_wish(wish, host_budget, on_gpu)
     wanted = size.remembered if slots is None else min(size.remembered, slots)
@@ -161,7 +159,7 @@ class _Limits:
         """Return each budget that is given: its name, what the plan takes of it, and how much there is."""
         rows, gram = plan.row_bytes(self.size.columns), plan.gram_bytes(self.size.layers)
         on_host = plan.host_bytes(self.size.columns, self.device)
-        on_gpu = torch.device(self.device).type != "cpu"
+        on_gpu = not _is_cpu(self.device)
         device, host = (rows - on_host, on_host + gram) if on_gpu else (rows + gram, 0)
         asked = [("budget", device, self.budget), ("host_budget", host, self.host_budget)]
         return [(name, found, limit) for name, found, limit in asked if limit is not None]

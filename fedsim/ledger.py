@@ -7,7 +7,7 @@ ten times as much: asynchronous training hands out work one job at a time.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ _COLUMNS = (
 )
 _FATE = ("download_us", "compute_us", "end_us", "ok", "phase", "downloaded_bytes", "uploaded_bytes")
 """Columns that are those of `Outcomes` as well."""
+_OF_A_COHORT = ("id", "client", "nth", "version", "share", "dispatch_us")
 _WHOLE = tuple(name for name, kind in _COLUMNS if kind == "q")
 _KINDS = {"q": np.int64, "d": np.float64}
 _ROW = struct.Struct("=" + "".join(kind for _, kind in _COLUMNS))
@@ -69,6 +70,21 @@ class Ledger:
         table: Any = self.table
         self._bytes = memoryview(table.view(np.uint8))
         self._numbers: dict[str, Any] = {name: memoryview(table[name]) for name in _WHOLE}
+
+    def state(self) -> dict[str, Any]:
+        """Return everything as plain arrays, for a checkpoint."""
+        columns = {name: self.table[name] for name, _ in _COLUMNS}
+        lists = {"ended": self.ended, "free": self._free}
+        return columns | {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
+
+    @staticmethod
+    def restored(state: Mapping[str, Any]) -> Ledger:
+        """Return the ledger whose state this is."""
+        ledger = Ledger(len(state["id"]))
+        for name, _ in _COLUMNS:
+            ledger.table[name] = state[name]
+        ledger.ended, ledger._free = state["ended"].tolist(), state["free"].tolist()
+        return ledger
 
     def open(
         self,
@@ -162,7 +178,7 @@ class Ledger:
     def cohort(self, rows: Ints) -> Cohort:
         """Return jobs as a cohort."""
         some = self.table[rows]
-        return Cohort(some["id"], some["client"], some["nth"], some["version"], some["share"])
+        return Cohort(*(some[name] for name in _OF_A_COHORT))
 
     def take(self, count: int | None = None) -> NDArray[Any]:
         """Return the first `count` jobs that ended, all by default, as a structured array; their rows are free then."""

@@ -11,22 +11,23 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from fedsim import plugins
+from fedsim.adversary import Adversary, remembering
+from fedsim.attacking import Attackers
+from fedsim.augment import Augment, Augmenter
 from fedsim.client import ClientMethod, Tensors
-from fedsim.data import FederatedData, Split
+from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
+from fedsim.evaluation import EVAL_ROWS
 from fedsim.job import Cohort, Job, Report, Reports
 from fedsim.minibatches import groups
 from fedsim.modes import Mode, may_draw, resolve_mode
 from fedsim.modes.dense import Dense
 from fedsim.modes.vmap import Vmap
 from fedsim.network import build_network
+from fedsim.scoring import correct_of, losses_of
 from fedsim.tensors import shared_tensor
-
-_EVAL_ROWS = 2048
-"""Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class LocalSGD:
     lr_decay: float = 1.0
     momentum: float = 0.0
     weight_decay: float = 0.0
+    augment: Augment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +66,13 @@ class WorkbenchSpec:
     """Clients that are evaluated alone at times."""
     mode: Mode | Literal["auto"] = "auto"
     """How groups of clients train; see `fedsim.modes`."""
+    adversaries: tuple[Adversary, ...] = ()
+    """Clients that do not play fair."""
 
     def method(self) -> ClientMethod:
-        """Build the client-side method."""
+        """Build the client-side method. Raises ConfigError if an attack needs the memory that it uses itself."""
         made: ClientMethod = plugins.build("client", self.client, self.client_options)
-        return made
+        return remembering(made, self.client, self.adversaries)
 
 
 class Workbench:
@@ -92,11 +96,16 @@ class Workbench:
         self.random = bool(may_draw(network.module))
         """Whether training may draw at random besides the order of samples."""
         self.mode = resolve_mode(spec.mode, network.module, self.method, spec.device)
+        augment = spec.sgd.augment
+        self.augmenter = None if augment is None else Augmenter(augment, spec.in_shape, self.device)
         self._side_by_side: Dense | Vmap | None = None
         if self.mode == "dense":
-            self._side_by_side = Dense(network.module, self.sgd, self.x, self.y)
+            self._side_by_side = Dense(network.module, self.sgd, self.x, self.y, self.augmenter)
         elif self.mode == "vmap":
-            self._side_by_side = Vmap(network, self.sgd, self.x, self.y)
+            self._side_by_side = Vmap(network, self.sgd, self.x, self.y, self.augmenter)
+        self._attackers = (
+            Attackers(spec.adversaries, spec.seed, self.y, data.n_classes) if spec.adversaries else None
+        )
 
     def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> Report:
         """Train `job` from `params` [P], write the row `start - end` into `out` [P] and report."""
@@ -139,7 +148,27 @@ class Workbench:
         rows: torch.Tensor,
         kept: Sequence[torch.Tensor | None] | None = None,
     ) -> tuple[Reports, list[torch.Tensor | None]]:
-        """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`."""
+        """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`.
+
+        Rows and reports are what clients send: those of adversaries may differ from what they found.
+        """
+        if self._attackers is None:
+            return self._honest(cohort, starts, rows, kept)
+        return self._attackers.train(self._honest, self._relabel, cohort, starts, rows, kept)
+
+    def _relabel(self, y: torch.Tensor) -> None:
+        """Train on these labels [N] from now on."""
+        self.y = y
+        if self._side_by_side is not None:
+            self._side_by_side.y = y
+
+    def _honest(
+        self,
+        cohort: Cohort,
+        starts: Sequence[torch.Tensor],
+        rows: torch.Tensor,
+        kept: Sequence[torch.Tensor | None] | None,
+    ) -> tuple[Reports, list[torch.Tensor | None]]:
         if self._side_by_side is None:
             before = kept or [None] * len(cohort)
             done = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
@@ -149,9 +178,9 @@ class Workbench:
             mine = [starts[job] for job in group.jobs.tolist()]
             losses = self._side_by_side.train(group.on(self.device), mine, rows)
             reports.loss_train[group.jobs], reports.loss_rms[group.jobs] = group.means(losses)
+        if self.spec.losses:
+            reports.loss_before[:] = self._mean_losses(starts, cohort.clients)
         for i, client in enumerate(cohort.clients.tolist()):
-            if self.spec.losses:
-                reports.loss_before[i] = self.losses(starts[i], self._rows(client)).mean()
             if self.spec.after:
                 self.flat.copy_(starts[i] - rows[i])
                 each, correct = self._forward(self._rows(client))
@@ -180,21 +209,36 @@ class Workbench:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
-            for part in torch.split(rows, _EVAL_ROWS):
-                logits, labels = self.module(self.x.index_select(0, part)), self.y.index_select(0, part)
-                losses.append(functional.cross_entropy(logits, labels, reduction="none"))
-                correct.append(logits.argmax(dim=1) == labels)
+            for part in torch.split(rows, EVAL_ROWS):
+                across = self._across(self.x.index_select(0, part))
+                labels = self.y.index_select(0, part)
+                losses.append(losses_of(across, labels))
+                correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
+
+    def _across(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits [classes, N] of samples."""
+        if isinstance(self._side_by_side, Dense):
+            return self._side_by_side.across(self.flat, x)
+        found: torch.Tensor = self.module(x).T.contiguous()
+        return found
 
     def losses(self, params: torch.Tensor, rows: torch.Tensor) -> NDArray[np.float64]:
         """Return the per-sample losses of a model [P] on rows."""
         self.flat.copy_(params)
         return self._forward(rows)[0]
 
+    def _mean_losses(self, models: Sequence[torch.Tensor], clients: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return [k] the mean training loss of each of `clients` [k] with its own of `models` [k] x [P]."""
+        if isinstance(self._side_by_side, Dense):
+            train = self.splits["train"]
+            return self._side_by_side.mean_losses(models, [train.rows(client) for client in clients.tolist()])
+        rows = map(self._rows, clients.tolist())
+        return np.array([self.losses(model, r).mean() for model, r in zip(models, rows, strict=True)])
+
     def trial_losses(self, models: torch.Tensor, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
-        rows = [self._rows(client) for client in clients.tolist()]
-        found = [[self.losses(model, r).mean() for r in rows] for model in models]
+        found = [self._mean_losses([model] * len(clients), clients) for model in models]
         return np.array(found, dtype=np.float64).reshape(len(models), len(clients))
 
     def evaluate(
@@ -228,36 +272,6 @@ class Workbench:
                 model = self.method.personal(local, params, self._here(kept))
         self.flat.copy_(model)
         return self._forward(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Per-client results on one split, for the clients that hold samples of it; arrays of equal length."""
-
-    clients: NDArray[np.int64]
-    n: NDArray[np.int64]
-    correct: NDArray[np.int64]
-    loss: NDArray[np.float64]
-
-
-def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:
-    """Cut a split's rows into at most `pieces` ranges whose ends are multiples of the evaluation batch."""
-    total = len(split.indices)
-    batches = math.ceil(total / _EVAL_ROWS)
-    step = max(1, math.ceil(batches / pieces)) * _EVAL_ROWS
-    return [(a, min(a + step, total)) for a in range(0, total, step)]
-
-
-def per_client(split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> Evaluation:
-    """Add up per-sample results, in the order of the split's rows, client by client."""
-    sizes = split.sizes
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    losses = np.concatenate([p[0] for p in parts]) if parts else np.zeros(0)
-    correct = np.concatenate([p[1] for p in parts]) if parts else np.zeros(0, dtype=bool)
-    holders = np.flatnonzero(sizes)
-    sums = np.bincount(owner, weights=losses, minlength=len(sizes))[holders]
-    hits = np.bincount(owner[correct], minlength=len(sizes))[holders]
-    return Evaluation(holders, sizes[holders], hits, sums / sizes[holders])
 
 
 def _finite(rows: torch.Tensor) -> NDArray[np.bool_]:

@@ -49,6 +49,8 @@ class Footprint:
     method: ClientMethod = PLAIN
     history: HistoryPlan | None = None
     """How the server keeps rows; None: all that its rule may ask for, in float32."""
+    forward_bytes: int = 0
+    """What one process that evaluates holds of a model's layers at most."""
 
     def plan(self) -> HistoryPlan:
         """Return the plan of the history, with no more rows than the rule may ask for."""
@@ -75,6 +77,7 @@ class Footprint:
             "kept": _kept_rows(self.method, self.server.n_clients, at_once) * row,
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
+            "evaluation": self.forward_bytes * max(1, workers),
             "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
         }
         return parts | {"total": sum(parts.values())}

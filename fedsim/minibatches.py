@@ -7,7 +7,7 @@ trains nor on how.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -94,11 +94,13 @@ class Group:
     active: list[int]
     """[S] How many jobs still train in each step; they are the first ones."""
     lr: float
+    views: torch.Tensor | None = None
+    """[S, g, B] In which view each sample is seen, where images are augmented."""
 
     def on(self, device: torch.device) -> Group:
         """Return the group with its tensors on a device."""
-        index, weight = self.index.to(device), self.weight.to(device)
-        return Group(self.jobs, index, weight, self.counts, self.active, self.lr)
+        views = None if self.views is None else self.views.to(device)
+        return replace(self, index=self.index.to(device), weight=self.weight.to(device), views=views)
 
     def means(self, losses: torch.Tensor) -> tuple[Floats, Floats]:
         """Return [g] mean and root mean square of the losses [S, g] of minibatches, by their sizes."""
@@ -123,8 +125,9 @@ def groups(
     for alike in np.split(order, cuts):
         for a in range(0, len(alike), most):
             jobs = alike[a : a + most]
-            lr = sgd.lr * sgd.lr_decay ** int(ages[jobs[0]])
-            yield _group(cohort, split, steps, jobs, int(widths[jobs[0]]), seed, purpose, lr, sgd.batch_size)
+            yield _group(
+                cohort, split, steps, jobs, int(widths[jobs[0]]), seed, purpose, sgd, int(ages[jobs[0]])
+            )
 
 
 def _group(
@@ -135,8 +138,8 @@ def _group(
     width: int,
     seed: int,
     purpose: str,
-    lr: float,
-    batch_size: int | None,
+    sgd: LocalSGD,
+    age: int,
 ) -> Group:
     g, sizes, epochs, total = len(jobs), steps.sizes[jobs], steps.epochs[jobs], steps.total[jobs]
     segment = np.repeat(np.arange(g), epochs)  # a segment is an epoch of a job
@@ -146,11 +149,12 @@ def _group(
     lengths = sizes[segment]
     place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     job = np.repeat(segment, lengths)
-    batch = np.maximum(sizes, 1)[job] if batch_size is None else np.full(len(job), batch_size)
+    batch = np.maximum(sizes, 1)[job] if sgd.batch_size is None else np.full(len(job), sgd.batch_size)
     step = np.repeat(epoch * steps.per_epoch[jobs][segment], lengths) + place // batch
+    lap = np.repeat(epoch, lengths)
     kept = np.flatnonzero(step < total[job])
     if len(kept) < len(step):
-        order, place, job, step, batch = (c[kept] for c in (order, place, job, step, batch))
+        order, place, job, step, batch, lap = (c[kept] for c in (order, place, job, step, batch, lap))
     s = int(total.max(initial=0))
     rows = split.indices[split.offsets[clients][job] + order]
     at = (step * g + job) * width + place % batch
@@ -159,11 +163,16 @@ def _group(
     counts = np.bincount(step * g + job, minlength=s * g).astype(np.float64)
     weight: NDArray[np.float32] = np.zeros(s * g * width, dtype=np.float32)
     weight[at] = (1.0 / counts[step * g + job]).astype(np.float32)
+    views = None
+    if sgd.augment is not None:
+        views = np.zeros(s * g * width, dtype=np.int64)
+        views[at] = sgd.augment.drawn(seed, purpose, clients[job], nths[job], lap, order)
     return Group(
         jobs=jobs,
         index=torch.from_numpy(index).view(s, g, width),
         weight=torch.from_numpy(weight).view(s, g, width),
         counts=counts.reshape(s, g),
         active=np.searchsorted(-total, -np.arange(s), side="left").tolist(),
-        lr=lr,
+        lr=sgd.lr * sgd.lr_decay**age,
+        views=None if views is None else torch.from_numpy(views).view(s, g, width),
     )

@@ -46,6 +46,8 @@ class Network:
     block_names: list[str]
     flops: int
     """Operations (a multiplication and an addition count as two) of the forward pass of one sample."""
+    widest: int
+    """Numbers that one layer takes in and puts out together for one sample, the most of all layers."""
 
     @property
     def P(self) -> int:
@@ -88,8 +90,10 @@ def build_network(
     _check_parameters(name, module)
     slots = _slots(module)
     blocks, block_names = _blocks(slots)
-    flops = _forward_flops(name, module, in_shape, n_classes)
-    return Network(name, dict(options), in_shape, n_classes, module, slots, blocks, block_names, flops)
+    flops, widest = _forward_costs(name, module, in_shape, n_classes)
+    return Network(
+        name, dict(options), in_shape, n_classes, module, slots, blocks, block_names, flops, widest
+    )
 
 
 def _make(
@@ -139,17 +143,23 @@ def _blocks(slots: tuple[Slot, ...]) -> tuple[list[tuple[int, int]], list[str]]:
     return blocks, names
 
 
-def _forward_flops(name: str, module: nn.Module, in_shape: tuple[int, ...], n_classes: int) -> int:
-    """Count by hooks: torch's own counter imports torch._dynamo, which takes seconds."""
-    counts: list[int] = []
+def _forward_costs(
+    name: str, module: nn.Module, in_shape: tuple[int, ...], n_classes: int
+) -> tuple[int, int]:
+    """Return operations and the most numbers at once of one sample.
 
-    def count(part: nn.Module, _: object, output: object) -> None:
-        counts.append(_flops(part, output))
+    Counted by hooks: torch's own counter imports torch._dynamo, which takes seconds.
+    """
+    operations, numbers = [0], [0]
+
+    def count(part: nn.Module, given: object, output: object) -> None:
+        operations.append(_flops(part, output))
+        numbers.append(_numbers(given) + _numbers(output) * (2 if isinstance(part, nn.RNNBase) else 1))
 
     hooks = [
         m.register_forward_hook(count)
         for m in module.modules()
-        if next(m.parameters(False), None) is not None
+        if next(m.children(), None) is None or next(m.parameters(False), None) is not None
     ]
     was_training = module.training
     try:
@@ -165,12 +175,26 @@ def _forward_flops(name: str, module: nn.Module, in_shape: tuple[int, ...], n_cl
         raise ConfigError(
             f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {list(out.shape)}"
         )
-    return sum(counts)
+    return sum(operations), max(numbers)
+
+
+def _numbers(found: object) -> int:
+    """Return how many numbers a tensor, or the first of several, holds: recurrent layers also put out their state."""
+    first = found[0] if isinstance(found, tuple) and found else found
+    return first.numel() if isinstance(first, torch.Tensor) else 0
 
 
 def _flops(part: nn.Module, output: object) -> int:
-    """Two per weight and output position of linear layers and convolutions, two per parameter of others."""
+    """Two per weight and output position of linear layers and convolutions, two per weight and step of recurrent ones.
+
+    Two per parameter of others, and none of embeddings, which are looked up.
+    """
+    if isinstance(part, nn.Embedding):
+        return 0
     own = list(part.parameters(recurse=False))
+    if isinstance(part, nn.RNNBase) and isinstance(output, tuple):
+        steps: int = output[0].numel() // output[0].shape[-1]
+        return 2 * steps * sum(p.numel() for p in own if p.ndim > 1)
     weight = getattr(part, "weight", None)
     linear = isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
     if linear and isinstance(weight, torch.Tensor) and isinstance(output, torch.Tensor):

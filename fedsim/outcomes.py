@@ -71,8 +71,8 @@ class Jobs:
     slowness: tuple[Floats, ...]
 
     @staticmethod
-    def of(who: Ints, t_us: int, work: Work) -> Jobs:
-        """Start `work` for clients [k] at `t_us`. Raises ValueError for amounts below 0."""
+    def of(who: Ints, t_us: int | Ints, work: Work) -> Jobs:
+        """Start `work` for clients [k] at `t_us`, one time or [k]. Raises ValueError for amounts below 0."""
         names = ("download_bytes", "samples", "upload_bytes")
         slow = tuple(_amounts("slowness", s, len(who)) for s in work.slowness)
         amounts = tuple(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,14 @@ from numpy.typing import NDArray
 
 from fedsim.config import RunConfig
 from fedsim.course import Course
-from fedsim.errors import RunError
+from fedsim.errors import FolderError, RunError
+from fedsim.files import write_json, write_text
+from fedsim.folders import make_folder
 from fedsim.ledger import Ledger
-from fedsim.recorder import Recorder, make_folder, write_atomically, write_json
+from fedsim.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.recorder import Recorder
 
-_MANIFEST, _PLANNED = "manifest.json", "planned"
+_PLANNED = "planned"
 
 
 def begin(
@@ -26,11 +28,10 @@ def begin(
 
     `force` replaces another plan, and never a run. Raises RunError.
     """
-    if force and (folder / _MANIFEST).is_file() and _status(folder / _MANIFEST) != _PLANNED:
+    if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
         raise RunError(f"{folder} is a run, and no plan replaces it: choose another place with --out")
-    make_folder(folder, force=force)
-    text = tomli_w.dumps(config.resolved())
-    write_atomically(folder / "config.resolved.toml", lambda beside: _write(beside, text))
+    make_folder(folder, force=force, manifest={"name": config.name, "status": _PLANNED})
+    write_text(folder / "config.resolved.toml", tomli_w.dumps(config.resolved()))
     _manifest(folder, config)
     return Recorder(folder, n_samples, ledger)
 
@@ -51,17 +52,18 @@ def finish(recorder: Recorder, config: RunConfig, course: Course, ended_by: str)
 
 
 def _manifest(folder: Path, config: RunConfig, **known: Any) -> None:
-    said = {"name": config.name, "label": config.label, "status": _PLANNED, "seed": config.seed}
-    write_json(folder / _MANIFEST, said | {"rule": config.algorithm.name} | known)
+    said = {
+        "format": FORMAT,
+        "name": config.name,
+        "label": config.label,
+        "status": _PLANNED,
+        "seed": config.seed,
+    }
+    write_json(folder / MANIFEST, said | {"rule": config.algorithm.name} | known)
 
 
-def _status(manifest: Path) -> object:
+def _status(folder: Path) -> object:
     try:
-        said = json.loads(manifest.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_manifest(folder).get("status")
+    except FolderError:
         return None
-    return said.get("status") if isinstance(said, dict) else None
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")

@@ -2,6 +2,8 @@
 
 `fedfv` in the folder of rules is `algorithms/fedfv.py: fedfv(...)`. Code that lives elsewhere is named
 `package.module:factory` or `path/to/file.py:factory`. There is no registry to edit.
+
+A name with a colon is code: who runs a configuration of others runs what it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
 """
 
 from __future__ import annotations
@@ -9,9 +11,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +35,27 @@ PACKAGES = {
     "model": "fedsim.models",
     "partitioner": "fedsim.partitioners",
     "metric": "analysis.metrics",
+    "adversary": "fedsim.adversaries",
 }
+
+_provided: dict[str, Any] = {}
+"""Modules that were made from texts, by the path that names them."""
+
+PRODUCTS = {
+    "rule": "Algorithm",
+    "wrapper": "Algorithm",
+    "client": "ClientMethod",
+    "selector": "Selector",
+    "scenario": "Scenario",
+    "importer": "Importer",
+    "task": "Task",
+    "model": "Module",
+    "partitioner": "Partition",
+    "metric": "float",
+}
+"""What the factory of a kind returns by its annotation (a metric is itself the function)."""
+ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"
+"""The environment variable that refuses all plug-ins but those of this installation's own folders."""
 
 
 def names(kind: str) -> list[str]:
@@ -44,6 +69,9 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
     """Return the factory of a plug-in. Raises ConfigError that suggests the closest name."""
     if ":" in name:
         return _elsewhere(kind, name)
+    imported = getattr(sys.modules.get(f"{PACKAGES[kind]}.{name}"), name, None)
+    if callable(imported):  # looking through the folder takes as long as reading the rest of a configuration
+        return imported  # type: ignore[no-any-return]
     if name not in names(kind):
         raise ConfigError(f"there is no {kind} {name!r}{closest(name, names(kind))}")
     module = importlib.import_module(f"{PACKAGES[kind]}.{name}")
@@ -91,14 +119,10 @@ def checked_options(
     problems = [
         f"{kind} {name!r} has no option {key!r}{closest(key, known)}" for key in options if key not in known
     ]
-    hints = inspect.get_annotations(make, eval_str=True)
-    fields: dict[str, Any] = {
-        n: (hints.get(n, Any), ... if p.default is p.empty else p.default) for n, p in known.items()
-    }
-    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
-    model = pydantic.create_model(f"{name}_options", __config__=config, **fields)
     try:
-        values = model.model_validate({k: v for k, v in options.items() if k in known})
+        values = _options_model(make, name, tuple(given)).model_validate(
+            {k: v for k, v in options.items() if k in known}
+        )
     except pydantic.ValidationError as error:
         for found in error.errors():
             option = ".".join(map(str, found["loc"]))
@@ -109,13 +133,67 @@ def checked_options(
     return {k: getattr(values, k) for k in options}
 
 
+@cache
+def _options_model(make: Callable[..., Any], name: str, given: tuple[str, ...]) -> type[pydantic.BaseModel]:
+    """Return what checks a factory's options; making it takes milliseconds."""
+    hints = inspect.get_annotations(make, eval_str=True)
+    fields: dict[str, Any] = {
+        n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
+        for n, p in options_of(make, given).items()
+    }
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    return pydantic.create_model(f"{name}_options", __config__=config, **fields)
+
+
+def sources(plugins: Iterable[str]) -> dict[str, str]:
+    """Return the text of each file that plug-ins are named by, by the path in the name, to `provide` elsewhere."""
+    paths = {where for where, _, _ in (name.rpartition(":") for name in plugins) if where.endswith(".py")}
+    return {path: Path(path).read_text(encoding="utf-8") for path in sorted(paths)}
+
+
+def provide(texts: Mapping[str, str]) -> None:
+    """Take the texts of `sources` for the files at their paths, where this process sees none or others."""
+    for where, text in texts.items():
+        path = Path(where)
+        if path.is_file() and path.read_text(encoding="utf-8") == text:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            beside = Path(folder) / path.name
+            beside.write_text(text, encoding="utf-8")
+            _provided[where] = _from_file(beside)
+
+
 def _elsewhere(kind: str, name: str) -> Callable[..., Any]:
+    if os.environ.get(ONLY_SHIPPED, "0") not in ("", "0"):
+        raise ConfigError(f"{kind} {name!r} is code from elsewhere, and {ONLY_SHIPPED} refuses it")
     where, _, member = name.rpartition(":")
     try:
-        module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except (ImportError, OSError) as error:
+        module = _provided.get(where) or _imported(where)
+    except (ImportError, OSError, ValueError, SyntaxError) as error:
         raise ConfigError(f"cannot import the {kind} {name!r}: {error}") from error
-    return _member(module, member, kind, name)
+    found = _member(module, member, kind, name)
+    if not where.endswith(".py"):
+        _check_meant(found, kind, name)
+    return found
+
+
+def _check_meant(found: Callable[..., Any], kind: str, name: str) -> None:
+    """Refuse functions of a module that are no plug-ins: else the text of a configuration could call `os.system`."""
+    said = found if isinstance(found, type) else getattr(found, "__annotations__", {}).get("return")
+    known = (
+        {said.rpartition(".")[2]}
+        if isinstance(said, str)
+        else {c.__name__ for c in getattr(said, "__mro__", ())}
+    )
+    if PRODUCTS[kind] not in known:
+        raise ConfigError(
+            f"{kind} {name!r}: expected a function whose annotation says that it returns a {PRODUCTS[kind]}, "
+            f"found {said!r}"
+        )
+
+
+def _imported(where: str) -> Any:
+    return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
 
 
 def _from_file(path: Path) -> Any:

@@ -1,8 +1,11 @@
-"""What runs in the processes of a pool: plain classes, which `actors.py` turns into Ray actors."""
+"""What runs in the processes of a pool: plain classes, which `hosts.py` puts into Ray actors."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,10 +13,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from fedsim import memory
+from fedsim.arrivals import Arrivals
 from fedsim.data import FederatedData
 from fedsim.job import Cohort, Reports
 from fedsim.local import Workbench, WorkbenchSpec
-from fedsim.server import Arrivals, Server, ServerSpec
+from fedsim.server import Server, ServerSpec
 from fedsim.stopwatch import IDLE, Stopwatch, Times
 from fedsim.tensors import shared_tensor
 from fedsim.trainer import Stepped
@@ -44,8 +48,11 @@ class ClientActor:
         with self.clock.part("start"):
             self.bench = Workbench(spec, data)
 
+    def ready(self) -> None:
+        """Do nothing: to wait for it is to wait for the process, and for its tools."""
+
     def times(self, label: str) -> Times:
-        """Return what the stopwatch of this run found so far."""
+        """Return what the stopwatch found of this run, or since the process was killed and began anew."""
         return self.clock.dump(label)
 
     def peak_bytes(self) -> int:
@@ -66,6 +73,25 @@ class ClientActor:
             reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
         keep = [None if a is None else a.numpy() for a in after] if kept else []
         return reports, rows.cpu().numpy(), *keep
+
+    def train_one_by_one(
+        self,
+        guard: Callable[[str, int], AbstractContextManager[None]],
+        cohort: Cohort,
+        params: NDArray[np.float32],
+        *kept: _Kept,
+    ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
+        """As `train`, with the same bits, each job alone in a `guard`, which is told its name and its number."""
+        done: list[tuple[Any, ...]] = []
+        for i, job in enumerate(map(cohort.job, range(len(cohort)))):
+            name = (
+                f"job {job.id}, number {job.nth} of client {job.client} (from 0), from version {job.version}, "
+                f"seed {self.bench.seed},"
+            )
+            with guard(name, job.id):
+                done.append(self.train(cohort.part(slice(i, i + 1)), params, *kept[i : i + 1]))
+        reports, rows, *after = zip(*done, strict=True)
+        return Reports.joined(reports), np.concatenate(rows), *(after[0] if after else ())
 
     def losses(self, params: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the mean training loss [k] of clients with the model [P]."""
@@ -113,12 +139,14 @@ class ServerActor:
     """A process that holds the Server."""
 
     server: Server
-    _reports: Reports
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
         """Make the server of a run; that of an earlier run is dropped."""
         self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
         _one_thread()  # after the rule is imported, with whatever libraries it loads
+
+    def ready(self) -> None:
+        """Do nothing: to wait for it is to wait for the process, and for the server in it."""
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
@@ -127,6 +155,14 @@ class ServerActor:
     def times(self, label: str) -> Times:
         """Return what the stopwatch of this run found so far."""
         return self.server.clock.dump(label)
+
+    def save(self) -> dict[str, Any]:
+        """Return the server's state after the last step."""
+        return self.server.save()
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on where a server was saved."""
+        self.server.load(saved)
 
     def propose(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
@@ -140,9 +176,8 @@ class ServerActor:
         chunks = [shared_tensor(store) for store in stores if not isinstance(store, Reports)]
         first = np.cumsum([0, *(len(r) for r in reports)])
         which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
-        self._reports = Reports.joined(reports).part(which)
         rows = [chunks[c][i] for c, i in takes]
-        models = self.server.propose(replace(arrivals, reports=self._reports), rows)
+        models = self.server.propose(replace(arrivals, reports=Reports.joined(reports).part(which)), rows)
         return models.cpu().numpy(), self.server.proposed
 
     def accept(
@@ -150,7 +185,7 @@ class ServerActor:
     ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
         """Take the proposed step, with `losses` [T, k] of groups of clients; returns it, parameters, average."""
         tried = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
-        stepped = Stepped(self.server.accept(tried), self._reports)
+        stepped = Stepped(self.server.accept(tried), self.server.reports)
         average = self.server.average
         return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.chrome_trace import ChromeTrace, writing
-from fedsim.recorder import write_atomically
+from fedsim.files import write_atomically
 from fedsim.stopwatch import Times
 
 PROFILE = "profile.json"

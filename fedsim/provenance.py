@@ -6,13 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fedsim.files import from_json
 from fedsim.trace import Trace
 
 
 def parsed(source: str) -> Any:
     """Return a source text as what its JSON says, or as it is."""
     try:
-        return json.loads(source)
+        return from_json(source)
     except ValueError:
         return source
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
-import json
-import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -16,18 +16,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from fedsim.cutting import cut_tables
 from fedsim.errors import RunError
+from fedsim.evaluation import Evaluation
+from fedsim.files import read_parquet, write_atomically
 from fedsim.ledger import Ledger
-from fedsim.local import Evaluation
 from fedsim.outcomes import PHASES
-from fedsim.records import PERSONAL, STATUSES, TABLES
+from fedsim.records import PARTS, PERSONAL, STATUSES, TABLES, part_name
 from fedsim.trainer import Pending, StepColumns, Stepped
 
 _PART_ROWS = 50_000
 _PART_S = 30.0
 """A run that is killed loses at most this many seconds of records; the merged tables do not depend on it."""
+_COUNTED = ("counts", "waits", "clipped", "last_accuracy")
 _STEP_DEFAULTS: dict[str, Any] = {
     "remembered": 0,
     "evicted": 0,
@@ -47,44 +51,33 @@ _STEP_DEFAULTS: dict[str, Any] = {
 }
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, flush it to disk and put it in place of `path` in one step."""
-    beside = path.with_name(f".{path.name}.tmp")
-    write(beside)
-    with beside.open("rb+") as file:
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
-def make_folder(path: Path, *, force: bool) -> None:
-    """Make a new run folder. An existing one is refused, or replaced if `force`; nothing but a run is ever removed."""
-    if path.exists():
-        known = (
-            (path / "manifest.json").is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
-        )
-        if not known:
-            raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
-        if not force:
-            raise RunError(f"{path} exists: choose another name with --out, or overwrite it with --force")
-        shutil.rmtree(path)
-    path.mkdir(parents=True)
-
-
 class Recorder:
-    """Buffers what happens and writes it to `<folder>/parts`; `close` merges the parts into one file per table."""
+    """Buffers what happens and writes it to `<folder>/parts`; `close` merges the parts into one file per table.
+
+    Args:
+        saved: what `save` returned in an earlier process; the folder's tables are cut to what they held then.
+    """
 
     def __init__(
-        self, folder: Path, n_samples: NDArray[np.int64], ledger: Ledger, conflicts: bool = False
+        self,
+        folder: Path,
+        n_samples: NDArray[np.int64],
+        ledger: Ledger,
+        conflicts: bool = False,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
         self._n_samples, self._ledger = n_samples, ledger
-        (folder / "parts").mkdir()
         self.counts: dict[str, int] = {}
         self.waits = 0
+        self.clipped = 0
+        """Updates that were shortened to the limit of `[bad_updates]`."""
         self.last_accuracy = float("nan")
         self._tables: dict[str, list[pa.Table]] = {
             name: [] for name in TABLES if conflicts or name != "conflicts"
         }
+        self._rows = dict.fromkeys(self._tables, 0)
+        """Rows that are written."""
         self._parts = dict.fromkeys(self._tables, 0)
         self._steps: list[StepColumns] = []
         self._flushed = monotonic()
@@ -92,6 +85,33 @@ class Recorder:
         """How many of the jobs that ended had done so when the step before was recorded."""
         self._step: tuple[Pending[Stepped], NDArray[np.int64]] | None = None
         self._evaluations: list[tuple[int, int, str, Pending[Evaluation]]] = []
+        if saved is None:
+            (folder / PARTS).mkdir()
+        else:
+            self._load(saved)
+
+    def save(self) -> dict[str, Any]:
+        """Write everything that has happened, and return the rest for a checkpoint: waits for the step under way.
+
+        The last evaluation is not written, as one of all clients may still take its place.
+        """
+        self._settle_step()
+        self._take_jobs(None)
+        self._flush()
+        self._settled = 0
+        return {
+            "rows": dict(self._rows),
+            "evaluations": [[*when, asdict(result())] for *when, result in self._evaluations],
+        } | {name: getattr(self, name) for name in _COUNTED}
+
+    def _load(self, saved: Mapping[str, Any]) -> None:
+        cut_tables(self.folder, saved["rows"])
+        self._rows, self._parts = dict(saved["rows"]), dict.fromkeys(self._tables, 1)
+        for name in _COUNTED:
+            setattr(self, name, saved[name])
+        for step, time_us, split, found in saved["evaluations"]:
+            evaluation = Evaluation(**found)
+            self._evaluations.append((step, time_us, split, lambda e=evaluation: e))  # type: ignore[misc]
 
     def step(self, result: Pending[Stepped], rows: NDArray[np.int64]) -> None:
         """Append a row to `steps`, and the jobs that ended, once the next step is recorded: nobody waits for it."""
@@ -138,6 +158,7 @@ class Recorder:
             step = np.full(len(next(iter(each.values()))), columns["step"])
             self._append("conflicts", {"step": step} | dict(each))
         self.waits += int(columns["waits"])
+        self.clipped += int(columns.get("clipped", 0))
         self._steps.append(columns)
 
     def _settle_evaluations(self) -> None:
@@ -197,9 +218,13 @@ class Recorder:
         for table, pieces in self._tables.items():
             if pieces:
                 whole = pa.concat_tables(pieces)
-                path = self.folder / "parts" / f"{table}-{self._parts[table]:05d}.parquet"
-                write_atomically(path, lambda beside, t=whole: pq.write_table(t, beside))  # type: ignore[misc]
+                path = self.folder / PARTS / part_name(table, self._parts[table])
+                write_atomically(
+                    path,
+                    lambda beside, t=whole: pq.write_table(t, beside, write_page_checksum=True),  # type: ignore[misc]
+                )
                 self._parts[table] += 1
+                self._rows[table] += len(whole)
                 pieces.clear()
         self._flushed = monotonic()
 
@@ -209,20 +234,20 @@ class Recorder:
         self._flush()
         for table in self._tables:
             write_atomically(self.folder / f"{table}.parquet", lambda beside, t=table: self._merge(t, beside))  # type: ignore[misc]
-        shutil.rmtree(self.folder / "parts")
+        shutil.rmtree(self.folder / PARTS)
         if params is None:
             return None
         own = {name: params[name] for name in params if name.startswith("personal")}
         shared = {name: params[name] for name in params if name not in own}
-        write_atomically(self.folder / "model.safetensors", lambda beside: save_file(shared, beside))
+        write_atomically(self.folder / "model.safetensors", lambda beside: _save(shared, beside))
         if own:
-            write_atomically(self.folder / "personal.safetensors", lambda beside: save_file(own, beside))
+            write_atomically(self.folder / "personal.safetensors", lambda beside: _save(own, beside))
         return digest(self.folder, params)
 
     def _merge(self, table: str, target: Path) -> None:
-        with pq.ParquetWriter(target, TABLES[table]) as writer:
+        with pq.ParquetWriter(target, TABLES[table], write_page_checksum=True) as writer:
             for part in range(self._parts[table]):
-                writer.write_table(pq.read_table(self.folder / "parts" / f"{table}-{part:05d}.parquet"))
+                writer.write_table(read_parquet(self.folder / PARTS / part_name(table, part), RunError))
 
 
 def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -258,7 +283,7 @@ def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
     for name, schema in TABLES.items():
         if not (folder / f"{name}.parquet").exists():
             continue
-        table = pq.read_table(folder / f"{name}.parquet")
+        table = read_parquet(folder / f"{name}.parquet", RunError)
         total.update(f"{name}:{len(table)}:".encode())
         for field in schema:
             total.update(f"{field.name}:".encode())
@@ -277,11 +302,8 @@ def _value_bytes(column: pa.ChunkedArray, kind: pa.DataType) -> bytes:
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
 
 
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file in one step."""
-    text = json.dumps(content, indent=2, allow_nan=False, default=str) + "\n"
-    write_atomically(path, lambda beside: _write_text(beside, text))
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # what it says of a full disk
+        raise OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error)) from error

@@ -36,14 +36,17 @@ JOBS = pa.schema(
 STATUSES = ("aggregated", "remembered", "late", "lost", "stale", "void", "nonfinite", "unfinished")
 """aggregated: in a step. remembered: too late for its step, it refreshed the history. late: cancelled at the step it
 was meant for. lost: the client left or failed, or chance struck. stale: older than allowed, left out. void: arrived for
-a round that had too few updates. nonfinite: arrived with NaN or Inf and was left out. unfinished: still running, or
-waiting for its step, when the run ended."""
+a round that had too few updates. nonfinite: arrived with NaN or Inf, or too long (`fedsim.bad_numbers`), and was left
+out. unfinished: still running, or waiting for its step, when the run ended."""
+
+STEP_STATUSES = ("applied", "empty", "void", "still")
+"""applied: the model moved. empty: no update to use. void: too few. still: the direction was zero."""
 
 STEPS = pa.schema(
     [
         ("step", pa.int32()),
         ("time_us", pa.int64()),
-        ("status", _WORD),  # applied, empty (no update to use), void (too few), still (a zero direction)
+        ("status", _WORD),  # one of STEP_STATUSES
         ("cause", _WORD),  # full (buffer), deadline, drained (nothing left in flight)
         ("updates", pa.int32()),  # rows present
         ("remembered", pa.int32()),  # rows of absent clients that carried weight
@@ -116,3 +119,11 @@ PERSONAL = "_personal"
 """Ending of the split's name where each client was evaluated with the model that it would use itself."""
 
 TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS}
+
+PARTS = "parts"
+"""The folder in a run folder that holds the tables in numbered parts while the run goes on."""
+
+
+def part_name(table: str, number: int) -> str:
+    """Return the file name of a part of a table."""
+    return f"{table}-{number:05d}.parquet"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedsim.config import RunConfig, changed, parse
 from fedsim.config_errors import read_toml
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, FolderError
+from fedsim.files import read_parquet
+from fedsim.manifest import MANIFEST, read_manifest
 
-_CONFIG, _WORLD, _JOBS, _MANIFEST = "config.resolved.toml", "world.parquet", "jobs.parquet", "manifest.json"
+_CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
 _PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
 
 
@@ -39,22 +39,22 @@ def replay_config(
     """
     manifest = _manifest(folder)
     raw = read_toml(folder / _CONFIG)
-    world = {"trace": str(folder / _WORLD), "unknown": raw.get("world", {}).get("unknown", "error")}
+    world = {"trace": str(folder / _WORLD), "unknown": _table(raw, "world", folder).get("unknown", "error")}
     raw["world"] = dict(world)
     if same_participation:
         raw["selection"] = {"name": "replayed", "jobs": str(folder / _JOBS)}
     raw = changed(raw, sets)
     if raw["world"] != world:
         raise ConfigError("replay: the world is that of the parent; run another configuration to change it")
-    selector = raw.get("selection", {}).get("name", "uniform")
+    selector = _table(raw, "selection", folder).get("name", "uniform")
     if same_participation and selector != "replayed":
         raise ConfigError(
             f"replay: the same participation leaves selector {selector!r} nothing to choose: leave one of them out"
         )
-    raw["name"] = name or f"{manifest['label']}-replay"
+    raw["name"] = name or f"{manifest.get('label')}-replay"
     raw["parent"] = {
         "run": str(folder),
-        "digest": manifest["digest"],
+        "digest": manifest.get("digest"),
         "same_participation": same_participation,
         "changes": list(sets),
     }
@@ -64,7 +64,7 @@ def replay_config(
 def compare_participation(parent: Path, child: Path) -> Participation:
     """Compare who was given jobs, when and what became of them, job by job."""
     ours, theirs = (
-        pq.read_table(f / _JOBS, columns=list(_PARTICIPATION)).sort_by("job") for f in (child, parent)
+        read_parquet(f / _JOBS, FolderError, _PARTICIPATION).sort_by("job") for f in (child, parent)
     )
     return Participation(len(ours), _first_difference(ours, theirs))
 
@@ -81,13 +81,17 @@ def _first_difference(ours: pa.Table, theirs: pa.Table) -> str:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    missing = [name for name in (_MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
+    missing = [name for name in (MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
     if missing:
         raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} missing")
-    try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RunError(f"{folder / _MANIFEST}: not readable: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("status") != "done":
+    manifest = read_manifest(folder)
+    if manifest.get("status") != "done":
         raise ConfigError(f"{folder}: the run is not finished: its status is {manifest.get('status')!r}")
     return manifest
+
+
+def _table(raw: Mapping[str, Any], name: str, folder: Path) -> Mapping[str, Any]:
+    table = raw.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{folder / _CONFIG}: {name}: expected a table, found {table!r}")
+    return table

@@ -158,6 +158,34 @@ def tile(trace: Trace, laps: int = 1) -> Trace:
     return _rebuilt(trace, change, {"tile": laps}, horizon_us=end_us, periods={})
 
 
+def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int) -> Trace:
+    """Return the world in which these clients stay online, without faults, from a time until the horizon.
+
+    Before that time nothing changes. Raises TraceError for a client that is not there, or that comes and goes on a lap
+    of its own: then there is no time before which nothing changes.
+    """
+    ids = _known(trace, clients)
+    looping = ids[trace.period_us("online")[ids] > 0]
+    if len(looping):
+        raise TraceError(
+            f"client {looping[0]} comes and goes on a lap of its own: write it out first (trace edit --tile)"
+        )
+    ids = np.unique(ids)
+
+    def change(kind: str, spans: Spans) -> Spans:
+        if kind not in ("online", "unknown", "fault"):
+            return spans
+        of_them = np.isin(spans.client, ids)
+        parts = [of_rows(spans, ~of_them), cut(of_rows(spans, of_them), 0, from_us)]
+        if kind == "online" and from_us < trace.horizon_us:
+            k = len(ids)
+            ends = np.full(k, trace.horizon_us)
+            parts.append(Spans(ids, np.full(k, from_us), ends, np.ones(k)))
+        return merged(parts)
+
+    return _rebuilt(trace, change, {"online": [ids.tolist(), from_us]})
+
+
 def ending(trace: Trace, after_end: AfterEnd) -> Trace:
     """Return the world with another thing to happen after its horizon."""
     return replace(trace, after_end=after_end, source=edited(trace, {"after_end": after_end}))

@@ -5,7 +5,7 @@ A factory returns a `Selector`. What it remembers is explicit: its state is plai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -112,15 +112,16 @@ class Selector:
             clients or asked for, `accuracy` of the last evaluation, `labels`; and whether there must be a `deadline`.
         clairvoyant: whether it looks into the future of the world; the manifest says so.
         one: how a single place is filled where that can be done without looking at everybody: `one(is_candidate, K,
-            rng)` returns a client for which `is_candidate(client)` holds, or None to have `select` choose. Buffered
-            and asynchronous pacings hand out work one job at a time.
+            numbers)` returns a client for which `is_candidate(client)` holds, or None to have `select` choose;
+            `numbers` are some dozens, independent and uniform in (0, 1). Buffered and asynchronous pacings hand out
+            work one job at a time.
     """
 
     select: Callable[[View, int, np.random.Generator, State], tuple[Clients, State]]
     start: Callable[[], State] = dict
     needs: frozenset[Need] = frozenset()
     clairvoyant: bool = False
-    one: Callable[[Callable[[int], bool], int, np.random.Generator], int | None] | None = None
+    one: Callable[[Callable[[int], bool], int, Iterable[float]], int | None] | None = None
 
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:

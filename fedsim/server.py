@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedsim.arrivals import Arrivals
+from fedsim.bad_numbers import SKIP, BadUpdates, diverged, judge
 from fedsim.diagnostics import diagnose, each_row
 from fedsim.errors import RunError, SolverError
 from fedsim.history import GradientHistory, slots_needed
@@ -18,10 +19,9 @@ from fedsim.job import Reports
 from fedsim.ladder import HistoryPlan
 from fedsim.linalg import Blocks
 from fedsim.rules import build_rule
-from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, Stack, State, Vectors
+from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
 
-RowsFrom = Literal["start", "current"]
 Rows = Sequence[torch.Tensor] | torch.Tensor
 """n vectors [P], or a tensor [n, P]."""
 
@@ -51,6 +51,8 @@ class ServerSpec:
     """Whether updates that are too late for their step refresh the history."""
     history: HistoryPlan | None = None
     """How rows of absent clients are kept; None: all that the rule may ask for, in float32."""
+    bad_updates: BadUpdates = SKIP
+    """What is done about updates that are not finite, or too long."""
 
     def algorithm(self) -> Algorithm:
         """Build the rule inside its wrappers."""
@@ -63,75 +65,14 @@ class ServerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """What the server is told of one step's updates, in order of arrival: n of them, of which the first m count.
-
-    The others came too late for their step: they refresh the history and have no weight as present rows.
-    """
-
-    step: int
-    clients: Ints
-    """[n]"""
-    staleness: Ints
-    """[n]"""
-    n_samples: Ints
-    """[n]"""
-    online: Ints
-    """Clients that are online now, of all registered ones."""
-    reports: Reports = field(default_factory=lambda: Reports.nothing(0))
-    """[n] What the updates' jobs reported, filled in where they are."""
-    present: int | None = None
-    """m, all n if None."""
-    now_us: int = 0
-    oldest_version: int = 0
-    """The oldest version that a running job started from, or this step."""
-
-    @property
-    def m(self) -> int:
-        """Number of updates that count in this step."""
-        return len(self.clients) if self.present is None else self.present
-
-    def split(self) -> tuple[Arrivals, Arrivals]:
-        """Return the updates that count in this step and those that came too late."""
-        return self.part(slice(0, self.m)), self.part(slice(self.m, len(self.clients)))
-
-    def finite(self) -> Arrivals:
-        """Return the updates whose rows are finite."""
-        finite = self.reports.finite
-        return replace(self.part(np.flatnonzero(finite)), present=int(finite[: self.m].sum()))
-
-    def part(self, which: slice | Ints) -> Arrivals:
-        """Return some of the updates, all of which count."""
-        columns = {name: getattr(self, name)[which] for name in ("clients", "staleness", "n_samples")}
-        return replace(self, **columns, reports=self.reports.part(which), present=None)
-
-    def columns(self, arrived: int) -> dict[str, Any]:
-        """Return what a step that counts these of `arrived` updates says of them in `steps.parquet`."""
-        staleness = self.staleness[: self.m]
-        return {
-            "updates": self.m,
-            "nonfinite": arrived - self.m,
-            "mean_staleness": float(np.mean(staleness)) if self.m else math.nan,
-        }
-
-    def notes(self) -> dict[str, NDArray[Any]]:
-        """Return what is kept beside the rows, as arrays [n]."""
-        return {
-            "staleness": self.staleness,
-            "n_samples": self.n_samples,
-            "loss": self.reports.loss_before,
-            "loss_after": self.reports.loss_after,
-            "accuracy_after": self.reports.accuracy_after,
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class _Proposal:
     """A step that is decided but for its length."""
 
     stack: Stack
     direction: Direction
     vector: torch.Tensor
+    rows: Rows
+    """[m] x [P] The updates that count."""
 
 
 class Server:
@@ -155,6 +96,8 @@ class Server:
         self.clock = clock or Stopwatch()
         self._proposal: _Proposal | None = None
         self._counted: dict[str, Any] = {}
+        self.reports = Reports.nothing(0)
+        """What the jobs of the proposed step reported; those left out for their length count as not finite."""
         self.proposed: Ints = np.zeros(0, dtype=np.int64)
         """Clients whose updates the proposed step counts."""
         self.history = GradientHistory(
@@ -169,6 +112,47 @@ class Server:
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that running jobs started from, where rows are taken from the current model."""
 
+    def save(self) -> dict[str, Any]:
+        """Return everything that outlives a step, for a checkpoint."""
+        return {
+            "params": self.params,
+            "average": self.average,
+            "state": dict(self.state),
+            "vectors": dict(self.vectors),
+            "history": self.history.state(),
+            "participations": self.participations,
+            "starts": [[version, start] for version, start in self._starts.items()],
+        }
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on where a server of the same spec was saved."""
+        self.params = saved["params"].to(self.device)
+        self._load_rule(saved)
+        self.history.restore(saved["history"])
+        self.participations = saved["participations"]
+        self._starts = {version: start.to(self.device) for version, start in saved["starts"]}
+
+    def _load_rule(self, saved: Mapping[str, Any]) -> None:
+        self.average = None if saved["average"] is None else saved["average"].to(self.device)
+        self.state = saved["state"]
+        self.vectors = {name: vector.to(self.device) for name, vector in saved["vectors"].items()}
+
+    def inherit(
+        self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor], *, same_rule: bool
+    ) -> None:
+        """Go on where a server of another spec was saved: with its model, and what it remembers if this one does.
+
+        `starts` are by version the models that open jobs started from. Another rule's own state begins anew.
+        """
+        if same_rule:
+            self._load_rule(saved)
+        self.params = saved["params"].to(self.device)
+        self.participations = saved["participations"]
+        self._starts = {version: start.to(self.device) for version, start in starts.items()}
+        if self.algorithm.needs.memory:
+            known = not self.algorithm.needs.losses
+            self.history.inherit(saved["history"], lambda notes: known | np.isfinite(notes["loss"]))
+
     def step(self, arrivals: Arrivals, rows: Rows) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
 
@@ -182,10 +166,13 @@ class Server:
         """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
         self._proposal = None
         arrived = arrivals.m
-        if not arrivals.reports.finite.all():
-            rows = [row for row, finite in zip(rows, arrivals.reports.finite.tolist(), strict=True) if finite]
-            arrivals = arrivals.finite()
-        self._counted, self.proposed = arrivals.columns(arrived), arrivals.clients[: arrivals.m]
+        judged = judge(self.spec.bad_updates, arrivals, rows)
+        rows, self.reports = judged.rows, replace(arrivals.reports, finite=judged.usable)
+        if not judged.usable.all():
+            rows = [row for row, usable in zip(rows, judged.usable.tolist(), strict=True) if usable]
+            arrivals = arrivals.usable(judged.usable)
+        self._counted = arrivals.columns(arrived) | {"clipped": judged.clipped}
+        self.proposed = arrivals.clients[: arrivals.m]
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
         counted, late = arrivals.split()
@@ -200,14 +187,16 @@ class Server:
         arrivals, rows = counted, rows[: arrivals.m]
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
-        with self.clock.part("gram"):
+        with self.clock.part("gram"), np.errstate(over="ignore", invalid="ignore"):  # looked at below
             present = self.history.add(
                 rows, arrivals.clients, arrivals.step, arrivals.notes(), arrivals.now_us
             )
             slots = self.history.order(present)
             stack = self._stack(slots, arrivals, n_seen)
+        if len(stack.grams) and not np.isfinite(np.einsum("bii->bi", stack.grams)).all():
+            raise self._diverged("updates with squared norms that are not finite", stack, rows)
         with self.clock.part("solve"):
-            direction, self.state = self._weigh(stack)
+            direction, self.state = self._weigh(stack, rows)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
             if self.algorithm.then is not None:
@@ -215,7 +204,7 @@ class Server:
         kept = self.history.evicted
         self.history.settle(present)
         self._counted["evicted"] = self.history.evicted - kept
-        self._proposal = _Proposal(stack, direction, vector)
+        self._proposal = _Proposal(stack, direction, vector, rows)
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
 
@@ -250,16 +239,19 @@ class Server:
         search, length = proposal.direction.search, 1.0
         if search is not None and losses is not None:
             length = search.steps[search.choose(losses)]
-        norm = self._move(length * proposal.vector, proposal.direction, proposal.stack.step)
+        norm = self._move(length * proposal.vector, proposal)
         with self.clock.part("diagnose"):
             columns = self._columns(proposal.stack, proposal.direction, norm)
         return columns | self._counted | {"step_length": length}
 
-    def _move(self, vector: torch.Tensor, direction: Direction, step: int) -> float:
-        """Change the parameters and return the length of the step."""
-        norm = float(vector.norm())
+    def _move(self, vector: torch.Tensor, proposal: _Proposal) -> float:
+        """Change the parameters and return the length of the step.
+
+        A norm that float32 holds bounds each entry by 2e19, so the parameters stay finite as well.
+        """
+        direction, norm = proposal.direction, float(vector.norm())
         if not math.isfinite(norm):
-            raise RunError(f"step {step}: rule {self.spec.rule!r} gave a direction with norm {norm}")
+            raise self._diverged(f"a direction with norm {norm}", proposal.stack, proposal.rows)
         before = self.params
         self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
         if direction.average is not None:
@@ -310,7 +302,12 @@ class Server:
             accuracies_after=notes["accuracy_after"] if after else None,
         )
 
-    def _weigh(self, stack: Stack) -> tuple[Direction, State]:
+    def _diverged(self, what: str, stack: Stack, rows: Rows) -> RunError:
+        return diverged(what, stack.step, self.spec.rule, stack.clients[: stack.m], rows)
+
+    def _weigh(self, stack: Stack, rows: Rows) -> tuple[Direction, State]:
+        if self.algorithm.needs.losses and not np.isfinite(stack.losses[: stack.m]).all():
+            raise self._diverged("losses that are not finite", stack, rows)
         try:
             direction, state = self.algorithm.weigh(stack, self.state)
         except SolverError as error:
@@ -318,5 +315,5 @@ class Server:
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
         if not np.isfinite(direction.weights).all():
-            raise RunError(f"step {stack.step}: rule {self.spec.rule!r} gave weights that are not finite")
+            raise self._diverged("weights that are not finite", stack, rows)
         return direction, state

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedsim import plugins
+from fedsim.adversary import Droppers, adversaries_of
+from fedsim.augment import check_images
 from fedsim.client import ClientMethod
 from fedsim.columns import array
 from fedsim.config import RunConfig
-from fedsim.config_world import world_trace
-from fedsim.confound import confounded
 from fedsim.costs import Costs, whole_work
 from fedsim.course import Evaluate, Plan
-from fedsim.data import FederatedData, Task
+from fedsim.data import FederatedData
 from fedsim.errors import ConfigError
-from fedsim.federate import federate
+from fedsim.evaluation import EVAL_ROWS
 from fedsim.known import read_only
 from fedsim.local import WorkbenchSpec
+from fedsim.materials import Workshop
 from fedsim.memory import Footprint, history_size
 from fedsim.modes import resolve_mode
 from fedsim.network import Network, build_network
@@ -65,31 +66,25 @@ class Setup:
             workers=workers,
             method=self.bench.method(),
             history=self.server.history,
+            forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
         )
 
-
-def federation(config: RunConfig) -> tuple[Task, FederatedData]:
-    """Return the run's task, and its data divided among the clients. Raises ConfigError or DataError."""
-    task, partition = _task(config), config.partition
-    return task, federate(
-        task,
-        n_clients=config.task.clients,
-        partitioner=None if partition is None else partition.name,
-        options={} if partition is None else partition.options,
-        fractions=config.task.fractions,
-        pool=config.task.pool,
-        seed=config.seed,
-    )
+    def _forward_bytes(self) -> int:
+        """Return what a layer takes in and puts out in float32, for as many samples as are evaluated at once."""
+        rows = max(len(split.indices) for split in (self.data.train, self.data.valid, self.data.test))
+        return 4 * self.network.widest * min(rows, EVAL_ROWS)
 
 
-def prepare(config: RunConfig, device: str = "cpu") -> Setup:
-    """Build all parts. Raises ConfigError, DataError or TraceError before anything is written."""
-    task, data = federation(config)
-    model = config.model.name if config.model else task.model
+def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None) -> Setup:
+    """Build all parts. Raises ConfigError, DataError or TraceError before anything is written.
+
+    `shop` is where data and world are made, and perhaps have been already.
+    """
+    made = (shop or Workshop()).materials(config)
+    data, counts, trace = made.data, made.counts, made.trace
+    model = config.model.name if config.model else made.model
     options = config.model.options if config.model else {}
     network = build_network(model, options, data.x.shape[1:], data.n_classes)
-    counts = label_counts(data)
-    trace = _world(config, data, counts)
     pacing = config.pacing.pacing()
     algorithm = config.algorithm
     server = ServerSpec(
@@ -106,6 +101,7 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         rows=algorithm.rows,
         memory_us=algorithm.memory,
         late_rows=pacing.late == "history",
+        bad_updates=config.bad_updates.rule(),
     )
     needs = server.algorithm().needs
     if server.late_rows and not needs.memory:
@@ -127,7 +123,10 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
         client_options=config.client.options,
         some=_some(config, data.n_clients),
         mode=config.train.mode,
+        adversaries=adversaries_of(config),
     )
+    if bench.sgd.augment is not None:
+        check_images(bench.sgd.augment, bench.in_shape)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
     history = config.memory.plan(history_size(server), device)
     bench, server = replace(bench, mode=mode), replace(server, history=history)
@@ -136,34 +135,6 @@ def prepare(config: RunConfig, device: str = "cpu") -> Setup:
     _check_time_passes(config, world)
     plan = _plan(config, data, _facts(data, counts, trace), network, bench)
     return Setup(config, data, trace, world, plan, bench, server, network)
-
-
-def _task(config: RunConfig) -> Task:
-    section = config.task
-    data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA", "data"))
-    task: Task = plugins.build(
-        "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir
-    )
-    return task
-
-
-def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
-    """Return the run's world, tied to the data if the configuration says so."""
-    sizes, n = data.train.sizes, data.n_clients
-    held = counts > 0
-    facts = {
-        "n_samples": sizes,
-        "min_label": np.where(sizes > 0, held.argmax(axis=1), 0),
-        "max_label": np.where(sizes > 0, data.n_classes - 1 - held[:, ::-1].argmax(axis=1), 0),
-        "n_labels": held.sum(axis=1),
-        "labels": np.full(n, data.n_classes),
-    }
-    alike = config.world.clients in (None, n)
-    trace = world_trace(config.world, clients=n, seed=config.seed, facts=facts if alike else None)
-    if config.world.confound is None:
-        return trace
-    known = {"n_samples": sizes, "label_counts": counts}
-    return confounded(trace, known, config.world.confound, config.seed)[0]
 
 
 def _check_time_passes(config: RunConfig, world: World) -> None:
@@ -194,7 +165,7 @@ def _plan(
     return Plan(
         pacing=config.pacing.pacing(),
         selector=selector,
-        costs=_costs(config, data, network, method, facts),
+        costs=costs_of(config, data.train.sizes, network.P, network.flops, facts.about),
         facts=facts,
         stop=config.stop.stop(),
         seed=config.seed,
@@ -206,21 +177,27 @@ def _plan(
             clients=None if bench.some is None else np.array(bench.some),
         ),
         dropout=config.dropout.handling(),
+        droppers=Droppers.among(bench.adversaries, config.seed),
     )
 
 
-def _costs(
-    config: RunConfig, data: FederatedData, network: Network, method: ClientMethod, facts: Facts
+def costs_of(
+    config: RunConfig, sizes: Ints, parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
 ) -> Costs:
-    cost, train, sizes = config.cost, config.train.local_sgd(), data.train.sizes
+    """Return what jobs cost clients with `sizes` [K] training samples, of whom the trace knows `about`.
+
+    The model has so many `parameters`, and a forward pass of it takes `flops`. Raises ConfigError.
+    """
+    cost, train = config.cost, config.train.local_sgd()
+    method: ClientMethod = plugins.build("client", config.client.name, config.client.options)
     work = whole_work(
         cost.formula,
-        payload_bytes=4 * network.P if cost.payload is None else cost.payload,
+        payload_bytes=4 * parameters if cost.payload is None else cost.payload,
         sizes=sizes,
         passes=method.passes(train.epochs),
         epochs=train.epochs,
         batch_size=train.batch_size,
-        scale=cost.compute_scale * (network.flops / cost.reference_flops if cost.reference_flops else 1.0),
+        scale=cost.compute_scale * (flops / cost.reference_flops if cost.reference_flops else 1.0),
         fedscale_steps=cost.fedscale_steps,
         flash_most_samples=cost.flash_most_samples,
     )
@@ -230,22 +207,20 @@ def _costs(
         steps=np.maximum(steps, 1),
         epochs=train.epochs,
         seed=config.seed,
-        jitter=cost.jitter.jitter(facts.about),
+        jitter=cost.jitter.jitter(about),
         completeness=cost.completeness.completeness(),
         chance=config.dropout.by_chance(),
     )
 
 
-def label_counts(data: FederatedData) -> Ints:
-    """Return [K, C] the training samples of each client by label."""
-    owner = np.repeat(np.arange(data.n_clients), data.train.sizes)
-    cell = owner * data.n_classes + data.y[data.train.indices]
-    return np.bincount(cell, minlength=data.n_clients * data.n_classes).reshape(-1, data.n_classes)
+def about_clients(trace: Trace, n: int) -> dict[str, NDArray[Any]]:
+    """Return columns [n], by name, of what a trace knows of its first `n` clients."""
+    return {name: array(trace.about.column(name))[:n] for name in trace.about.column_names}
 
 
 def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:
     """Return what is known of the clients before a run: sizes, labels, and what the trace says of them."""
-    about = {n: array(trace.about.column(n))[: data.n_clients] for n in trace.about.column_names}
+    about = about_clients(trace, data.n_clients)
     return Facts(
         n_samples=read_only(data.train.sizes),
         label_counts=read_only(counts),

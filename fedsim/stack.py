@@ -8,7 +8,7 @@ see the `[n, P]` rows themselves: only their inner products, per block of parame
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -102,6 +102,9 @@ class Direction:
     """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
 
 
+RowsFrom = Literal["start", "current"]
+"""What a row is the difference to: the model that its job started from, or the server's current one."""
+
 GramLevel = Literal["none", "model", "blocks"]
 """No inner products, those of whole rows, or those block by block."""
 
@@ -139,6 +142,14 @@ class VectorStep:
     apply: Callable[[torch.Tensor, Vectors], tuple[torch.Tensor, Vectors]]
 
 
+Promise = Literal["convex", "descent"]
+"""What holds of each of a rule's directions, up to rounding, and is checked of finished runs.
+
+- `convex`: weights, in each block, are at least 0 and add up to 1, or are all 0.
+- `descent`: no present row, and no remembered one that has weight, is at more than 90 degrees from it.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """A server rule: a pure function from a Stack and its own state to a Direction and the next state."""
@@ -147,12 +158,16 @@ class Algorithm:
     needs: Needs = Needs()
     init: Callable[[], State] = dict
     then: VectorStep | None = None
+    promises: frozenset[Promise] = frozenset()
+    """What it holds to, before `then`; a wrapper that breaks a promise takes it away."""
 
 
-def stateless(weigh: Callable[[Stack], Direction], needs: Needs = Needs()) -> Algorithm:
+def stateless(
+    weigh: Callable[[Stack], Direction], needs: Needs = Needs(), promises: Iterable[Promise] = ()
+) -> Algorithm:
     """Make an Algorithm of a function of the Stack alone."""
 
     def weigh_and_pass(stack: Stack, state: State) -> tuple[Direction, State]:
         return weigh(stack), state
 
-    return Algorithm(weigh_and_pass, needs)
+    return Algorithm(weigh_and_pass, needs, promises=frozenset(promises))

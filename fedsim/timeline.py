@@ -12,11 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedsim.arrivals import Arrivals
 from fedsim.course import Course, Ints, Kind, Plan, Records
+from fedsim.evaluation import Evaluation
 from fedsim.evaluator import Evaluator
 from fedsim.handout import Handout
-from fedsim.local import Evaluation
-from fedsim.server import Arrivals
+from fedsim.job import Cohort
 from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Pending, Stepped, Trainer
 from fedsim.world import World
@@ -34,6 +35,7 @@ class Timeline:
         watch: called after each step, for progress.
         measure: the watched metric of an evaluation, if `plan.stop` has one.
         out_of_time: whether the wall clock allows no further step.
+        between: called after each instant, when the course is whole and may be saved.
     """
 
     def __init__(
@@ -47,21 +49,26 @@ class Timeline:
         watch: Callable[[Course], None] = lambda course: None,
         measure: Callable[[Evaluation], float] | None = None,
         out_of_time: Callable[[], bool] = lambda: False,
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         self.world, self.plan, self.trainer, self.records = world, plan, trainer, records
         self.clock = stopwatch or Stopwatch()
-        self.watch, self.out_of_time = watch, out_of_time
+        self.watch, self.out_of_time, self.between = watch, out_of_time, between
         self.course = course = course or Course(world.clients)
-        course.selector_state = plan.selector.start()
+        if not course.begun:
+            course.selector_state = plan.selector.start()
         self.handout = Handout(world, plan, trainer, course, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, course, self.clock, measure)
 
     def run(self) -> str:
         """Run to the end; return what ended it: `steps`, `time`, `bytes`, `target`, `patience`, `wall` or `world`."""
-        self.evaluator.after_step()
-        self.handout.refill()
+        if not self.course.begun:
+            self.evaluator.after_step()
+            self.handout.refill()
+            self.course.begun = True
         while (ended_by := self._ended()) is None:
             self._advance()
+            self.between()
         self.evaluator.last()
         return ended_by
 
@@ -97,15 +104,16 @@ class Timeline:
         return None
 
     def _skip_void_events(self) -> None:
-        course = self.course
-        while course.heap and not self._holds(course.heap[0]):
-            heapq.heappop(course.heap)
+        heap = self.course.heap
+        while heap and heap[0][1] >= _DEADLINE and not self._holds(heap[0]):
+            heapq.heappop(heap)
 
     def _holds(self, event: tuple[int, int, int, int]) -> bool:
+        """Whether a deadline or a waking still counts."""
         time_us, kind, _, number = event
         if kind == _DEADLINE:
             return self.course.armed and number == self.course.deadlines
-        return kind != _WAKE or time_us == self.course.wake_us
+        return time_us == self.course.wake_us
 
     # What happens
 
@@ -206,12 +214,11 @@ class Timeline:
 
     def _step(self, cause: str) -> None:
         course, pacing, ledger = self.course, self.plan.pacing, self.course.ledger
-        present, course.buffer, course.armed = course.buffer, [], False
-        overdue, course.overdue = course.overdue, []
+        present, overdue, course.armed = course.buffer, course.overdue, False
         void = cause != "full" and pacing.late != "keep" and len(present) < pacing.minimum
         if void:
             self._drop(present, "void")
-            present = []
+            present, course.buffer = [], []
         with self.clock.part("dispatch"):
             self.handout.send()
         rows = np.array([*present, *overdue], dtype=np.int64)
@@ -220,9 +227,10 @@ class Timeline:
             with self.clock.part("train"):
                 reports = self.trainer.reports(cohort)
             course.known.hear(cohort.clients, reports)
-        arrivals = self._arrivals(cohort.clients, course.step - cohort.versions, len(present))
+        arrivals = self._arrivals(cohort, course.step - cohort.versions, len(present))
         with self.clock.part("server"):
             result = self.trainer.step(arrivals, cohort)
+        course.buffer, course.overdue = [], []  # only now: a step that fails leaves its jobs unfinished
         self._end(present, "aggregated", course.step)
         self._end(overdue, "remembered")
         if pacing.cancels:
@@ -245,8 +253,8 @@ class Timeline:
     def _end(self, rows: Ints | list[int], status: str, step: int = -1) -> None:
         self.course.moved_bytes += self.course.ledger.end(rows, status, step)
 
-    def _arrivals(self, clients: Ints, staleness: Ints, present: int) -> Arrivals:
-        course = self.course
+    def _arrivals(self, cohort: Cohort, staleness: Ints, present: int) -> Arrivals:
+        course, clients = self.course, cohort.clients
         course.known.use(clients[:present], course.step, staleness[:present])
         versions = course.ledger.table["version"][course.ledger.running()]
         return Arrivals(
@@ -258,6 +266,7 @@ class Timeline:
             present=present,
             now_us=course.now_us,
             oldest_version=int(versions.min(initial=course.step)),
+            jobs=cohort.ids,
         )
 
     def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:

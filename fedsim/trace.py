@@ -7,7 +7,6 @@ without rows exists and is never online. Intervals of the same client and kind m
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +18,8 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.columns import array, numbers, texts
-from fedsim.errors import TraceError, closest
+from fedsim.errors import RunError, TraceError, closest
+from fedsim.files import read_parquet, write_atomically
 from fedsim.trace_check import (
     COLUMNS,
     KINDS,
@@ -184,30 +184,22 @@ class Trace:
         facts = to_metadata(self.clients, self.horizon_us, self.after_end, self.source, self.origin)
         facts |= more_to_metadata(self.periods, self.about)
         table = self.table.replace_schema_metadata(facts)
-        part = target.with_name(f".{target.name}.{os.getpid()}.part")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
-                pq.write_table(table, file, compression="zstd")
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(target)
-            _sync_folder(target.parent)
+            write_atomically(
+                target,
+                lambda beside: pq.write_table(table, beside, compression="zstd", write_page_checksum=True),
+            )
+        except RunError as error:
+            raise TraceError(str(error)) from error
         except OSError as error:
-            raise TraceError(f"{target}: cannot write the trace: {error}") from error
-        finally:
-            part.unlink(missing_ok=True)
+            raise TraceError(f"{target}: cannot be written: {error}") from error
 
 
 def read_trace(path: Path | str) -> Trace:
     """Read and check a trace file. Raises TraceError with the file's name and every problem."""
     file = Path(path)
-    if not file.is_file():
-        raise TraceError(f"{file}: there is no such trace file")
-    try:
-        table = pq.ParquetFile(file).read()
-    except (pa.ArrowException, OSError) as error:
-        raise TraceError(f"{file}: not a readable Parquet file (truncated or foreign): {error}") from error
+    table = read_parquet(file, TraceError)
     try:
         return Trace(table, **from_metadata(table.schema.metadata or {}))
     except TraceError as error:
@@ -268,11 +260,3 @@ def _table(columns: Mapping[str, Any]) -> pa.Table:
         return pa.table(dict(columns))
     except (pa.ArrowException, ValueError) as error:
         raise TraceError(f"cannot make a table of the columns: {error}") from error
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

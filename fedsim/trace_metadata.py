@@ -12,6 +12,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.errors import TraceError, closest
+from fedsim.files import from_json
 from fedsim.trace_check import KINDS, listed
 
 AfterEnd = Literal["error", "repeat", "stop"]
@@ -85,9 +86,9 @@ def _more_from_metadata(found: Mapping[str, str]) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        more = json.loads(text)
+        more = from_json(text)
         return {"periods": dict(more["periods"]), "about": pa.table(more["about"])}
-    except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise TraceError(
             f"metadata {_PREFIX + 'more'!r}: expected JSON with periods and facts about clients, found {error}"
         ) from error

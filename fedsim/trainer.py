@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsim.arrivals import Arrivals
+from fedsim.evaluation import Evaluation, chunks_of, per_client
 from fedsim.job import Cohort, Job, Reports
-from fedsim.local import Evaluation, Workbench, chunks_of, per_client
-from fedsim.server import Arrivals, Server
+from fedsim.local import Workbench
+from fedsim.server import Server
 from fedsim.stopwatch import Stopwatch, Times
 
 T = TypeVar("T")
@@ -74,6 +76,19 @@ class Trainer(Protocol):
         `personal_clients` [n].
         """
 
+    def save(self) -> dict[str, Any]:
+        """Return what a checkpoint needs to know of the server, of the models under way, and of what clients keep.
+
+        Waits for the steps under way, and for no job.
+        """
+
+    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
+        """Go on where another trainer of the same run was saved, on any number of workers; before anything else.
+
+        open_jobs: those that were submitted then and neither used nor forgotten, one cohort for each version, in order
+        of submission within each. They are trained again.
+        """
+
     def peak_bytes(self) -> int:
         """Return the highest resident memory of the processes that it uses besides the calling one."""
 
@@ -99,6 +114,10 @@ class Memories(Generic[T]):
     def of(self, client: int) -> T | None:
         """Return what the client's next job starts from, None if it has nothing."""
         return self._latest.get(client)
+
+    def begin(self, client: int, keeps: T) -> None:
+        """Note what a client keeps from the last job that a step used, before it has any other."""
+        self.settled[client] = self._latest[client] = keeps
 
     def submit(self, job: int, client: int, keeps: T) -> None:
         """Note what a job will keep."""
@@ -149,7 +168,9 @@ class InlineTrainer:
 
     def submit(self, cohort: Cohort) -> None:
         """Remember the start parameters."""
-        params = self.server.params
+        self._submit(cohort, self.server.params)
+
+    def _submit(self, cohort: Cohort, params: torch.Tensor) -> None:
         self._starts[int(cohort.versions[0])] = params
         if self.bench.method.keeps:
             for i in range(len(cohort)):
@@ -231,7 +252,7 @@ class InlineTrainer:
         arrivals = replace(arrivals, reports=reports)
         models = self.server.propose(arrivals, rows)
         losses = self.bench.trial_losses(models, self.server.proposed) if len(models) else None
-        stepped = Stepped(self.server.accept(losses), reports)
+        stepped = Stepped(self.server.accept(losses), self.server.reports)
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
         return lambda: stepped
@@ -255,6 +276,20 @@ class InlineTrainer:
         """Return what clients keep, by client, of those that keep anything."""
         settled = sorted(self._memories.settled.items())
         return {client: work.kept for client, work in settled if work.kept is not None}
+
+    def save(self) -> dict[str, Any]:
+        """Return the server's state, the models that open jobs started from, and what clients keep."""
+        return saved_parts(self.server.save(), self._starts, self._kept())
+
+    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
+        """Take over what was saved, and remember the open jobs."""
+        self.server.load(saved["server"])
+        for client, row in kept_of(saved):
+            job = Job(-1, client, -1, -1)
+            self._memories.begin(client, Work(job, None, None, kept=row.to(self.bench.device)))
+        starts = starts_of(saved)
+        for cohort in open_jobs:
+            self._submit(cohort, starts[int(cohort.versions[0])].to(self.server.device))
 
     def params(self) -> dict[str, torch.Tensor]:
         """Return copies on the CPU of the current parameters, of their average and of the clients' own models."""
@@ -307,6 +342,13 @@ class PlanningTrainer:
         nobody = np.zeros(0, dtype=np.int64)
         return lambda: Evaluation(nobody, nobody, nobody, np.zeros(0))
 
+    def save(self) -> dict[str, Any]:
+        """Have nothing to save."""
+        return {}
+
+    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
+        """Take over nothing."""
+
     def params(self) -> dict[str, torch.Tensor]:
         """Return no parameters."""
         return {}
@@ -321,6 +363,29 @@ class PlanningTrainer:
 
     def close(self) -> None:
         """Do nothing."""
+
+
+def saved_parts(
+    server: Mapping[str, Any], starts: Mapping[int, torch.Tensor], kept: Mapping[int, torch.Tensor]
+) -> dict[str, Any]:
+    """Return what `Trainer.save` does, from models by version and what clients keep [P] by client."""
+    return {
+        "server": dict(server),
+        "versions": sorted(starts),
+        "starts": [starts[version] for version in sorted(starts)],
+        "keepers": sorted(kept),
+        "kept": [kept[client] for client in sorted(kept)],
+    }
+
+
+def starts_of(saved: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+    """Return by version the models that were saved."""
+    return dict(zip(saved["versions"], saved["starts"], strict=True))
+
+
+def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, torch.Tensor]]:
+    """Return by client what clients keep that was saved."""
+    return zip(saved["keepers"], saved["kept"], strict=True)
 
 
 def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:

@@ -18,7 +18,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedsim.availability import availability
+from fedsim.availability import UNKNOWNS, Unknown, availability, sessions_of
 from fedsim.errors import TraceError, closest
 from fedsim.intervals import NEVER, Floats, Intervals, Ints, Mask, Progress, Series
 from fedsim.outcomes import PHASES, Jobs, Outcome, Outcomes, Work, outcomes_of, without
@@ -35,9 +35,6 @@ __all__ = ["LEAVES", "PHASES", "UNKNOWNS", "Leave", "Outcome", "Outcomes", "Unkn
 Leave = Literal["abort", "pause_resume", "end_instant", "bernoulli"]
 LEAVES: tuple[str, ...] = get_args(Leave)
 """What a client's leaving may do to its job."""
-Unknown = Literal["error", "online", "offline"]
-UNKNOWNS: tuple[str, ...] = get_args(Unknown)
-"""What a world does with stretches about which a trace knows nothing."""
 
 
 class World:
@@ -69,7 +66,7 @@ class World:
         self.clients, self.horizon_us, self.leave = n, int(trace.horizon_us), leave
         self.after_end: AfterEnd = trace.after_end
         self._end = NEVER if trace.after_end == "repeat" else self.horizon_us
-        self._sessions = self._intervals(trace, "online", _online(trace, n, unknown))
+        self._sessions = self._intervals(trace, "online", sessions_of(trace, n, unknown))
         self._availability = availability(self._sessions, n, trace.after_end)
         self._faults = self._intervals(trace, "fault", trace.spans("fault"))
         self._series = {kind: self._read(trace, kind) for kind in MODELLED}
@@ -85,6 +82,18 @@ class World:
         """Return [n] who is online at an instant; the array is read-only."""
         self._check_time(t_us)
         return self._availability.online(t_us)
+
+    def there(self, clients: Ints, times_us: Ints) -> Mask:
+        """Return [k] whether each client is online at a time of its own."""
+        return self._sessions.covers(clients, times_us) & (times_us < self._end)
+
+    def leaves_us(self, clients: Ints, times_us: Ints) -> Ints:
+        """Return [k] when each client, which is online at a time of its own, goes offline; NEVER if it does not."""
+        return np.minimum(self._sessions.until(clients, times_us), self._end)
+
+    def fault_us(self, clients: Ints, times_us: Ints) -> Ints:
+        """Return [k] each client's first fault from a time of its own on, NEVER if there is none."""
+        return self._faults.next_start(clients, times_us)
 
     def next_change(self, t_us: int) -> int | None:
         """Return the earliest time after `t_us` at which somebody's online state may change, or None.
@@ -107,8 +116,10 @@ class World:
             uploaded_bytes=int(many.uploaded_bytes[0]),
         )
 
-    def outcomes(self, clients: ArrayLike, t_us: int, work: Work, until_us: int | None = None) -> Outcomes:
-        """Return what becomes of one job for each of `clients` [k], dispatched at `t_us`.
+    def outcomes(
+        self, clients: ArrayLike, t_us: int | Ints, work: Work, until_us: int | Ints | None = None
+    ) -> Outcomes:
+        """Return what becomes of one job for each of `clients` [k], dispatched at `t_us`, one time or [k].
 
         With `until_us`, look no further: a job that is still running then ends there, not ok. Raises
         ValueError for a client that is offline or does not exist; TraceError for a job that runs past the end
@@ -122,15 +133,14 @@ class World:
         if lost.any():
             limit = np.where(lost, np.minimum(limit, self._lost_at(jobs, work)), limit)
         if until_us is not None:
-            limit = np.minimum(limit, max(until_us, t_us))
+            limit = np.minimum(limit, np.maximum(until_us, t_us))
         result = self._run(jobs, limit)
         if lost.any():
             result = without(result, lost)
         self._check_end(who, result, until_us)
         if self.leave == "end_instant":
             ends = result.end_us
-            there = self._sessions.covers(who, ends) & (ends < self._end)
-            there |= self._sessions.covers(who, np.maximum(ends - 1, t_us))
+            there = self.there(who, ends) | self._sessions.covers(who, np.maximum(ends - 1, t_us))
             result = without(result, ~there)
         return result
 
@@ -228,10 +238,10 @@ class World:
         end = np.choose(phase, [whole.end_us, *ends, whole.end_us])
         return np.asarray(begin + np.floor(share * (end - begin)).astype(np.int64))
 
-    def _abort_at(self, who: Ints, t_us: int) -> Ints:
+    def _abort_at(self, who: Ints, t_us: int | Ints) -> Ints:
         """Return the first instant from `t_us` on at which a job cannot go on."""
         now = np.full(len(who), t_us)
-        faults = self._faults.next_start(who, now)
+        faults = self.fault_us(who, now)
         return np.minimum(self._sessions.until(who, now), faults) if self.leave == "abort" else faults
 
     def _check_time(self, t_us: int) -> None:
@@ -240,23 +250,28 @@ class World:
         if self.after_end == "error" and t_us >= self.horizon_us:
             raise TraceError(self._ends(f"asked about {show_us(t_us)} ({t_us} us)"))
 
-    def _check_dispatch(self, who: Ints, t_us: int) -> None:
-        self._check_time(t_us)
+    def _check_dispatch(self, who: Ints, t_us: int | Ints) -> None:
+        for extreme in (t_us,) if isinstance(t_us, int) else (t_us.min(initial=0), t_us.max(initial=0)):
+            self._check_time(int(extreme))
         foreign = who[(who < 0) | (who >= self.clients)]
         if len(foreign):
             raise ValueError(f"expected clients from 0 to {self.clients - 1}, found {foreign[0]}")
-        offline = who[~self.online(t_us)[who]]
+        offline = np.flatnonzero(
+            ~(self.online(t_us)[who] if isinstance(t_us, int) else self.there(who, t_us))
+        )
         if len(offline):
-            raise ValueError(f"client {offline[0]} is offline at {t_us} us: it cannot be given a job")
+            when = np.broadcast_to(t_us, len(who))[offline[0]]
+            raise ValueError(f"client {who[offline[0]]} is offline at {when} us: it cannot be given a job")
 
-    def _check_end(self, who: Ints, result: Outcomes, until_us: int | None) -> None:
+    def _check_end(self, who: Ints, result: Outcomes, until_us: int | Ints | None) -> None:
         endless = who[~result.ok & (result.end_us >= NEVER)]
         if len(endless):
             raise TraceError(
                 f"a job of client {endless[0]} would not end within {NEVER} us: its speeds are too low"
             )
-        if self.after_end == "error" and (until_us is None or until_us > self.horizon_us):
-            cut = who[~result.ok & (result.end_us == self.horizon_us)]
+        if self.after_end == "error":
+            beyond = np.asarray(until_us is None or np.asarray(until_us) > self.horizon_us)
+            cut = who[beyond & ~result.ok & (result.end_us == self.horizon_us)]
             if len(cut):
                 raise TraceError(self._ends(f"a job of client {cut[0]} would still be running"))
 
@@ -265,35 +280,3 @@ class World:
             f"the trace ends at {show_us(self.horizon_us)} ({self.horizon_us} us), {what};"
             " make a trace with a longer horizon, or with after_end = 'repeat' or 'stop'"
         )
-
-
-def _online(trace: Trace, n: int, unknown: Unknown) -> Spans:
-    """Return the sessions, with what is unknown resolved."""
-    online, dark = trace.spans("online").joined(), trace.spans("unknown")
-    in_use = int(np.searchsorted(dark.client, n))
-    if not in_use or unknown == "offline":
-        return online
-    if unknown == "error":
-        clients = np.unique(dark.client[:in_use])
-        raise TraceError(
-            f"nothing is known about the availability of {len(clients)} of {n} clients at times, first of client "
-            f"{clients[0]} from {show_us(int(dark.start_us[0]))} on: say what holds there with unknown = 'online' or "
-            "'offline' in [world], or join the trace with one that knows"
-        )
-    return _union(online, dark)
-
-
-def _union(a: Spans, b: Spans) -> Spans:
-    """Return the intervals of both, with those that touch or overlap made one."""
-    client, start = np.concatenate([a.client, b.client]), np.concatenate([a.start_us, b.start_us])
-    order = np.lexsort((start, client))
-    client, start = client[order], start[order]
-    end = np.concatenate([a.end_us, b.end_us])[order]
-    shift = client * (int(end.max(initial=0)) + 1)
-    reach = np.maximum.accumulate(end + shift)  # the furthest end so far, client by client
-    fresh = np.ones(len(client), dtype=bool)
-    fresh[1:] = (start + shift)[1:] > reach[:-1]
-    fresh[1:] |= client[1:] != client[:-1]
-    first = np.flatnonzero(fresh)
-    last = np.append(first[1:], len(client))[: len(first)] - 1
-    return Spans(client[first], start[first], (reach - shift)[last], np.ones(len(first)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.arrivals import Arrivals
 from fedsim.job import Cohort
 from fedsim.local import Workbench
-from fedsim.server import Arrivals, Server
+from fedsim.server import Server
 from fedsim.trainer import InlineTrainer, Pending, Stepped
 
 

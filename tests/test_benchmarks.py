@@ -25,6 +25,8 @@ sys.path.append(str(BENCHMARKS))  # they are scripts: they find each other as ne
 
 import contest  # noqa: E402
 import floors  # noqa: E402
+import long_run  # noqa: E402
+import pacing  # noqa: E402
 import startup  # noqa: E402
 import works  # noqa: E402
 
@@ -160,6 +162,30 @@ def test_memory_is_measured() -> None:
     row = cells(run("memory.py", "--quick").splitlines()[-1])
     assert row[0] == "100"
     assert 0.5 < float(row[4]) < 2
+
+
+def test_pacings_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    *_, rounds, buffered = printed(pacing.main, "--quick --work W2", monkeypatch, capsys)
+    assert rounds[2] == "1.00"
+    assert float(buffered[1]) > 0
+
+
+def test_both_ends_of_a_long_run_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    changes = ["task={name='digits', clients=40}", "pacing={preset='fedbuff', concurrency=10, buffer=5}"]
+    changes += [
+        "stop={steps=8}",
+        "world.horizon=1d",
+        "model.hidden=[8]",
+        "memory.slots=20",
+        "evaluate.clients=5",
+    ]
+    argv = ["long_run.py", "--ends", "3", *(f"--set={text}" for text in changes)]
+    monkeypatch.setattr(sys, "argv", argv)
+    long_run.main()
+    row = cells(next(line for line in reversed(capsys.readouterr().out.splitlines()) if line.startswith("|")))
+    assert row[0] == "8"
+    assert float(row[3]) > 0
+    assert float(row[6]) > 0
 
 
 @pytest.mark.slow

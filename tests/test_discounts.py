@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim import plugins
+from fedsim.arrivals import Arrivals
 from fedsim.combining import combine
 from fedsim.job import Report, Reports
 from fedsim.rules import build_rule
-from fedsim.server import Arrivals, Server, ServerSpec
+from fedsim.server import Server, ServerSpec
 
 DISCOUNTS: dict[str, Any] = {
     "polynomial": lambda s: (s + 1.0) ** -0.5,

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsim.arrivals import Arrivals
 from fedsim.costs import Costs
 from fedsim.course import Course, Evaluate, Plan, Stop
+from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort, Job
 from fedsim.ledger import Ledger
-from fedsim.local import Evaluation
 from fedsim.pacing import Pacing
 from fedsim.records import STATUSES
 from fedsim.selection import Clients, Facts, Selector, View, stateless
-from fedsim.server import Arrivals
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
 from fedsim.trainer import Pending, PlanningTrainer, StepColumns, Stepped

@@ -11,10 +11,10 @@ from typing import Annotated
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet as pq
 from pydantic import Field
 
 from fedsim.errors import ConfigError, closest
+from fedsim.files import read_parquet
 from fedsim.selection import Clients, Ints, Selector, View, stateless
 
 Client = Annotated[int, Field(ge=0)]
@@ -47,20 +47,25 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
 
 def _read(path: Path) -> tuple[Ints, Ints]:
     try:
-        found = pq.read_table(path) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        found = read_parquet(path, ConfigError) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
+        names = found.column_names  # a name that is no text is an error of its own
+    except (OSError, ValueError, pa.ArrowException, ConfigError) as error:
         raise ConfigError(f"selector 'fixed', option 'table': cannot read {path}: {error}") from error
-    steps, clients = (_column(found, name, path) for name in ("step", "client"))
+    steps, clients = (_column(found, names, name, path) for name in ("step", "client"))
     return steps, clients
 
 
-def _column(found: pa.Table, name: str, path: Path) -> Ints:
-    if name not in found.column_names:
-        raise ConfigError(f"{path} has no column {name!r}{closest(name, found.column_names)}")
+def _column(found: pa.Table, names: list[str], name: str, path: Path) -> Ints:
+    if names.count(name) != 1:
+        what = "no column" if name not in names else "more than one column"
+        raise ConfigError(f"{path} has {what} {name!r}{closest(name, set(names) - {name})}")
     column = found.column(name)
     if not pa.types.is_integer(column.type):
         raise ConfigError(f"{path}, column {name!r}: expected whole numbers, found {column.type}")
-    values = np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy())
+    try:
+        values = np.asarray(column.cast(pa.int64()).fill_null(-1).to_numpy())
+    except pa.ArrowInvalid as error:
+        raise ConfigError(f"{path}, column {name!r}: {error}") from error
     bad = np.flatnonzero(values < 0)
     if len(bad):
         raise ConfigError(f"{path}, row {bad[0]}, column {name!r}: expected a number of at least 0")

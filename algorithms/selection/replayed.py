@@ -6,19 +6,19 @@ same instants, so that two runs differ by their rules alone. A difference in tim
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedsim.errors import ConfigError, RunError
+from fedsim.files import from_json, read_parquet
 from fedsim.selection import Clients, Selector, State, View
 from fedsim.units import show_us
 
 _COLUMNS = ("job", "client", "version", "dispatch_us", "end_us", "attempt")
+_SCHEMA = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in _COLUMNS])
 _MANIFEST = "manifest.json"
 
 
@@ -75,10 +75,10 @@ def _check_keeps_up(jobs: Path, record: _Record, first: int, view: View) -> None
 
 def _recorded(jobs: Path) -> _Record:
     try:
-        table = pq.read_table(jobs, columns=list(_COLUMNS)).sort_by("job")
-    except (OSError, pa.ArrowException) as error:
+        table = read_parquet(jobs, ConfigError, _COLUMNS).sort_by("job").cast(_SCHEMA)
+    except (ValueError, pa.ArrowException) as error:
         raise ConfigError(f"{jobs}: not the jobs.parquet of a run: {error}") from error
-    column = {name: table[name].to_numpy().astype(np.int64) for name in _COLUMNS}
+    column = {name: table[name].to_numpy() for name in _COLUMNS}
     chosen = column["attempt"] == 0
     client, version, dispatch_us = (column[name][chosen] for name in ("client", "version", "dispatch_us"))
     return _Record(client, version, dispatch_us, _end_us(jobs, column["end_us"]))
@@ -88,7 +88,7 @@ def _end_us(jobs: Path, ends_us: Clients) -> int:
     """Return how far the run came: what its manifest says, otherwise the end of its last job."""
     last_us = int(ends_us.max(initial=0))
     try:
-        said = json.loads((jobs.parent / _MANIFEST).read_text(encoding="utf-8"))["virtual_us"]
+        said = from_json((jobs.parent / _MANIFEST).read_text(encoding="utf-8"))["virtual_us"]
     except (OSError, ValueError, TypeError, KeyError):
         return last_us
     return max(int(said), last_us) if isinstance(said, int) else last_us

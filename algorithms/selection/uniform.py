@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from fedsim.selection import Clients, Selector, View, stateless
-
-_TRIES = 48
-"""Clients that are tried for a single place before all candidates are looked at."""
 
 
 def uniform() -> Selector:
@@ -18,10 +15,11 @@ def uniform() -> Selector:
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
         return rng.choice(view.candidates, size=k, replace=False)
 
-    def one(is_candidate: Callable[[int], bool], n_clients: int, rng: np.random.Generator) -> int | None:
-        for number in (rng.random(_TRIES) * n_clients).tolist():
-            if is_candidate(int(number)):
-                return int(number)
+    def one(is_candidate: Callable[[int], bool], n_clients: int, numbers: Iterable[float]) -> int | None:
+        for number in numbers:
+            client = int(number * n_clients)
+            if is_candidate(client):
+                return client
         return None
 
     return stateless(select, one=one)

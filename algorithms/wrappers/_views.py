@@ -58,7 +58,7 @@ def on_scaled(rule: Algorithm, factors: Callable[[Stack], Floats], needs: Needs)
         direction, after = rule.weigh(scaled(stack, each), state)
         return replace(direction, weights=direction.weights * each), after
 
-    return replace(rule, weigh=weigh, needs=needs)
+    return replace(rule, weigh=weigh, needs=needs, promises=rule.promises - {"convex"})
 
 
 def refuse_memory(rule: Algorithm) -> None:

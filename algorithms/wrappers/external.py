@@ -28,7 +28,8 @@ def external(rule: Algorithm, *, tau: Annotated[int, Field(ge=1)] = 1) -> Algori
         direction = spread(direction, rows, stack.n)
         return (_projected(stack, direction, tau) if stack.step >= tau else direction), after
 
-    return replace(rule, weigh=weigh, needs=replace(with_gram(rule.needs), memory=tau))
+    needs = replace(with_gram(rule.needs), memory=tau)
+    return replace(rule, weigh=weigh, needs=needs, promises=frozenset())
 
 
 def _projected(stack: Stack, direction: Direction, tau: int) -> Direction:

@@ -39,7 +39,10 @@ def layerwise(
             direction, own = rule.weigh(replace(stack, grams=gram[None]), _own(rule, state, first))
             given[first] = direction
             after.update({f"{first}/{name}": value for name, value in own.items()})
-            return Part(gram, direction.weights, first, width)
+            weights = direction.weights.reshape(
+                -1
+            )  # [n], or [1, n] of a rule that takes this for its one block
+            return Part(gram, weights, first, width)
 
         parts = solved(stack.grams, solve, merging=merging, tolerance=zero_tolerance)
         first = given[0]

@@ -13,6 +13,8 @@ from torch import nn
 from fedsim.errors import ConfigError
 
 Width = Annotated[int, Field(ge=1)]
+Chance = Annotated[float, Field(ge=0, lt=1)]
+Norm = Literal["none", "group", "response"]
 
 
 def cnn(
@@ -22,55 +24,81 @@ def cnn(
     channels: Sequence[Width] = (32, 64),
     kernel: Width = 5,
     padding: Literal["same", "valid"] = "same",
-    norm: Literal["none", "group"] = "none",
+    pool: Literal["each", "last"] = "each",
+    relu: bool = True,
+    norm: Norm = "none",
     groups: Width = 8,
     hidden: Sequence[Width] = (512,),
+    channel_dropout: Chance = 0.0,
+    dropout: Sequence[Chance] = (),
 ) -> nn.Module:
     """Blocks of convolution, normalisation, ReLU and 2x2 max-pooling, then linear layers with ReLU.
 
     channels: output channels of each convolution. padding: "same" keeps the side of the image (odd kernels
-    only), "valid" shortens it by kernel - 1; pooling halves it, rounding down. norm: "group" puts a GroupNorm
-    after each convolution, with as many groups as divide both `groups` and its channels. hidden: widths of
-    the dense layers. Raises ConfigError when samples are not [channels, height, width], or the image shrinks
-    to nothing.
+    only), "valid" shortens it by kernel - 1; pooling halves it, rounding down. pool: after each convolution, or after
+    the last one only. relu: whether ReLU follows the convolutions. norm: "group" puts a GroupNorm after each
+    convolution, with as many groups as divide both `groups` and its channels; "response" normalises over two
+    neighbouring channels, after pooling in the first block and before it in the others. hidden: widths of the dense
+    layers. channel_dropout: chance that a channel of the last convolution is dropped. dropout: chances that an
+    input of the first, second, ... linear layer is dropped. Raises ConfigError when samples are not [channels, height,
+    width], the image shrinks to nothing, or there are more chances than linear layers.
     """
-    _check(in_shape, kernel, padding)
+    _check(in_shape, kernel, padding, len(dropout), len(hidden) + 1)
     pad = kernel // 2 if padding == "same" else 0
     sides = [in_shape[1], in_shape[2]]
     model = nn.Sequential()
     for number, (before, after) in enumerate(pairwise([in_shape[0], *channels]), start=1):
-        sides = [(side + 2 * pad - kernel + 1) // 2 for side in sides]
+        last = number == len(channels)
+        half = 2 if pool == "each" or last else 1
+        sides = [(side + 2 * pad - kernel + 1) // half for side in sides]
         if min(sides) < 1:
             raise ConfigError(_too_small(in_shape, number, kernel, padding))
-        _add_block(model, number, nn.Conv2d(before, after, kernel, padding=pad), norm, groups)
+        model.add_module(f"conv{number}", nn.Conv2d(before, after, kernel, padding=pad))
+        _add_after(model, number, after, norm, groups, relu, half)
+        if last and channel_dropout:
+            model.add_module("channel_dropout", nn.Dropout2d(channel_dropout))
     model.add_module("flatten", nn.Flatten())
-    _add_dense(model, [([in_shape[0], *channels][-1]) * math.prod(sides), *hidden], n_classes)
+    _add_dense(model, [([in_shape[0], *channels][-1]) * math.prod(sides), *hidden], n_classes, dropout)
     return model
 
 
-def _add_block(model: nn.Sequential, number: int, conv: nn.Conv2d, norm: str, groups: int) -> None:
-    model.add_module(f"conv{number}", conv)
+def _add_after(
+    model: nn.Sequential, number: int, width: int, norm: Norm, groups: int, relu: bool, half: int
+) -> None:
+    """Add what follows a convolution: its normalisation stands where it commutes with nothing, the rest anywhere."""
     if norm == "group":
-        width = conv.out_channels
         model.add_module(f"norm{number}", nn.GroupNorm(math.gcd(groups, width), width))
-    model.add_module(f"relu_conv{number}", nn.ReLU())
-    model.add_module(f"pool{number}", nn.MaxPool2d(2))
+    if relu:
+        model.add_module(f"relu_conv{number}", nn.ReLU())
+    if norm == "response" and number > 1:
+        model.add_module(f"norm{number}", nn.LocalResponseNorm(2))
+    if half == 2:
+        model.add_module(f"pool{number}", nn.MaxPool2d(2))
+    if norm == "response" and number == 1:
+        model.add_module(f"norm{number}", nn.LocalResponseNorm(2))
 
 
-def _add_dense(model: nn.Sequential, widths: list[int], n_classes: int) -> None:
-    for number, (before, after) in enumerate(pairwise(widths), start=1):
-        model.add_module(f"fc{number}", nn.Linear(before, after))
-        model.add_module(f"relu_fc{number}", nn.ReLU())
-    model.add_module("out", nn.Linear(widths[-1], n_classes))
+def _add_dense(model: nn.Sequential, widths: list[int], n_classes: int, dropout: Sequence[float]) -> None:
+    chances = [*dropout, *[0.0] * (len(widths) - len(dropout))]
+    for number, (before, after) in enumerate(pairwise([*widths, n_classes]), start=1):
+        if chances[number - 1]:
+            model.add_module(f"dropout{number}", nn.Dropout(chances[number - 1]))
+        if number == len(widths):
+            model.add_module("out", nn.Linear(before, after))
+        else:
+            model.add_module(f"fc{number}", nn.Linear(before, after))
+            model.add_module(f"relu_fc{number}", nn.ReLU())
 
 
-def _check(in_shape: tuple[int, ...], kernel: int, padding: str) -> None:
+def _check(in_shape: tuple[int, ...], kernel: int, padding: str, chances: int, linear: int) -> None:
     if len(in_shape) != 3:
         raise ConfigError(
             f"model 'cnn' needs images [channels, height, width]; this task has samples of shape {in_shape}"
         )
     if padding == "same" and kernel % 2 == 0:
         raise ConfigError(f"model 'cnn': padding 'same' needs an odd kernel, found kernel = {kernel}")
+    if chances > linear:
+        raise ConfigError(f"model 'cnn': {chances} chances of dropout for {linear} linear layers")
 
 
 def _too_small(in_shape: tuple[int, ...], number: int, kernel: int, padding: str) -> str:

@@ -75,6 +75,9 @@ def may_draw(module: nn.Module) -> str:
 
 
 def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
+    recurrent = [type(part).__name__ for part in module.modules() if isinstance(part, nn.RNNBase)]
+    if recurrent:
+        return f"torch.func cannot map over a recurrent layer ({recurrent[0]})"
     drawn = may_draw(module)
     return _not_plain(method) or (f"the model may draw at random while it trains ({drawn})" if drawn else "")
 

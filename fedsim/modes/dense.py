@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
+from fedsim.evaluation import EVAL_ROWS
 from fedsim.minibatches import Group
+from fedsim.scoring import losses_of
 
 if TYPE_CHECKING:
+    from fedsim.augment import Augmenter
+    from fedsim.job import Floats
     from fedsim.local import LocalSGD
 
 _GROUP_BYTES = 2**24
 _MOST, _GPU_WIDTH = 512, 32
 _NARROW = 4096
-"""Rows with fewer columns are written all at once."""
+"""Rows with fewer columns are written all at once, and losses of such models found for many clients at once."""
+_TILE = 64
+"""Samples of one client that are looked at together, where many clients are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,11 @@ class Layer:
     """Where its bias [rows] starts, -1 if it has none."""
     relu: bool
     """Whether ReLU follows."""
+
+    def of(self, params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return its matrix [rows, columns] and its bias [rows] as views into `params` [P]."""
+        matrix = params[self.weight : self.weight + self.rows * self.columns].view(self.rows, self.columns)
+        return matrix, params[self.bias : self.bias + self.rows] if self.bias >= 0 else None
 
 
 def linear_layers(module: nn.Module) -> list[Layer]:
@@ -57,8 +70,15 @@ def linear_layers(module: nn.Module) -> list[Layer]:
 class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
-    def __init__(self, module: nn.Module, sgd: LocalSGD, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.layers, self.sgd = linear_layers(module), sgd
+    def __init__(
+        self,
+        module: nn.Module,
+        sgd: LocalSGD,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        augmenter: Augmenter | None = None,
+    ) -> None:
+        self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
         self.most = max(1, min(_GROUP_BYTES // (4 * columns), _MOST))
@@ -75,17 +95,73 @@ class Dense:
         with torch.inference_mode():
             for s, active in enumerate(group.active):
                 a = -(-active // self.width) * self.width
-                index, weight = group.index[s], group.weight[s]
-                if a > g:
-                    index = functional.pad(index, (0, 0, 0, a - g))
-                    weight = functional.pad(weight, (0, 0, 0, a - g))
-                self._step(model, index[:a], weight[:a], losses[s, :active], group.lr, velocity)
+                index, weight = _padded(group.index[s], a), _padded(group.weight[s], a)
+                x = self.x.index_select(0, index.reshape(-1))
+                if self.augmenter is not None and group.views is not None:
+                    x = self.augmenter(x, _padded(group.views[s], a).reshape(-1))
+                self._step(
+                    model, x.view(*index.shape, -1), index, weight, losses[s, :active], group.lr, velocity
+                )
             model.differences(starts, rows, group.jobs.tolist())
         return losses
+
+    def across(self, params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits [classes, N] of a model [P] for samples `x` [N, ...], a class per row."""
+        out = x.flatten(1)
+        for layer in self.layers[:-1]:
+            out = functional.linear(out, *layer.of(params))
+            out = out.relu_() if layer.relu else out
+        weight, bias = self.layers[-1].of(params)
+        return weight @ out.T if bias is None else torch.addmm(bias[:, None], weight, out.T)
+
+    def mean_losses(self, starts: Sequence[torch.Tensor], rows: Sequence[NDArray[np.int64]]) -> Floats:
+        """Return the mean loss [k] of each of k models [P] on its own rows of samples."""
+        with torch.inference_mode():
+            if len(starts[0]) >= _NARROW:
+                each = [self._mean_loss(start, r) for start, r in zip(starts, rows, strict=True)]
+                return np.asarray(torch.stack(each).cpu().numpy())
+            found, alike = np.empty(len(rows)), dict[int, list[int]]()
+            for i, start in enumerate(starts):
+                alike.setdefault(id(start), []).append(i)
+            for some in alike.values():
+                found[some] = self._tiled_losses(starts[some[0]], [rows[i] for i in some])
+            return found
+
+    def _mean_loss(self, params: torch.Tensor, rows: NDArray[np.int64]) -> torch.Tensor:
+        parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
+        each = [losses_of(self.across(params, self.x[part]), self.y[part]) for part in parts]
+        return torch.cat(each).double().mean()
+
+    def _tiled_losses(self, params: torch.Tensor, rows: Sequence[NDArray[np.int64]]) -> Floats:
+        """Return the mean loss [k] of one model on each of k groups of rows, some tiles of equal size at a time."""
+        sizes = np.array([len(r) for r in rows])
+        tiles = -(-sizes // _TILE)
+        first = np.cumsum(tiles) - tiles
+        at = np.repeat(first * _TILE - (np.cumsum(sizes) - sizes), sizes) + np.arange(sizes.sum())
+        index = np.zeros(tiles.sum() * _TILE, dtype=np.int64)
+        index[at] = np.concatenate(rows)
+        parts = torch.split(torch.from_numpy(index).to(self.x.device).view(-1, _TILE), EVAL_ROWS // _TILE)
+        each = torch.cat([self._losses_of_tiles(params, part) for part in parts]).double().cpu().numpy()
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        return np.asarray(np.bincount(owner, weights=each.ravel()[at], minlength=len(sizes)) / sizes)
+
+    def _losses_of_tiles(self, params: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        """Return losses [T, _TILE] of rows `index` [T, _TILE]; a tile's bits do not depend on the others."""
+        count = len(index)
+        idle = -count % self.width
+        index = functional.pad(index, (0, 0, 0, idle)) if idle else index
+        out = self.x.index_select(0, index.reshape(-1)).view(len(index), _TILE, -1).transpose(1, 2)
+        for layer in self.layers:
+            weight, bias = layer.of(params)
+            each = weight.expand(len(index), -1, -1)
+            out = torch.bmm(each, out) if bias is None else torch.baddbmm(bias[:, None], each, out)
+            out = out.relu_() if layer.relu else out
+        return losses_of(out, self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
 
     def _step(
         self,
         model: _Models,
+        x: torch.Tensor,
         index: torch.Tensor,
         weight: torch.Tensor,
         losses: torch.Tensor,
@@ -93,8 +169,7 @@ class Dense:
         velocity: list[torch.Tensor] | None,
     ) -> None:
         a, width = index.shape
-        flat = index.reshape(-1)
-        inputs = [self.x.index_select(0, flat).view(a, width, -1)]
+        inputs = [x]
         for w, b, layer in zip(model.weights, model.biases, self.layers, strict=True):
             transposed = w[:a].transpose(1, 2)
             out = (
@@ -103,7 +178,7 @@ class Dense:
                 else torch.baddbmm(b[:a], inputs[-1], transposed)
             )
             inputs.append(out.relu_() if layer.relu else out)
-        labels = self.y.index_select(0, flat).view(a, width, 1)
+        labels = self.y.index_select(0, index.reshape(-1)).view(a, width, 1)
         log_p = torch.log_softmax(inputs.pop(), dim=2)
         own = log_p.gather(2, labels)
         torch.sum(own.squeeze(2)[: len(losses)] * weight[: len(losses)], dim=1, out=losses).neg_()
@@ -146,6 +221,11 @@ class Dense:
                 speed = velocity[model.position(tensor)][:a]
                 gradient = speed.mul_(sgd.momentum).add_(gradient)
             tensor[:a].add_(gradient, alpha=-lr)
+
+
+def _padded(rows: torch.Tensor, a: int) -> torch.Tensor:
+    """Return the first `a` rows [g, B], with zeros behind where there are fewer."""
+    return functional.pad(rows, (0, 0, 0, a - len(rows))) if a > len(rows) else rows[:a]
 
 
 class _Models:

@@ -13,6 +13,7 @@ from torch.nn import functional
 from fedsim.minibatches import Group
 
 if TYPE_CHECKING:
+    from fedsim.augment import Augmenter
     from fedsim.local import LocalSGD
     from fedsim.network import Network
 
@@ -25,8 +26,15 @@ class Vmap:
 
     most = WIDTH
 
-    def __init__(self, network: Network, sgd: LocalSGD, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.network, self.sgd, self.x, self.y = network, sgd, x, y
+    def __init__(
+        self,
+        network: Network,
+        sgd: LocalSGD,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        augmenter: Augmenter | None = None,
+    ) -> None:
+        self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
         module: nn.Module = network.module
 
         def loss(
@@ -48,8 +56,8 @@ class Vmap:
         index, weight = (functional.pad(t, (0, 0, 0, idle)) for t in (group.index, group.weight))
         self.network.module.train()
         for s, active in enumerate(group.active):
-            views = self.network.views(flat)
-            found, value = self._gradients(views, self.x[index[s]], self.y[index[s]], weight[s])
+            x = self._samples(index[s], None if group.views is None else group.views[s])
+            found, value = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
             losses[s] = value.detach()[:g]
             gradient = torch.cat([found[slot.name].flatten(1) for slot in self.network.slots], dim=1)
             if sgd.weight_decay:
@@ -59,3 +67,11 @@ class Vmap:
             flat[:active].add_(gradient[:active], alpha=-group.lr)
         rows[torch.from_numpy(group.jobs).to(rows.device)] = (first - flat)[:g]
         return losses
+
+    def _samples(self, index: torch.Tensor, views: torch.Tensor | None) -> torch.Tensor:
+        """Return the samples [WIDTH, B, ...], each in its view [g, B]."""
+        x = self.x[index]
+        if self.augmenter is None or views is None:
+            return x
+        views = functional.pad(views, (0, 0, 0, len(index) - len(views)))
+        return self.augmenter(x.flatten(0, 1), views.flatten()).view(x.shape)

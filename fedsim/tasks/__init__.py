@@ -5,5 +5,5 @@
     task.x.shape                 # (1797, 1, 8, 8)
 
 A factory is `name(*, clients, seed, data_dir, <options>) -> Task`. `clients` and `seed` matter only to tasks
-that are generated; `data_dir` only to those read from files.
+that are generated or draw their clients; `data_dir` only to those read from files.
 """

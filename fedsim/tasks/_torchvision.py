@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedsim.data import Task
-from fedsim.errors import DataError
+from fedsim.errors import ConfigError, DataError
+from fedsim.tasks._files import folder, may_download
+
+Normalise = bool | Literal["pixel"]
+Classes = Annotated[Sequence[Annotated[int, Field(ge=0, le=9)]], Field(min_length=2)]
 
 _DTYPE_CODE = {1: 0x801, 3: 0x803}
 """Magic number of an idx file of bytes, by its number of dimensions."""
@@ -27,35 +33,51 @@ class ImageSet:
     std: float
 
 
-def load(images: ImageSet, data_dir: Path | None, normalise: bool) -> Task:
+def load(
+    images: ImageSet, data_dir: Path | None, normalise: Normalise, classes: Sequence[int] | None = None
+) -> Task:
     """Read the training images, then the official test images; download them where they are not there.
 
-    x is float32 [70000, 1, 28, 28] in 0..1, or with mean 0 and standard deviation 1 over the training pixels
-    if `normalise`. Raises DataError that names the file when one is missing and cannot be downloaded, or is
-    damaged.
+    x is float32 [N, 1, 28, 28] in 0..1; if `normalise`, with mean 0 and standard deviation 1 over all training
+    pixels, or with "pixel" each pixel by itself, over all training images and with 0.001 grey levels added to its
+    deviation. classes: those to keep, which become 0, 1, ...; None keeps all ten. Raises DataError that names the file
+    when one is missing and cannot be downloaded, or is damaged, and ConfigError for classes that repeat.
     """
+    if classes is not None and len(set(classes)) < len(classes):
+        raise ConfigError(f"task {images.name!r}: classes: expected different ones, found {list(classes)}")
     raw = folder(data_dir) / images.dataset / "raw"
     _ensure(images, raw)
     pairs = [_read_pair(raw, part) for part in _PARTS]
-    x = np.concatenate([pixels for pixels, _ in pairs])[:, None].astype(np.float32)
-    x /= 255
-    if normalise:
+    kept = pairs if classes is None else [_only(pixels, labels, classes) for pixels, labels in pairs]
+    x = np.concatenate([pixels for pixels, _ in kept])[:, None].astype(np.float32)
+    if normalise == "pixel":
+        mean, std = pairs[0][0].mean(axis=0), pairs[0][0].std(axis=0)
+        x -= mean.astype(np.float32)
+        x /= (std + 0.001).astype(np.float32)
+    else:
+        x /= 255
+    if normalise is True:
         x -= images.mean
         x /= images.std
-    y = np.concatenate([labels for _, labels in pairs]).astype(np.int64)
+    y = np.concatenate([labels for _, labels in kept]).astype(np.int64)
     return Task(
         name=images.name,
         x=x,
         y=y,
-        n_classes=10,
-        official_test=np.arange(len(y)) >= len(pairs[0][1]),
+        n_classes=10 if classes is None else len(classes),
+        official_test=np.arange(len(y)) >= len(kept[0][1]),
         model="mlp",
     )
 
 
-def folder(data_dir: Path | None) -> Path:
-    """Return where data sets lie: `data_dir`, else the environment variable FEDSIM_DATA, else `./data`."""
-    return Path(data_dir if data_dir is not None else os.environ.get("FEDSIM_DATA") or "data").expanduser()
+def _only(
+    pixels: NDArray[np.uint8], labels: NDArray[np.uint8], classes: Sequence[int]
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Keep the images of some classes, numbered anew in the order in which the classes are named."""
+    number = np.zeros(10, dtype=np.uint8)
+    number[list(classes)] = np.arange(len(classes))
+    rows = np.flatnonzero(np.isin(labels, classes))
+    return pixels[rows], number[labels[rows]]
 
 
 def file_names(part: str) -> tuple[str, str]:
@@ -68,6 +90,12 @@ def _ensure(images: ImageSet, raw: Path) -> None:
     missing = [name for name in wanted if not (raw / name).is_file()]
     if not missing:
         return
+    if not may_download(raw.parents[1]):
+        raise DataError(
+            f"task {images.name!r}: no {', '.join(missing)} in {raw}. Put the uncompressed idx files there, or "
+            "leave out task.data_dir: a configuration says where data lie, and downloads go to the folder of "
+            "FEDSIM_DATA alone"
+        )
     from torchvision import datasets  # seconds to import, and only needed to download
 
     try:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from fedsim.data import Task
 from fedsim.errors import DataError
-from fedsim.tasks._torchvision import folder
+from fedsim.files import read_parquet
+from fedsim.tasks._files import folder, may_download
 
 BATCHES = "cifar-10-batches-py"
 """The folder of the original files, as torchvision keeps it."""
@@ -47,13 +48,15 @@ def cifar10(*, clients: int, seed: int, data_dir: Path | None, normalise: bool =
 
 def _original(root: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
     """Read the original files, and download them where they are not there."""
-    from torchvision import datasets  # seconds to import
+    from torchvision import datasets  # seconds to import; it checks sums before it opens the pickles
 
+    fetch = may_download(root)
     try:
-        parts = [datasets.CIFAR10(root=root, train=train, download=True) for train in (True, False)]
+        parts = [datasets.CIFAR10(root=root, train=train, download=fetch) for train in (True, False)]
     except (RuntimeError, OSError, AssertionError, ValueError) as error:
+        tried = "and downloading failed" if fetch else "and downloads go to the folder of FEDSIM_DATA alone"
         raise DataError(
-            f"task 'cifar10': no whole {BATCHES} and no {JPEGS} in {root}, and downloading failed. Put one of them "
+            f"task 'cifar10': no whole {BATCHES} and no {JPEGS} in {root}, {tried}. Put one of them "
             f"there, or set task.data_dir or FEDSIM_DATA to a folder that holds one.\n{error}"
         ) from error
     pixels: Pixels = np.ascontiguousarray(np.concatenate([part.data for part in parts]).transpose(0, 3, 1, 2))
@@ -64,20 +67,21 @@ def _original(root: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
 def _unpacked(path: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
     """Decode the images of a Parquet file, in the order of its rows."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
-    from PIL import Image
 
+    table = read_parquet(path, DataError, ("image", "label", "split"))
     try:
-        table = pq.read_table(path, columns=["image", "label", "split"])
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: expected a Parquet file with image, label and split: {error}") from error
+        table = table.cast(pa.schema([("image", pa.binary()), ("label", pa.int64()), ("split", pa.string())]))
+    except (pa.ArrowException, ValueError) as error:
+        raise DataError(f"{path}: expected images as bytes, whole numbers and words: {error}") from error
+    if not table.num_rows or any(column.null_count for column in table.columns):
+        raise DataError(f"{path}: expected rows with an image, a label and a split each, found none or nulls")
     pixels = np.empty((table.num_rows, *_SHAPE), dtype=np.uint8)
     for row, encoded in enumerate(table["image"].to_pylist()):
         try:
-            pixels[row] = np.asarray(Image.open(io.BytesIO(encoded))).transpose(2, 0, 1)
-        except (OSError, ValueError, TypeError) as error:
+            pixels[row] = _decoded(encoded)
+        except (OSError, ValueError, SyntaxError) as error:
             raise DataError(f"{path}: expected a 32x32 colour image in row {row}: {error}") from error
-    y = table["label"].to_numpy().astype(np.int64)
+    y = table["label"].to_numpy()
     if len(y) and not 0 <= y.min() <= y.max() < CLASSES:
         raise DataError(f"{path}: expected labels 0 to {CLASSES - 1}, found {y.min()} to {y.max()}")
     splits = np.asarray(table["split"].to_pylist())
@@ -85,3 +89,16 @@ def _unpacked(path: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
     if unknown:
         raise DataError(f"{path}: expected split 'train' or 'test', found {sorted(unknown)[0]!r}")
     return pixels, y, splits == "test"
+
+
+def _decoded(encoded: bytes) -> Pixels:
+    """Return the pixels [3, 32, 32] of a JPEG or PNG file; its size is looked at before anything is decoded."""
+    from PIL import Image
+
+    try:
+        image = Image.open(io.BytesIO(encoded), formats=("JPEG", "PNG"))
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise ValueError(str(error)) from error
+    if (image.mode, *image.size) != ("RGB", *_SHAPE[1:]):
+        raise ValueError(f"found one of {image.size[0]}x{image.size[1]} in mode {image.mode}")
+    return np.asarray(image).transpose(2, 0, 1)

@@ -13,15 +13,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from fedsim.errors import TraceError
+from fedsim.files import PARQUET_ERRORS, parquet_table
 from fedsim.importing import Imported, Importer, Source
 from fedsim.trace import AfterEnd, read_trace
 from scenarios.importers._plain import Plain, Unit, plain_trace, row_problem, time_columns
 from scenarios.importers._reading import Problems, shown
-
-_ERRORS = (pa.ArrowException, OSError, ValueError, TypeError, OverflowError, MemoryError)
 
 
 def parquet(
@@ -56,8 +54,8 @@ def parquet(
 
 def _table(source: Source) -> pa.Table:
     try:
-        return pq.ParquetFile(pa.BufferReader(source.data)).read()
-    except _ERRORS as error:
+        return parquet_table(pa.BufferReader(source.data))
+    except PARQUET_ERRORS as error:
         raise TraceError(
             f"{source.name}: not a readable Parquet file (truncated or foreign): {error}"
         ) from None
@@ -71,7 +69,7 @@ def _as_it_is(source: Source) -> Imported:
             trace = read_trace(path)
         except TraceError as error:
             raise TraceError(str(error).replace(str(path), source.name)) from None
-        except _ERRORS as error:
+        except PARQUET_ERRORS as error:
             raise TraceError(f"{source.name}: not a readable trace: {error}") from None
     return Imported(trace, {"source": trace.source})
 
@@ -104,5 +102,5 @@ def _list(table: pa.Table, column: str, name: str) -> list[Any]:
 def _floats(table: pa.Table, column: str, name: str) -> Any:
     try:
         return np.asarray(table.column(column).cast(pa.float64()).to_numpy(), np.float64)
-    except _ERRORS as error:
+    except PARQUET_ERRORS as error:
         raise TraceError(f"{name}: expected numbers in column {column!r}: {error}") from None

@@ -17,6 +17,12 @@ from fedsim.errors import ConfigError
 fast = settings(max_examples=80, deadline=None)
 
 
+@pytest.mark.parametrize("size", [1e7, 1e16, 1e30])
+def test_projection_stands_large_numbers(size: float) -> None:
+    assert project(np.array([0.5, size, 0.0])).tolist() == [0.0, 1.0, 0.0]
+    np.testing.assert_allclose(project(np.array([size, size])), [0.5, 0.5])
+
+
 @fast
 @given(seeds, st.integers(1, 30), st.floats(-5, 5))
 def test_projection_is_the_nearest_point_of_the_simplex(seed: int, n: int, shift: float) -> None:

@@ -67,7 +67,7 @@ def test_jobs_may_finish_in_any_order(
                 Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
             )
 
-        monkeypatch.setattr("fedsim.simulation._Run._trainer", shuffled)
+        monkeypatch.setattr("fedsim.run.Run._trainer", shuffled)
         assert run(config, tmp_path / f"b{seed}").digest == expected
 
 

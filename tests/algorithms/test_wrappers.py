@@ -86,6 +86,15 @@ def test_layerwise_fedmgda_points_where_fedlf_without_fair_row_does(seed: int, m
     assert_same(wrapped * (length / np.linalg.norm(wrapped)), fedlf, 1e-6)
 
 
+def test_layerwise_takes_a_rule_with_one_row_of_weights() -> None:
+    rows = updates(5, 4, sum(SIZES))
+    options = {"level": "model", "fair_row": False, "absent": "none"}
+    wrapped = run(
+        "fedlf", rows, "layerwise", {"merging": False}, blocks=SIZES, losses=np.arange(1.0, 5.0), **options
+    )
+    assert wrapped.weights.shape == (len(SIZES), 4)
+
+
 def test_layerwise_joins_a_layer_that_would_stand_still() -> None:
     rows = np.array([[1.0, 2.0, 0.1, 5.0], [-1.0, 0.5, 0.3, -1.0]])
     merged = run("fedmgda", rows, "layerwise", {}, blocks=[1, 2, 1])

@@ -204,7 +204,8 @@ def test_open_all_expands_a_folder_of_arms_in_their_order(tmp_path: Path) -> Non
     [
         ('{"arms": ["there", "gone"]}', "lists 'gone', but its folder is missing; those present: .*there"),
         ('{"arms": "there"}', "expected .* found 'there'"),
-        ("[]", "expected an object"),
+        ("[]", "expected .* found None"),
+        ('{"arms": ["../elsewhere"]}', r"expected .* found \['../elsewhere'\]"),
     ],
 )
 def test_a_wrong_list_of_arms_is_named(tmp_path: Path, content: str, message: str) -> None:

@@ -84,7 +84,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, columns: dict[str, list[Any]], 
 
 def test_a_file_that_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / JPEGS).write_bytes(b"PAR1 but no more")
-    with pytest.raises(DataError, match=rf"{JPEGS}: expected a Parquet file"):
+    with pytest.raises(DataError, match=rf"{JPEGS}: not a readable Parquet file"):
         build(tmp_path)
 
 
@@ -119,6 +119,24 @@ def test_what_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     torchvision(monkeypatch, refused)
     with pytest.raises(DataError, match=rf"no whole {BATCHES} and no {JPEGS} in (?s:.*)no network"):
         build(tmp_path)
+
+
+def test_only_the_users_own_folder_is_downloaded_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def refused(root: Path, train: bool, download: bool) -> None:
+        asked.append(download)
+        raise RuntimeError("not found")
+
+    torchvision(monkeypatch, refused)
+    monkeypatch.setenv("FEDSIM_DATA", str(tmp_path / "mine"))
+    for folder, told in (
+        (tmp_path / "other", "folder of FEDSIM_DATA alone"),
+        (tmp_path / "mine", "downloading failed"),
+    ):
+        with pytest.raises(DataError, match=told):
+            build(folder)
+    assert asked == [False, True]
 
 
 @pytest.mark.skipif(not (DATA / JPEGS).is_file(), reason=f"no {JPEGS} in {DATA}")

@@ -89,7 +89,7 @@ def test_problems_are_told(place):
     assert "from -1 to 1, found 2.0" in failed(ConfigError, *SOURCES, "--assign", "2", "-o", "w.parquet")
     assert "is one of the files to read" in failed(ConfigError, *SOURCES, "-o", "night.parquet", "--force")
     assert "use --force" in failed(ConfigError, "--availability", "net.toml", "-o", "fast.parquet")
-    assert "no such trace file" in failed(TraceError, "--availability", "x.parquet", "-o", "w.parquet")
+    assert "there is no such file" in failed(TraceError, "--availability", "x.parquet", "-o", "w.parquet")
     assert "at most 30 clients without replacement" in failed(
         TraceError, *SOURCES, "--clients", "35", "--no-replace", "-o", "w.parquet"
     )

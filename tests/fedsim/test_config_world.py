@@ -62,7 +62,7 @@ def test_a_trace_file_keeps_its_own_end_unless_the_table_names_one(tmp_path):
     Trace.of(0, 0, 5, "online", clients=1, horizon_us=9, after_end="stop").write(path)
     assert world_trace(WorldConfig(trace=path), clients=1, seed=0).after_end == "stop"
     assert world_trace(WorldConfig(trace=path, after_end="repeat"), clients=1, seed=0).after_end == "repeat"
-    with pytest.raises(TraceError, match="no such trace file"):
+    with pytest.raises(TraceError, match="there is no such file"):
         world_trace(WorldConfig(trace=tmp_path / "x"), clients=1, seed=0)
 
 

@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 import analysis
+from fedsim.course import Course, Stop
+from fedsim.evaluation import Evaluation
+from fedsim.evaluator import Evaluator
+from fedsim.pacing import sync
+from fedsim.stopwatch import Stopwatch
 from fedsim.trace import Trace
+from fedsim.trainer import PlanningTrainer
 from fedsim.units import US
 from small import run, small
+from timelines import Book, plan_of
 
 FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 2}
 ASKING = {"name": "power_of_choice", "losses": "asked", "d": 6}
@@ -201,3 +208,15 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(tmp_pa
         actors = run(config, tmp_path / f"ray-{name}", workers=2)
         assert actors.digest == inline.digest
         assert [len(who) for _, _, who in evaluated(analysis.open(actors.folder))][-1] == 12
+
+
+def test_a_target_that_was_reached_stays_reached() -> None:
+    """Time may ask for an evaluation just before a step after which the model is worse again."""
+    course = Course(2)
+    plan = plan_of(sync(1), 2, Stop(steps=9, metric="mean_percent", target=50.0))
+    evaluator = Evaluator(
+        plan, PlanningTrainer(), Book(course), course, Stopwatch(), lambda found: float(found.correct.mean())
+    )
+    for percent in (60, 10):
+        evaluator._learn(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
+    assert course.reached

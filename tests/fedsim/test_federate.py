@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsim import plugins
 from fedsim.data import FederatedData, Task
 from fedsim.errors import ConfigError, DataError
 from fedsim.federate import federate, split_sizes
@@ -162,7 +163,12 @@ def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
         (
             toy(),
             {"n_clients": 3, "partitioner": "iid", "pool": "test"},
-            "pool 'all' or 'train', found 'test'",
+            "pool 'all' or 'train' or 'official', found 'test'",
+        ),
+        (
+            toy(),
+            {"n_clients": 3, "partitioner": "iid", "pool": "official"},
+            r"test fraction of 0.*found 0\.1",
         ),
         (toy(official=0), {"n_clients": 3, "partitioner": "iid", "pool": "train"}, "no official test set"),
     ],
@@ -187,3 +193,77 @@ def test_a_partitioner_from_elsewhere_is_checked(tmp_path: Path, returned: str, 
     )
     with pytest.raises(DataError, match=message):
         federate(toy(), n_clients=2, partitioner=f"{file}:mine", seed=0)
+
+
+# --- the official test set as it is
+
+
+def with_official(sizes: list[int]) -> Task:
+    """Make natural clients of which every fourth sample is in the official test set."""
+    task = natural(sizes)
+    return replace(task, official_test=np.arange(sum(sizes)) % 4 == 0)
+
+
+def test_natural_clients_are_tested_on_their_part_of_the_official_test_set() -> None:
+    task = with_official([20, 41])
+    data = federate(task, n_clients=2, pool="official", fractions=(0.9, 0.1, 0.0), seed=0)
+    assert data.test.rows(0).tolist() == [0, 4, 8, 12, 16]
+    assert data.test.rows(1).tolist() == list(range(20, 61, 4))
+    for client, held in enumerate(task.natural or ()):
+        learned = [*data.train.rows(client).tolist(), *data.valid.rows(client).tolist()]
+        assert sorted(learned) == [row for row in held.tolist() if row % 4]
+    assert data.valid.sizes.tolist() == [2, 3]
+
+
+@settings(max_examples=40, deadline=None)
+@given(clients=st.integers(1, 8), seed=st.integers(0, 2**40))
+def test_others_are_tested_on_the_labels_that_they_learn(clients: int, seed: int) -> None:
+    task = toy(1200, official=400)
+    options = {"alpha": 1.0, "min_samples": 20}
+    data = federate(
+        task,
+        n_clients=clients,
+        partitioner="dirichlet",
+        options=options,
+        pool="official",
+        fractions=(1.0, 0.0, 0.0),
+        seed=seed,
+    )
+    np.testing.assert_array_equal(np.sort(data.test.indices), np.flatnonzero(task.official_test))
+    np.testing.assert_array_equal(np.sort(data.train.indices), np.flatnonzero(~task.official_test))
+    held, tested = (
+        np.array([np.bincount(task.y[split.rows(k)], minlength=4) for k in range(clients)])
+        for split in (data.train, data.test)
+    )
+    np.testing.assert_allclose(tested, held * tested.sum(axis=0) / held.sum(axis=0), atol=1)
+
+
+def test_a_client_of_one_class_is_tested_on_that_class() -> None:
+    task = replace(toy(400), y=np.arange(400) % 4)
+    options = {"classes": 1, "assignment": "blocks"}
+    data = federate(
+        task,
+        n_clients=4,
+        partitioner="pathological",
+        options=options,
+        pool="official",
+        fractions=(1.0, 0.0, 0.0),
+        seed=0,
+    )
+    assert [set(task.y[data.test.rows(k)].tolist()) for k in range(4)] == [{0}, {1}, {2}, {3}]
+    assert data.test.sizes.tolist() == [25] * 4
+
+
+def test_a_client_without_official_test_samples_is_named() -> None:
+    task = replace(toy(400), official_test=np.arange(400) >= 397)
+    with pytest.raises(DataError, match=r"client \d gets no sample of the official test set of task 'toy'"):
+        federate(task, n_clients=5, partitioner="iid", pool="official", fractions=(1.0, 0.0, 0.0), seed=0)
+
+
+def test_rows_can_be_cut_in_the_order_of_the_partitioner() -> None:
+    task = replace(toy(400, official=0), y=np.repeat(np.arange(4), 100))
+    options = {"shards_per_client": 5}
+    data = federate(task, n_clients=4, partitioner="shards", options=options, shuffle=False, seed=1)
+    partition = plugins.build("partitioner", "shards", options)
+    for client, held in enumerate(partition(task.y, 4, 4, rng(1, "partition"))):
+        assert rows(data, client) == [held[:80].tolist(), held[80:90].tolist(), held[90:].tolist()]

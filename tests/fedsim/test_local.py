@@ -11,9 +11,10 @@ import torch
 from torch.nn import functional
 
 from fedsim.data import FederatedData, Split
+from fedsim.evaluation import chunks_of, per_client
 from fedsim.federate import federate
 from fedsim.job import Job
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec, chunks_of, per_client
+from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.minibatches import orders
 from fedsim.network import build_network
 from fedsim.tasks.digits import digits

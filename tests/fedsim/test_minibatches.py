@@ -50,7 +50,7 @@ def test_more_than_a_million_samples_are_refused() -> None:
 
 def cohort(shares: list[float]) -> Cohort:
     k = np.arange(len(shares))
-    return Cohort(k, k, 0 * k, 0 * k, np.array(shares))
+    return Cohort(k, k, 0 * k, 0 * k, np.array(shares), 0 * k)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,8 @@ def test_a_group_holds_each_sample_once_an_epoch() -> None:
 def test_groups_are_of_equal_width_and_learning_rate() -> None:
     sizes = [3, 30, 12, 7, 31]
     split = Split(np.arange(83), np.concatenate([[0], np.cumsum(sizes)]))
-    jobs = Cohort(np.arange(5), np.arange(5), np.zeros(5, int), np.array([0, 0, 1, 1, 0]), np.ones(5))
+    none, versions = np.zeros(5, int), np.array([0, 0, 1, 1, 0])
+    jobs = Cohort(np.arange(5), np.arange(5), none, versions, np.ones(5), none)
     made = list(groups(jobs, split, LocalSGD(batch_size=None, lr=1.0, lr_decay=0.5), 1, most=9))
     assert sorted((g.index.shape[2], g.lr, sorted(g.jobs.tolist())) for g in made) == [
         (8, 0.5, [3]),

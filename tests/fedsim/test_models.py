@@ -20,14 +20,26 @@ from fedsim.network import Network, build_network
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# name, options, shape of a sample, parameters, blocks
+VALID: dict[str, Any] = {"padding": "valid"}
+FIVE_LAYERS = {"channels": [64, 64], "padding": "valid", "hidden": [384, 192]}
+MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
+
+# name, options, shape of a sample, classes, parameters, blocks
 PUBLISHED = [
-    ("softmax", {}, (60,), 610, 1),  # synthetic, q-FFL
-    ("mlp", {}, (1, 28, 28), 199_210, 3),  # Fashion-MNIST, FedMDFG and FedLF
-    ("mlp", {}, (3, 32, 32), 656_810, 3),  # CIFAR-10, FedFV
-    ("cnn", {}, (1, 28, 28), 1_663_370, 4),  # MNIST, FedAvg and FedMDFG
-    ("cnn", {"channels": [6, 16], "padding": "valid", "hidden": [120, 84]}, (3, 32, 32), 62_006, 5),  # LeNet
-    ("cnn", {"channels": [64, 64], "padding": "valid", "hidden": [384, 192]}, (3, 32, 32), 797_962, 5),
+    ("softmax", {}, (99,), 2, 200, 1),  # Adult, q-FFL
+    ("softmax", {}, (60,), 10, 610, 1),  # synthetic, q-FFL
+    ("softmax", {}, MNIST, 3, 2_355, 1),  # Fashion-MNIST with three classes, q-FFL and FedFV
+    ("mlp", {}, MNIST, 10, 199_210, 3),  # Fashion-MNIST, FedMDFG and FedLF
+    ("mlp", {}, CIFAR, 10, 656_810, 3),  # CIFAR-10, FedFV
+    ("cnn", {}, MNIST, 10, 1_663_370, 4),  # MNIST, FedAvg and FedMDFG
+    ("cnn", VALID | {"relu": False}, MNIST, 62, 608_702, 4),  # MNIST, FedFV: its code has 62 outputs
+    ("cnn", VALID | {"channels": [6, 16], "hidden": [120, 84]}, CIFAR, 10, 62_006, 5),  # LeNet, FedMDFG
+    ("cnn", FIVE_LAYERS | {"norm": "response"}, CIFAR, 10, 797_962, 5),  # CIFAR-10, Fed-MGDA+
+    ("cnn", FIVE_LAYERS | {"dropout": [0, 0.2, 0.5]}, CIFAR, 10, 797_962, 5),  # CIFAR-10, FedMDFG and FedLF
+    ("cnn", VALID | {"channels": [10, 20], "hidden": [50], "channel_dropout": 0.5}, MNIST, 10, 21_840, 4),
+    ("cnn", VALID | {"kernel": 3, "pool": "last", "hidden": [128]}, MNIST, 62, 1_206_590, 4),  # FEMNIST
+    ("nfresnet", {}, CIFAR, 100, 189_844, 17),  # CIFAR-100, FedLF
+    ("lstm", {}, (80,), 80, 640 + 272_384 + 526_336 + 20_560, 4),  # Shakespeare, q-FFL
 ]
 SMALL = [
     ("softmax", {}, (1, 8, 8)),
@@ -37,6 +49,10 @@ SMALL = [
     ("cnn", {"channels": [4, 6], "hidden": [8]}, (1, 8, 8)),
     ("cnn", {"channels": [4, 6], "hidden": [], "norm": "group", "groups": 4}, (1, 8, 8)),
     ("cnn", {"channels": [], "hidden": [5]}, (2, 3, 3)),
+    ("cnn", {"channels": [4, 6], "hidden": [8], "kernel": 3, "pool": "last", "relu": False}, (1, 8, 8)),
+    ("cnn", {"channels": [4, 6], "hidden": [8], "norm": "response"}, (1, 8, 8)),
+    ("nfresnet", {"stem": 4, "stages": [4, 6], "blocks": 2}, (1, 8, 8)),
+    ("lstm", {"embedding": 3, "hidden": [5, 4]}, (7,)),
 ]
 
 
@@ -47,25 +63,28 @@ def network(request: pytest.FixtureRequest) -> Network:
 
 
 def inputs(network: Network, n: int) -> torch.Tensor:
-    return torch.randn(n, *network.in_shape, generator=torch.Generator().manual_seed(0))
+    draws = torch.Generator().manual_seed(0)
+    if network.name == "lstm":
+        return torch.randint(network.n_classes, (n, *network.in_shape), generator=draws).float()
+    return torch.randn(n, *network.in_shape, generator=draws)
 
 
 def test_every_model_is_covered_here() -> None:
     assert {name for name, *_ in SMALL} == set(plugins.names("model"))
 
 
-@pytest.mark.parametrize(("name", "options", "in_shape", "parameters", "blocks"), PUBLISHED)
+@pytest.mark.parametrize(("name", "options", "in_shape", "classes", "parameters", "blocks"), PUBLISHED)
 def test_published_models_have_their_published_sizes(
-    name: str, options: dict[str, Any], in_shape: tuple[int, ...], parameters: int, blocks: int
+    name: str, options: dict[str, Any], in_shape: tuple[int, ...], classes: int, parameters: int, blocks: int
 ) -> None:
-    network = build_network(name, options, in_shape, 10)
+    network = build_network(name, options, in_shape, classes)
     assert parameters == network.P
     assert blocks == len(network.blocks)
 
 
 def test_cnn_blocks_are_those_of_the_paper() -> None:
     """Fed-MGDA+ lists 4864, 102464, 614784, 73920 and 1930 parameters per layer on CIFAR-10."""
-    network = build_network(*PUBLISHED[-1][:3], n_classes=10)
+    network = build_network("cnn", FIVE_LAYERS | {"norm": "response"}, CIFAR, 10)
     assert [b - a for a, b in network.blocks] == [4864, 102464, 614784, 73920, 1930]
     assert network.block_names == ["conv1", "conv2", "fc1", "fc2", "out"]
 
@@ -119,6 +138,8 @@ def test_load_copies_nothing(network: Network) -> None:
 
 
 def test_views_and_load_agree_also_under_vmap(network: Network) -> None:
+    if network.name == "lstm":
+        pytest.skip("torch.func cannot map over recurrent layers")
     stacked = torch.stack([network.initial(seed) for seed in range(3)])
     x = inputs(network, 4)
     batched = torch.vmap(lambda p: functional_call(network.module, p, (x,)))(network.views(stacked))
@@ -138,11 +159,81 @@ def test_load_refuses_another_shape_or_type(bad: torch.Tensor) -> None:
 @pytest.mark.parametrize(("name", "options", "in_shape"), SMALL, ids=str)
 def test_flops_equal_those_of_torch(name: str, options: dict[str, Any], in_shape: tuple[int, ...]) -> None:
     """torch counts products only in its matrix and convolution kernels, so GroupNorm is compared apart."""
+    if name == "lstm":
+        pytest.skip("torch does not count recurrent layers")
     network = build_network(name, options, in_shape, 10)
     with FlopCounterMode(display=False) as counter:
         network.module(torch.zeros(1, *in_shape))
     norms = sum(p.numel() for n, p in network.module.named_parameters() if "norm" in n)
     assert network.flops == counter.get_total_flops() + 2 * norms
+
+
+def test_flops_of_a_recurrent_layer_are_those_of_its_products_at_every_character() -> None:
+    network = build_network("lstm", {"embedding": 3, "hidden": [5, 4]}, (7,), 11)
+    assert network.flops == 7 * 2 * (4 * 5 * (3 + 5) + 4 * 4 * (5 + 4)) + 2 * 4 * 11
+
+
+def test_lstm_looks_at_every_character_and_at_its_order() -> None:
+    network = build_network("lstm", {"embedding": 3, "hidden": [5, 4]}, (7,), 11)
+    network.load(network.initial(0))
+    text = torch.tensor([[1.0, 2, 3, 4, 5, 6, 7]])
+    first = text.clone()
+    first[0, 0] = 9
+    outputs = [network.module(x) for x in (text, first, text.flip(1))]
+    assert not torch.equal(outputs[0], outputs[1])
+    assert not torch.equal(outputs[0], outputs[2])
+
+
+def test_lstm_takes_other_weights_by_name() -> None:
+    network = build_network("lstm", {"embedding": 3, "hidden": [5]}, (7,), 11)
+    one, other = network.initial(0), network.initial(1)
+    x = inputs(network, 2)
+    expected = network.load(other)(x).detach().clone()
+    assert torch.equal(functional_call(network.load(one), network.views(other), (x,)), expected)
+    assert not torch.equal(network.module(x), expected)
+
+
+def test_dropout_and_response_normalisation_stand_where_the_papers_have_them() -> None:
+    def parts(**options: Any) -> list[str]:
+        network = build_network(
+            "cnn", {"channels": [4, 4], "hidden": [6, 5], "kernel": 3} | options, (1, 16, 16), 3
+        )
+        return [name for name, _ in network.module.named_children()]
+
+    assert parts(norm="response")[:8] == [
+        *("conv1", "relu_conv1", "pool1", "norm1"),
+        *("conv2", "relu_conv2", "norm2", "pool2"),
+    ]
+    dense = ["fc1", "relu_fc1", "dropout2", "fc2", "relu_fc2", "dropout3", "out"]
+    assert parts(dropout=[0, 0.2, 0.5])[7:] == dense
+    assert parts(channel_dropout=0.5, dropout=[0.3])[6:9] == ["channel_dropout", "flatten", "dropout1"]
+    assert [n for n in parts(pool="last", relu=False) if "fc" not in n] == [
+        "conv1",
+        "conv2",
+        "pool2",
+        "flatten",
+        "out",
+    ]
+
+
+def test_nfresnet_keeps_the_variance_of_its_activations() -> None:
+    network = build_network("nfresnet", {}, CIFAR, 10)
+    found = inputs(network, 32)
+    with torch.inference_mode():
+        for name, part in network.load(network.initial(0)).named_children():
+            found = part(found)
+            if name.startswith("stage"):
+                assert 0.8 < float(found.std()) < 1.3, name
+
+
+def test_nfresnet_does_not_feel_the_scale_of_its_filters() -> None:
+    network = build_network("nfresnet", {"stem": 4, "stages": [4, 6]}, (1, 8, 8), 3)
+    flat = network.initial(0)
+    x = inputs(network, 2)
+    before = network.load(flat)(x)
+    with torch.no_grad():
+        network.module.get_submodule("stage2_1.conv1").get_parameter("weight").mul_(3).add_(0.7)
+    torch.testing.assert_close(network.module(x), before, rtol=1e-3, atol=1e-4)
 
 
 @settings(max_examples=50, deadline=None)
@@ -159,6 +250,11 @@ def test_group_norm_takes_any_width(width: int, groups: int) -> None:
         ("cnn", {}, (60,), r"needs images \[channels, height, width\].*\(60,\)"),
         ("cnn", {"padding": "valid"}, (1, 8, 8), "8x8 is used up at convolution 2"),
         ("cnn", {"kernel": 4}, (1, 8, 8), "needs an odd kernel, found kernel = 4"),
+        ("cnn", {"dropout": [0.1, 0.2, 0.3]}, (1, 8, 8), "3 chances of dropout for 2 linear layers"),
+        ("cnn", {"dropout": [1.0]}, (1, 8, 8), r"option 'dropout.0'.*less than 1, found 1\.0"),
+        ("lstm", {}, (1, 8, 8), r"needs sequences of characters \[length\].*\(1, 8, 8\)"),
+        ("lstm", {"hidden": []}, (80,), "option 'hidden'.*at least 1 item"),
+        ("nfresnet", {}, (60,), r"needs images \[channels, height, width\].*\(60,\)"),
         ("mlp", {"hidden": [10, 0]}, (60,), r"option 'hidden.1'.*greater than or equal to 1, found 0"),
         ("mlp", {"hiden": [10]}, (60,), "no option 'hiden'; did you mean 'hidden'"),
         ("ccn", {}, (60,), "there is no model 'ccn'; did you mean 'cnn'"),
@@ -245,3 +341,17 @@ def test_building_a_network_does_not_import_the_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "in_shape", "widest"),
+    [
+        ("mlp", {"hidden": [200, 30]}, (60,), 2 * 200),  # ReLU
+        ("cnn", {"channels": [4], "hidden": [8], "kernel": 3}, (2, 8, 8), 2 * 4 * 8 * 8),  # ReLU
+        ("lstm", {"embedding": 3, "hidden": [5, 4]}, (7,), 7 * 5 + 2 * 7 * 4),  # the second recurrent layer
+    ],
+)
+def test_the_widest_layer_is_known(
+    name: str, options: dict[str, Any], in_shape: tuple[int, ...], widest: int
+) -> None:
+    assert build_network(name, options, in_shape, 3).widest == widest

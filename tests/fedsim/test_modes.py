@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedsim.augment import Augment
 from fedsim.client import ClientMethod, Trained
 from fedsim.data import FederatedData, Split
 from fedsim.errors import ConfigError
@@ -26,6 +27,11 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
     "large": ("mlp", {"hidden": [200, 200]}, LocalSGD(batch_size=50, lr=0.1)),
     "full batch": ("mlp", {"hidden": [16]}, LocalSGD(batch_size=None, lr=0.1, epochs=3)),
     "momentum": ("mlp", {"hidden": [16]}, LocalSGD(batch_size=8, lr=0.05, momentum=0.9, weight_decay=0.01)),
+    "augmented": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=8, lr=0.1, epochs=2, augment=Augment(2, True)),
+    ),
     "decay": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.1, lr_decay=0.9)),
 }
 
@@ -56,7 +62,7 @@ def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workben
 
 def cohort(k: int = K) -> Cohort:
     shares = np.where(np.arange(k) % 5 == 3, 0.4, 1.0)
-    return Cohort(np.arange(k), np.arange(k) % K, np.arange(k) % 3, np.arange(k) % 2, shares)
+    return Cohort(np.arange(k), np.arange(k) % K, np.arange(k) % 3, np.arange(k) % 2, shares, np.arange(k))
 
 
 def trained(made: Workbench, jobs: Cohort, same: bool = True) -> tuple[torch.Tensor, Reports]:
@@ -83,7 +89,7 @@ def test_a_group_is_the_loop_but_for_rounding(data: FederatedData, shape: str, m
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
 def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: str) -> None:
-    made, jobs, draws = bench(data, shape, mode), cohort(), np.random.default_rng(1)
+    made, jobs, draws = bench(data, shape, mode, losses=True), cohort(), np.random.default_rng(1)
     together, reports = trained(made, jobs)
     again, _ = trained(made, jobs)
     assert torch.equal(again, together), "the same twice"
@@ -93,6 +99,7 @@ def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: 
         assert torch.equal(rows, together[torch.from_numpy(some)])
         assert told.loss_train.tolist() == reports.loss_train[some].tolist()
         assert told.loss_rms.tolist() == reports.loss_rms[some].tolist()
+        assert told.loss_before.tolist() == reports.loss_before[some].tolist()
     for i in range(0, K, 7):
         assert torch.equal(trained(made, jobs.part(slice(i, i + 1)))[0][0], together[i])
 

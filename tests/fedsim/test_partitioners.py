@@ -43,7 +43,8 @@ def labels(n: int, classes: int, seed: int = 0) -> Indices:
 
 
 def test_every_partitioner_is_covered_here() -> None:
-    assert {name.partition("-")[0] for name in ALL} == set(plugins.names("partitioner"))
+    """Whole classes fix the number of clients, so they have tests of their own."""
+    assert {name.partition("-")[0] for name in ALL} | {"whole_classes"} == set(plugins.names("partitioner"))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -126,6 +127,40 @@ def test_pathological_counts_only_classes_that_occur() -> None:
     y = np.repeat(np.array([1, 4, 7]), 30)
     parts = divide("pathological", {"classes": 3}, y, 5)
     assert all(set(y[p]) == {1, 4, 7} for p in parts)
+
+
+@quick
+@given(groups=st.lists(st.integers(1, 4), min_size=1, max_size=6), seed=st.integers(0, 2**32))
+def test_whole_classes_go_to_one_client_each(groups: list[int], seed: int) -> None:
+    classes = sum(groups)
+    y = np.concatenate([np.arange(classes), labels(100, classes, seed)])
+    parts = divide("whole_classes", {"groups": groups}, y, len(groups))
+    assert_division(parts, len(y), len(groups))
+    ends = np.cumsum([0, *groups])
+    for part, a, b in zip(parts, ends, ends[1:], strict=False):
+        assert set(y[part]) == set(range(a, b))
+        np.testing.assert_array_equal(part, part[np.lexsort((part, y[part]))])
+
+
+def test_whole_classes_are_one_each_unless_grouped() -> None:
+    """FedMDFG: one class for each of 10 clients, or 1, 2, 2, 2 and 3 classes for 5."""
+    y = np.tile(np.arange(10), 30)
+    assert [set(y[p]) for p in divide("whole_classes", {}, y, 10)] == [{k} for k in range(10)]
+    sizes = [len(p) for p in divide("whole_classes", {"groups": [1, 2, 2, 2, 3]}, y, 5)]
+    assert sizes == [30, 60, 60, 60, 90]
+
+
+@pytest.mark.parametrize(
+    ("options", "clients", "message"),
+    [
+        ({}, 4, r"cannot give 5 whole classes to 4 clients in groups of \[1, 1, 1, 1\]"),
+        ({"groups": [2, 3]}, 3, r"to 3 clients in groups of \[2, 3\]: expected one group for each client"),
+        ({"groups": [2, 2]}, 2, "groups that add up to the classes"),
+    ],
+)
+def test_whole_classes_say_why_they_cannot(options: dict[str, Any], clients: int, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        divide("whole_classes", options, np.repeat(np.arange(5), 20), clients)
 
 
 @quick

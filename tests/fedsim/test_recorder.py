@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from fedsim.errors import RunError
+from fedsim.evaluation import Evaluation
+from fedsim.files import write_atomically, write_json
+from fedsim.folders import make_folder
 from fedsim.job import Report, Reports
 from fedsim.ledger import Ledger
-from fedsim.local import Evaluation
-from fedsim.recorder import Recorder, digest, make_folder, write_atomically, write_json
+from fedsim.recorder import Recorder, digest
 from fedsim.records import TABLES
 from fedsim.trainer import Stepped
 
@@ -104,20 +106,21 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         beside.write_text("half")
         raise OSError("no space left")
 
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(RunError, match=r"manifest.json: cannot be written: no space"):
         write_atomically(path, fail)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert json.loads(path.read_text()) == {"a": 1}
 
 
 def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    make_folder(run, force=False)
-    make_folder(run, force=True)  # an empty folder holds nothing to lose
-    write_json(run / "manifest.json", {})
+    run.mkdir()
+    make_folder(run, force=True, manifest={})  # an empty folder holds nothing to lose
     with pytest.raises(RunError, match="--force"):
-        make_folder(run, force=False)
-    make_folder(run, force=True)
-    assert not any(run.iterdir())
+        make_folder(run, force=False, manifest={})
+    make_folder(run, force=True, manifest={})
+    assert [p.name for p in run.iterdir()] == ["manifest.json"]
+    (run / "manifest.json").unlink()
     (run / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="not a run folder"):
-        make_folder(run, force=True)
+        make_folder(run, force=True, manifest={})

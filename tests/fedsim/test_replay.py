@@ -13,7 +13,7 @@ import pytest
 import analysis
 from fedsim.cli import main
 from fedsim.config import RunConfig, changed
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, FolderError, RunError
 from fedsim.replay import compare_participation, replay_config
 from fedsim.trace import Trace, read_trace
 from small import run, small
@@ -160,7 +160,7 @@ def test_what_is_no_finished_run_is_refused(parent: Path, tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match=f"not finished: its status is '{status}'"):
             replay_config(folder, [])
     (folder / "manifest.json").write_text((parent / "manifest.json").read_text()[:200])
-    with pytest.raises(RunError, match=r"manifest\.json: not readable"):
+    with pytest.raises(FolderError, match=r"manifest\.json: cannot be read"):
         replay_config(folder, [])
     (folder / "world.parquet").unlink()
     with pytest.raises(ConfigError, match=r"not a finished run: world\.parquet missing"):

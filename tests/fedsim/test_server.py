@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from fedsim import plugins
+from fedsim.arrivals import Arrivals
 from fedsim.errors import RunError, SolverError
 from fedsim.job import Report, Reports
-from fedsim.server import Arrivals, Server, ServerSpec
+from fedsim.server import Server, ServerSpec
 
 P = 6
 BLOCKS = [(0, 4), (4, 6)]

@@ -13,7 +13,7 @@ import pytest
 from fedsim import plugins
 from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError
-from fedsim.tasks import _torchvision
+from fedsim.tasks import _files
 from fedsim.tasks.synthetic import draw, lognormal_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -225,6 +225,7 @@ def test_a_missing_file_that_cannot_be_downloaded_is_explained(
     from torchvision.datasets import MNIST
 
     monkeypatch.setattr(MNIST, "mirrors", ["http://127.0.0.1:9/"])
+    monkeypatch.setenv("FEDSIM_DATA", str(small_mnist.parents[1]))
     (small_mnist / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(DataError) as caught:
         build("mnist", data_dir=small_mnist.parents[1])
@@ -236,10 +237,10 @@ def test_a_missing_file_that_cannot_be_downloaded_is_explained(
 
 def test_the_folder_comes_from_the_argument_then_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIM_DATA", "/somewhere")
-    assert _torchvision.folder(Path("/given")) == Path("/given")
-    assert _torchvision.folder(None) == Path("/somewhere")
+    assert _files.folder(Path("/given")) == Path("/given")
+    assert _files.folder(None) == Path("/somewhere")
     monkeypatch.delenv("FEDSIM_DATA")
-    assert _torchvision.folder(None) == Path("data")
+    assert _files.folder(None) == Path("data")
 
 
 @pytest.mark.parametrize("name", IMAGE_TASKS)
@@ -268,3 +269,49 @@ def test_reading_files_that_are_there_imports_neither_torch_nor_torchvision(smal
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"
+
+
+# --- some classes, each pixel by itself
+
+
+def test_classes_can_be_chosen_and_are_numbered_as_named(small_mnist: Path) -> None:
+    task = build("mnist", data_dir=small_mnist.parents[1], classes=[6, 0, 3])
+    assert_well_formed(task)
+    np.testing.assert_allclose(task.x[:, 0, 0, 0] * 255, [0, 3, 6], atol=1e-5)
+    assert task.y.tolist() == [1, 2, 0]
+    assert task.n_classes == 3
+    assert task.official_test.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ([0, 10], r"option 'classes.1'.*less than or equal to 9, found 10"),
+        ([3], "option 'classes'.*at least 2 items"),
+        ([3, 4, 3], r"classes: expected different ones, found \[3, 4, 3\]"),
+    ],
+)
+def test_wrong_classes_are_explained(small_mnist: Path, classes: list[int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build("mnist", data_dir=small_mnist.parents[1], classes=classes)
+
+
+def test_each_pixel_can_be_normalised_by_itself(small_mnist: Path) -> None:
+    """As AFL and q-FFL do: (grey level - mean) / (deviation + 0.001), over the training images."""
+    x = build("mnist", data_dir=small_mnist.parents[1], normalise="pixel", classes=[0, 4, 7]).x
+    np.testing.assert_allclose(
+        x[:, 0, 0, 0], (np.array([0, 4, 7]) - 2) / (np.std(np.arange(5)) + 0.001), rtol=1e-5
+    )
+    assert (x[:, 0, 1, 1] == 0).all()  # white in all training images: no deviation
+
+
+def test_the_three_clothes_of_the_papers() -> None:
+    if not (DATA / "FashionMNIST" / "raw").is_dir():
+        pytest.skip(f"no FashionMNIST in {DATA}")
+    task = build("fashion_mnist", data_dir=DATA, normalise="pixel", classes=[0, 2, 6])
+    assert_well_formed(task)
+    assert np.bincount(task.y[~task.official_test]).tolist() == [6000] * 3
+    assert np.bincount(task.y[task.official_test]).tolist() == [1000] * 3
+    whole = build("fashion_mnist", data_dir=DATA, normalise="pixel").x[:60_000]
+    np.testing.assert_allclose(whole.mean(axis=0, dtype=np.float64), 0, atol=1e-3)
+    assert whole.std(axis=0, dtype=np.float64).max() <= 1 + 1e-4

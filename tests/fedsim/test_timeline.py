@@ -14,8 +14,8 @@ import pytest
 
 from fedsim.costs import Costs
 from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
+from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort
-from fedsim.local import Evaluation
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.selection import Clients, Facts, View, stateless
 from fedsim.timeline import Timeline

@@ -254,11 +254,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     before = path.read_bytes()
 
     def full_disk(table, file, **options):
-        file.write(b"PAR1")
+        file.write_bytes(b"PAR1")
         raise OSError("no space left")
 
     monkeypatch.setattr(pq, "write_table", full_disk)
-    with pytest.raises(TraceError, match=r"a\.parquet: cannot write the trace: no space left"):
+    with pytest.raises(TraceError, match=r"a\.parquet: cannot be written: no space left"):
         trace([]).write(path)
     assert path.read_bytes() == before
     assert os.listdir(tmp_path) == ["a.parquet"]
@@ -266,7 +266,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_missing_truncated_and_foreign_files_are_named(tmp_path):
     path = tmp_path / "a.parquet"
-    with pytest.raises(TraceError, match=r"a\.parquet: there is no such trace file"):
+    with pytest.raises(TraceError, match=r"a\.parquet: there is no such file"):
         read_trace(path)
     trace().write(path)
     whole = path.read_bytes()

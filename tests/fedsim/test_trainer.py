@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedsim.arrivals import Arrivals
 from fedsim.data import FederatedData
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.job import Cohort, Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.network import build_network
-from fedsim.server import Arrivals, Server, ServerSpec
+from fedsim.server import Server, ServerSpec
 from fedsim.tasks.digits import digits
 from fedsim.trainer import InlineTrainer, Memories, Pending, Stepped, Trainer
 from shuffled import ShuffledTrainer
@@ -205,7 +206,7 @@ def test_what_clients_keep_is_followed_from_job_to_job() -> None:
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def pool(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[object]:
-    from fedsim.actors import RayPool
+    from fedsim.pool import RayPool
 
     made = RayPool(request.param)
     yield made
@@ -225,27 +226,22 @@ def test_ray_gives_the_same_bits(pool: object, expected: dict[str, Driven]) -> N
 
 
 @pytest.mark.ray
+def test_jobs_of_one_client_that_are_sent_together_follow_one_another(pool: object) -> None:
+    server, initial, shared = parts()
+    bench = BENCHES["ditto"]
+    trainer = pool.trainer(bench, server, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
+    jobs = [Job(i, client, nth, 0) for i, (client, nth) in enumerate([(4, 0), (3, 0), (4, 1), (4, 2)])]
+    found, expected = (
+        (each.submit(Cohort.of(jobs)), collect(each, jobs)(), each.params())
+        for each in (trainer, inline(bench))
+    )
+    for name, tensor in expected[2].items():
+        assert torch.equal(found[2][name], tensor), name
+
+
+@pytest.mark.ray
 def test_an_error_in_an_actor_is_raised_as_itself(pool: object) -> None:
     server, initial, shared = parts("fedavg")
     bad = ServerSpec("fedavgg", {}, K, 1, 4, server.blocks)
     with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
         pool.trainer(BENCH, bad, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
-
-
-@pytest.mark.ray
-def test_a_worker_that_dies_ends_the_run_with_an_error() -> None:
-    import ray
-
-    from fedsim.actors import RayPool
-
-    server, initial, shared = parts("fedavg")
-    pool = RayPool(1)
-    try:
-        trainer = pool.trainer(BENCH, server, shared, initial, shared.train.sizes)
-        ray.kill(pool.clients[0])
-        job = Job(0, 0, 0, 0)
-        trainer.submit(Cohort.of([job]))
-        with pytest.raises(RunError, match="a worker process failed"):
-            collect(trainer, [job])()
-    finally:
-        pool.close()

@@ -193,6 +193,36 @@ def test_outcomes_agree_with_stepping_through_every_microsecond(leave, tiny, t, 
     assert list(zip(*columns, strict=True)) == expected
 
 
+@pytest.mark.parametrize("leave", LEAVES)
+@given(
+    tiny_worlds(after_ends=("repeat", "stop")), AMOUNTS, st.lists(st.integers(0, 60), min_size=1, max_size=8)
+)
+@FAST
+def test_jobs_that_start_at_times_of_their_own_end_as_alone(leave, tiny, amounts, times):
+    world = World(tiny.trace(), leave=leave)
+    jobs = [(c, t) for t in times for c in np.flatnonzero(world.online(t)).tolist()]
+    if not jobs:
+        return
+    who, when = np.array(jobs).T
+    assert world.there(who, when).all()
+    until = when + 7
+    for limit in (None, until):
+        found = world.outcomes(who, when, Work(*amounts), limit)
+        for i, (client, t) in enumerate(jobs):
+            one = world.outcomes([client], t, Work(*amounts), None if limit is None else t + 7)
+            for f in fields(found):
+                assert getattr(found, f.name)[i] == getattr(one, f.name)[0]
+    if leave == "abort":
+        ends = world.outcomes(who, when, Work(*amounts)).end_us
+        assert (ends <= np.minimum(world.leaves_us(who, when), world.fault_us(who, when))).all()
+
+
+def test_a_job_of_many_for_an_offline_client_is_named():
+    world = World(Trace.of([0, 1], [0, 5], [9, 9], "online", clients=2, horizon_us=9, after_end="stop"))
+    with pytest.raises(ValueError, match="client 1 is offline at 3 us"):
+        world.outcomes([0, 1], np.array([4, 3]), Work(0, 0, 0))
+
+
 @given(tiny_worlds(after_ends=("repeat",)), st.integers(0, 40), AMOUNTS, st.randoms(use_true_random=False))
 @FAST
 def test_an_outcome_depends_on_neither_company_nor_order(tiny, t, amounts, random):

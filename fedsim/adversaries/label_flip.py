@@ -1,0 +1,30 @@
+"""Training on wrong labels (Biggio et al. 2012; Tolpegin et al. 2020)."""
+
+from __future__ import annotations
+
+import torch
+
+from fedsim.adversary import Attack
+from fedsim.errors import ConfigError
+
+
+def label_flip(*, change: tuple[tuple[int, int], ...] | None = None) -> Attack:
+    """Train on C - 1 - y in place of y, or only on the changes given, such as [[5, 3]].
+
+    What the client reports of its losses is of these labels as well. Evaluations see the true ones.
+    """
+
+    def labels(y: torch.Tensor, n_classes: int) -> torch.Tensor:
+        if change is None:
+            return n_classes - 1 - y
+        beyond = [label for pair in change for label in pair if not 0 <= label < n_classes]
+        if beyond:
+            raise ConfigError(
+                f"adversary 'label_flip': change: expected labels from 0 to {n_classes - 1}, found {beyond[0]}"
+            )
+        table = torch.arange(n_classes)
+        for old, new in change:
+            table[old] = new
+        return table.to(y.device)[y]
+
+    return Attack(labels=labels)

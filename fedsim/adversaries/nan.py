@@ -1,0 +1,20 @@
+"""Updates that are no numbers, as broken devices send them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from fedsim.adversary import Attack, Message
+
+
+def nan(*, value: Literal["nan", "inf"] = "nan", entries: int = 1) -> Attack:
+    """Put NaN or infinity into the first entries of the update; what follows is up to `[bad_updates]`."""
+
+    def send(message: Message) -> Message:
+        row: torch.Tensor = message.row.clone()
+        row[:entries] = float(value)
+        return message.with_row(row)
+
+    return Attack(send=send)

@@ -1,0 +1,129 @@
+"""Ray itself: one started for this program alone, on loopback and behind a token, or an existing cluster that it joins.
+
+Ray is imported when it is needed, after the environment says what is read at its import: a run without workers does
+without it, and a pool may open it in the background.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fedsim.errors import ConfigError
+
+_ALWAYS = {
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` rebuilds the environment in each worker
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+_OWN = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name also on Linux: 0 binds every process to loopback
+}
+_PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
+"""What the processes of an existing cluster are given of this program, so that all run the same code."""
+_LEAST_STORE = 2**29
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A Ray that is there."""
+
+    owned: bool
+    """Whether this program started it, and so stops it."""
+    cpus: Mapping[str, int]
+    """By node."""
+    gpus: int
+    """Of all nodes."""
+    node: str
+    """The node of this process."""
+
+    def places(self, workers: int) -> list[str]:
+        """Return a node for each worker, so that all nodes have the same load for each of their CPUs."""
+        nodes, taken = sorted(self.cpus), dict.fromkeys(self.cpus, 0)
+        for _ in range(workers):
+            taken[min(nodes, key=lambda node: (taken[node] + 1) / self.cpus[node])] += 1
+        return [node for node in nodes for _ in range(taken[node])]
+
+    def close(self) -> None:
+        """Stop it, or leave it, unless it was there before this program asked for it."""
+        import ray
+
+        if self.owned and ray.is_initialized():
+            ray.shutdown()
+
+
+def prepare_environment(own: bool) -> None:
+    """Say what Ray reads when it is imported; what the user has set is left as it is."""
+    for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
+        os.environ.setdefault(name, value)
+
+
+def opened(address: str | None, cpus: int) -> Cluster:
+    """Return the Ray that this process is connected to already, that at `address`, or a new one with `cpus` places.
+
+    Raises ConfigError if there is none at the address, or none that this process may join.
+    """
+    prepare_environment(own=address is None)
+    import ray
+
+    owned = not ray.is_initialized()
+    if owned:
+        quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if address is None:
+            # "local": else Ray joins whatever RAY_ADDRESS or an earlier `ray start` on this machine points to.
+            ray.init(
+                "local",
+                num_cpus=cpus,
+                object_store_memory=_store_bytes(),
+                include_dashboard=False,
+                **quiet,
+            )
+        else:
+            _join(address, quiet)
+    every: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    nodes = [node for node in every if node["Alive"]]
+    found = {str(node["NodeID"]): int(node["Resources"].get("CPU", 0)) for node in nodes}
+    gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
+    return Cluster(owned, {node: n for node, n in found.items() if n}, gpus, _node())
+
+
+def _join(address: str, quiet: Mapping[str, Any]) -> None:
+    import ray
+
+    code = [str(Path(str(importlib.import_module(name).__file__)).parent) for name in _PACKAGES]
+    try:
+        ray.init(address=address, runtime_env={"py_modules": code}, **quiet)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigError(
+            f"ray_address: expected 'auto' or HOST:PORT of a Ray cluster that this machine is a node of, found "
+            f"{address!r}: {reason}"
+        ) from error
+
+
+def _node() -> str:
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def _store_bytes() -> int:
+    """Return how much memory processes of a Ray of one's own may share: an upper bound, since unused pages take none.
+
+    What a run needs is predicted and refused before (`fedsim.memory`), when its data are known; Ray starts earlier.
+    """
+    most = psutil.virtual_memory().available // 2
+    if sys.platform == "linux":
+        most = min(most, int(0.9 * shutil.disk_usage("/dev/shm").free))
+    elif sys.platform == "darwin":
+        most = min(most, 2 * 2**30)  # Ray refuses more there
+    return max(most, _LEAST_STORE)

@@ -1,0 +1,45 @@
+"""Evaluating everybody in one pass: how the rows of a split are cut into ranges, and put together client by client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.data import Split
+
+EVAL_ROWS = 2048
+"""Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Per-client results on one split, for the clients that hold samples of it; arrays of equal length."""
+
+    clients: NDArray[np.int64]
+    n: NDArray[np.int64]
+    correct: NDArray[np.int64]
+    loss: NDArray[np.float64]
+
+
+def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:
+    """Cut a split's rows into at most `pieces` ranges whose ends are multiples of the evaluation batch."""
+    total = len(split.indices)
+    batches = math.ceil(total / EVAL_ROWS)
+    step = max(1, math.ceil(batches / pieces)) * EVAL_ROWS
+    return [(a, min(a + step, total)) for a in range(0, total, step)]
+
+
+def per_client(split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> Evaluation:
+    """Add up per-sample results, in the order of the split's rows, client by client."""
+    sizes = split.sizes
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    losses = np.concatenate([p[0] for p in parts]) if parts else np.zeros(0)
+    correct = np.concatenate([p[1] for p in parts]) if parts else np.zeros(0, dtype=bool)
+    holders = np.flatnonzero(sizes)
+    sums = np.bincount(owner, weights=losses, minlength=len(sizes))[holders]
+    hits = np.bincount(owner[correct], minlength=len(sizes))[holders]
+    return Evaluation(holders, sizes[holders], hits, sums / sizes[holders])

@@ -1,0 +1,49 @@
+"""Making the folder of a run: from the first moment on it says what it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsim.errors import RunError
+from fedsim.files import write_json
+from fedsim.manifest import FORMAT, MANIFEST
+
+
+def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:
+    """Make a new run folder that holds a manifest. An existing one is refused, or replaced if `force`.
+
+    Nothing but a run is ever removed, and a process that is killed meanwhile leaves a run or none. Raises RunError.
+    """
+    if path.exists():
+        known = (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+        if not known:
+            raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
+        if not force:
+            raise RunError(f"{path} exists: choose another name with --out, or overwrite it with --force")
+        _remove(path)
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        write_json(beside / MANIFEST, {"format": FORMAT} | dict(manifest))
+        beside.rename(path)
+    except OSError as error:
+        raise RunError(f"{path}: the folder of the run cannot be made: {error.strerror or error}") from error
+
+
+def _remove(folder: Path) -> None:
+    """Remove a run; a link to one is refused, as what it leads to lies elsewhere."""
+    if folder.is_symlink():
+        raise RunError(
+            f"{folder} is a link to {folder.resolve()}: remove it, or choose another name with --out"
+        )
+    old = folder.with_name(f".{folder.name}.old")
+    try:
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)  # half of a run is no run
+        shutil.rmtree(old)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be overwritten: {error.strerror or error}") from error

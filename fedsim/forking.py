@@ -1,0 +1,230 @@
+"""Branching a run: what it was until an instant, and from there on another rule, selector, pacing or world."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tomli_w
+
+from fedsim import checkpoint
+from fedsim.checkpoint import State
+from fedsim.config import RunConfig, changed, load, parse
+from fedsim.config_errors import read_toml
+from fedsim.course import Course, Kind
+from fedsim.cutting import cut_tables
+from fedsim.errors import ConfigError
+from fedsim.files import write_text
+from fedsim.folders import make_folder
+from fedsim.ledger import RUNNING
+from fedsim.manifest import read_manifest
+from fedsim.materials import Workshop
+from fedsim.pool import RayPool, begun
+from fedsim.reshape import kept_online
+from fedsim.run import CONFIG, WORLD, Result, Run, Watch, owner_of
+from fedsim.server import Server
+from fedsim.setup import Setup, prepare
+from fedsim.simulation import Device, device_of, one_thread
+from fedsim.stopwatch import Stopwatch
+from fedsim.trace import read_trace
+from fedsim.trainer import starts_of
+from fedsim.units import show_us
+
+_FIXED = ("seed", "task", "partition", "model", "cost")
+"""Tables that say what has happened already, or what a model is."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """When a fork leaves its parent: after a server step, or when a virtual time is reached."""
+
+    step: int | None = None
+    time_us: int | None = None
+
+    def reached(self, course: Course) -> bool:
+        """Whether a run that stands between two instants stands there."""
+        if self.time_us is not None:
+            return not course.heap or course.heap[0][0] > self.time_us
+        return course.step >= (self.step or 0)
+
+    def after(self, state: State) -> bool:
+        """Whether a saved run had not gone further yet."""
+        course = state["course"]
+        if self.time_us is not None:
+            return bool(course["now_us"] <= self.time_us)
+        return bool(course["step"] < (self.step or 0))
+
+
+def fork(
+    parent: Path | str,
+    at: At,
+    sets: Sequence[str] = (),
+    *,
+    keep_online: Sequence[int] = (),
+    name: str | None = None,
+    out: Path | str = "runs",
+    workers: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    force: bool = False,
+    watch: Watch = lambda progress: None,
+    pool: RayPool | None = None,
+) -> Result:
+    """Run what the run in `parent` was until `at`, and from there on with the changes `sets`; writes `<out>/<name>/`.
+
+    What was before comes from the parent's tables and its last checkpoint before `at`, or is run again from the start.
+    Without changes the parent's digest comes out. A new rule starts with the model, and with the rows that are
+    remembered if both remember.
+
+    Args:
+        sets: `a.b=value`, as for `fedsim run --set`; not those of the seed, the data, the model and the costs.
+        keep_online: clients that stay online from then on, without faults.
+        name: of the new run; that of the parent with `-fork` by default.
+
+    The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
+    """
+    parent, out = Path(parent), Path(out)
+    manifest = read_manifest(parent)
+    config = load(parent / CONFIG)[0]
+    raw = changed(read_toml(parent / CONFIG), sets) | {"name": name or f"{config.label}-fork"}
+    child = parse(raw, "fork", config.label)[0]
+    _check(config, child)
+    _check_at(at, manifest, parent)
+    folder = out / child.name
+    trace = read_trace(parent / WORLD)
+    if len(keep_online):
+        kept_online(trace, keep_online, 0)  # raises for clients that are not there
+    with one_thread(), ExitStack() as opened:
+        if pool is None and (pool := begun(workers, device, None)):
+            opened.enter_context(pool)
+        count, place = pool.workers if pool else 0, device_of(device, anywhere=False)
+        shop = Workshop()
+        shop.take(config, trace)
+        setup = prepare(config, place, shop)
+        prepare(child, place, shop)  # what cannot be is refused before anything is run
+        saved = _saved(parent, at, _owner(config, manifest, parent))
+        make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
+        shutil.copy(parent / CONFIG, folder / CONFIG)
+        if saved is not None:
+            cut_tables(folder, saved["records"]["rows"], source=parent)
+        state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
+        course = state["course"]
+        origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)} | {
+            "forked_step": course["step"],
+            "forked_us": course["now_us"],
+            "kept_online": sorted(keep_online) or None,
+        }
+        child = parse(raw | {"parent": origin}, "fork", config.label)[0]
+        if len(keep_online):
+            trace = kept_online(trace, keep_online, course["now_us"])
+            shop = Workshop()
+            shop.take(child, trace)
+        other = prepare(child, place, shop)
+        write_text(folder / CONFIG, tomli_w.dumps(other.config.resolved()))
+        trace.write(folder / WORLD)
+        begin = _changed(state, config, setup, other, keep_online)
+        shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
+        checkpoint.write(
+            folder, begin, step=course["step"], jobs=course["next_job"], owner=owner_of(folder), keep="all"
+        )
+        run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
+        run.resumed = []
+        return run.go(pool, watch)
+
+
+def _owner(config: RunConfig, manifest: Mapping[str, Any], parent: Path) -> str:
+    if (
+        config.parent is not None
+        and config.parent.forked_step is not None
+        and not checkpoint.checkpoints(parent)
+    ):
+        raise ConfigError(
+            f"{parent}: it is a fork itself and has no checkpoint left: fork {config.parent.run} instead, or keep "
+            'checkpoints with --set checkpoint.keep="all"'
+        )
+    return owner_of(parent)
+
+
+def _check(before: RunConfig, after: RunConfig) -> None:
+    for table in (*_FIXED, "world"):
+        if getattr(before, table) != getattr(after, table):
+            raise ConfigError(
+                f"fork: {table}: it cannot change in the middle of a run"
+                + ("; to keep clients online there is --keep-online" if table == "world" else "")
+            )
+
+
+def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
+    """Refuse what a finished parent never reached, before it is run again to find out."""
+    steps, virtual_us = manifest.get("steps"), manifest.get("virtual_us")
+    if manifest.get("status") != "done" or steps is None or virtual_us is None:
+        return
+    if at.time_us is not None and at.time_us >= virtual_us:
+        raise ConfigError(f"--at: {parent} ended at {show_us(virtual_us)}, found {show_us(at.time_us)}")
+    if at.time_us is None and (at.step or 0) >= steps:
+        raise ConfigError(f"--at: {parent} ended after {steps} steps, found step {at.step}")
+
+
+def _saved(parent: Path, at: At, owner: str) -> State | None:
+    """Return the last checkpoint that is not after the fork; None: the parent has to be run from the start."""
+    for found in reversed(checkpoint.checkpoints(parent)):
+        state = checkpoint.read(found.path, owner)
+        if at.after(state):
+            return state
+    return None
+
+
+def _changed(
+    state: State, config: RunConfig, before: Setup, after: Setup, keep_online: Sequence[int]
+) -> State:
+    """Return the state with which a run with other parts goes on."""
+    child = after.config
+    course, trainer = dict(state["course"]), dict(state["trainer"])
+    if child.selection != config.selection:
+        course["selector_state"] = after.plan.selector.start()
+    if child.pacing != config.pacing:
+        course["armed"] = False
+    if child.evaluate != config.evaluate:
+        every_us = after.plan.evaluate.every_us
+        course["evaluate_us"] = (course["now_us"] // every_us + 1) * every_us if every_us else 0
+    if child.stop != config.stop:
+        course |= {"best": float("nan"), "unimproved": 0, "reached": False}
+    if child.client != config.client:
+        trainer |= {"keepers": [], "kept": []}
+    if after.server != before.server:
+        server, rule = Server(after.server, trainer["server"]["params"]), ("rule", "options", "wrap")
+        same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
+        server.inherit(trainer["server"], starts_of(trainer), same_rule=same)
+        trainer["server"] = server.save()
+    if len(keep_online):
+        course = _retold(course, after, keep_online).state()
+    return state | {"course": course, "trainer": trainer}
+
+
+def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> Course:
+    """Decide anew what becomes of the jobs that these clients have, in a world that has changed for them."""
+    course = Course.restored(state)
+    table, plan = course.ledger.table, setup.plan
+    rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
+    for row in rows.tolist():
+        job = course.ledger.cohort(np.array([row]))
+        work = plan.costs.of(job.clients, job.nths, job.shares)
+        fates = setup.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
+        course.ledger.cut(np.array([row]), fates)
+        ok, end_us = bool(fates.ok[0]), int(fates.end_us[0])
+        event = (
+            end_us if ok else end_us + plan.dropout.notice_us,
+            int(Kind.ARRIVE if ok else Kind.LOST),
+            int(job.clients[0]),
+            row,
+        )
+        mine = (int(Kind.ARRIVE), int(Kind.LOST))
+        course.heap = [e for e in course.heap if not (e[1] in mine and e[3] == row)]
+        course.heap.append(event)
+    heapq.heapify(course.heap)
+    return course

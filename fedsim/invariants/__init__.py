@@ -1,0 +1,63 @@
+"""What must hold of any run, checked from the files of its folder alone: `docs/reliability.md` lists it.
+
+`check` reads configuration, world and tables, and looks at each invariant. Nothing is trained. An invariant that a
+folder cannot answer, because the run did not end or a file is missing, is named with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+
+from fedsim.invariants import bounds, clients, evals, files, jobs, promises, rows, steps
+from fedsim.invariants.evidence import Evidence
+from fedsim.invariants.finding import Invariant, Unchecked, Violation
+
+__all__ = ["Invariant", "Verdict", "Violation", "check", "invariants"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `check` found."""
+
+    violations: tuple[Violation, ...]
+    checked: tuple[str, ...]
+    """The names of the invariants that were looked at."""
+    unchecked: Mapping[str, str]
+    """By name of the others, why they could not be."""
+
+
+def invariants() -> tuple[Invariant, ...]:
+    """Return all invariants in the order in which they are checked: first those that others rest on."""
+    modules = (files, jobs, clients, bounds, steps, rows, promises, evals)
+    found = chain.from_iterable(module.INVARIANTS for module in modules)
+    return tuple(sorted(found, key=lambda each: not each.basic))
+
+
+def check(folder: Path) -> Verdict:
+    """Check the invariants of the run in `folder`; none of its files changes.
+
+    If values lie out of range, what depends on them is not looked at. Raises RunError or ConfigError for a folder
+    that is no run's or cannot be read.
+    """
+    evidence = Evidence(folder)
+    violations: list[Violation] = []
+    checked: list[str] = []
+    unchecked: dict[str, str] = {}
+    for invariant in invariants():
+        if not invariant.basic and any(v.invariant in _BASIC for v in violations):
+            unchecked[invariant.name] = "values are out of range or rows are missing: see above"
+            continue
+        try:
+            found = [replace(flaw, invariant=invariant.name) for flaw in invariant.look(evidence)]
+        except Unchecked as reason:
+            unchecked[invariant.name] = str(reason)
+            continue
+        checked.append(invariant.name)
+        violations.extend(found)
+    return Verdict(tuple(violations), tuple(checked), unchecked)
+
+
+_BASIC = frozenset(invariant.name for invariant in invariants() if invariant.basic)

@@ -1,0 +1,224 @@
+"""The files of a run, read when they are first asked for, and what follows from them for each job and step."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from analysis.run import open_run
+from analysis.tables import WORLD
+from fedsim.adversary import Droppers, adversaries_of, nth_jobs
+from fedsim.config import RunConfig, load
+from fedsim.costs import Costs
+from fedsim.errors import RunError
+from fedsim.intervals import NEVER
+from fedsim.invariants.finding import Unchecked
+from fedsim.job import Cohort
+from fedsim.outcomes import Outcomes, without
+from fedsim.rules import build_rule
+from fedsim.stack import Algorithm
+from fedsim.trace import Trace, read_trace
+from fedsim.world import World
+
+Ints = NDArray[np.int64]
+MODEL = "model.safetensors"
+PERSONAL_MODELS = "personal.safetensors"
+_ENDED = ("done", "planned")
+_CLOSED = (*_ENDED, "interrupted", "failed")
+
+
+class Table:
+    """One table as arrays: whole numbers as int64, words as texts."""
+
+    def __init__(self, name: str, table: pa.Table) -> None:
+        self.name, self._table = name, table
+        self._columns: dict[str, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, column: str) -> NDArray[Any]:
+        if column not in self._columns:
+            self._columns[column] = self._read(self._table[column])
+        return self._columns[column]
+
+    @staticmethod
+    def _read(column: pa.ChunkedArray) -> NDArray[Any]:
+        if pa.types.is_dictionary(column.type):
+            return np.array(column.cast(pa.string()).to_pylist(), dtype=np.str_)
+        values = column.to_numpy()
+        return np.asarray(values, np.int64) if values.dtype.kind == "i" else np.asarray(values)
+
+
+class Evidence:
+    """A run folder. Raises RunError or ConfigError if it is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._run = open_run(folder)
+        self.manifest: dict[str, Any] = self._run.manifest
+        self.status = str(self.manifest.get("status"))
+        self.config: RunConfig = load(folder / "config.resolved.toml")[0]
+        self.pacing = self.config.pacing.pacing()
+        self.dropout = self.config.dropout.handling()
+        self.clients = self.config.task.clients
+
+    # What the run wrote
+
+    @cached_property
+    def jobs(self) -> Table:
+        """One row per job, in the order in which they ended."""
+        return Table("jobs", self._run.jobs)
+
+    @cached_property
+    def steps(self) -> Table:
+        """One row per step."""
+        return Table("steps", self._run.steps)
+
+    @cached_property
+    def evals(self) -> Table:
+        """One row per evaluation, split and client."""
+        return Table("evals", self._run.evals)
+
+    @cached_property
+    def conflicts(self) -> Table:
+        """One row per step, block and row. Raises Unchecked if it was not recorded."""
+        if self.config.record.conflicts == "off":
+            raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
+        return Table("conflicts", self._run.conflicts)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run came to its regular end."""
+        return self.status in _ENDED
+
+    def need_end(self) -> None:
+        """Raise Unchecked unless the run came to its regular end."""
+        if not self.ended:
+            raise Unchecked(f"the run did not come to its end: it is {self.status!r}")
+
+    def need_closed(self) -> None:
+        """Raise Unchecked if the tables may have been cut at different places."""
+        if self.status not in _CLOSED:
+            raise Unchecked(f"the run is {self.status!r}: its tables may end at different places")
+
+    def need_training(self) -> None:
+        """Raise Unchecked if nothing was trained."""
+        if self.status == "planned":
+            raise Unchecked("a plan trains nothing")
+
+    @cached_property
+    def model(self) -> dict[str, NDArray[Any]]:
+        """The tensors that the run left. Raises Unchecked if it left none, RunError if they cannot be read."""
+        if not (self.folder / MODEL).is_file():
+            raise Unchecked(f"needs {MODEL}, which only a run that came to its end has")
+        found: dict[str, NDArray[Any]] = {}
+        for name in (MODEL, PERSONAL_MODELS):
+            path = self.folder / name
+            try:
+                found |= load_file(path) if path.is_file() else {}
+            except (SafetensorError, OSError) as error:
+                raise RunError(f"{path}: not readable: {error}") from error
+        return found
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The run's rule in its wrappers."""
+        section = self.config.algorithm
+        wrap = [wrapper.named() for wrapper in section.wrap]
+        return build_rule(section.name, section.options, wrap, lr=self.config.train.lr)
+
+    # What follows for each job
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The trace that the run saw. Raises Unchecked if it is not kept."""
+        if not (self.folder / WORLD).is_file():
+            raise Unchecked(f"needs {WORLD}")
+        return read_trace(self.folder / WORLD)
+
+    @cached_property
+    def world(self) -> World:
+        """The world that the run saw. Raises Unchecked if it is not kept."""
+        dropout, unknown = self.config.dropout, self.config.world.unknown
+        return World(self.trace, self.clients, leave=dropout.leave, unknown=unknown)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What jobs cost. Raises Unchecked if the folder does not tell."""
+        from fedsim.setup import about_clients, costs_of  # they import torch, which takes seconds
+
+        if self.config.cost.reference_flops is not None:
+            raise Unchecked(
+                "cost.reference_flops needs the operations of the model, which the folder does not tell"
+            )
+        sizes = np.ones(self.clients, dtype=np.int64)
+        sizes[self.jobs["client"]] = self.jobs["n_samples"]
+        about = about_clients(self.trace, self.clients)
+        return costs_of(self.config, sizes, self._parameters(), 1.0, about)
+
+    def _parameters(self) -> int:
+        """P; without a model, what the downloads say that it is."""
+        if (self.folder / MODEL).is_file():
+            return int(self.model["params"].size)
+        return int(self.jobs["download_bytes"].max(initial=0)) // 4
+
+    @cached_property
+    def nths(self) -> Ints:
+        """How many jobs the client of each job had had before."""
+        return nth_jobs(self.jobs["job"], self.jobs["client"])
+
+    @cached_property
+    def by_client(self) -> Ints:
+        """The rows of `jobs` by client, those of one client in the order of their numbers."""
+        return np.lexsort((self.jobs["job"], self.jobs["client"]))
+
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Return the rows of `jobs` that a client had directly after each other: the earlier and the later ones."""
+        rows, client = self.by_client, self.jobs["client"][self.by_client]
+        same = client[1:] == client[:-1]
+        return rows[:-1][same], rows[1:][same]
+
+    def step_us(self, step: Ints) -> Ints:
+        """Return when steps were taken; NEVER for those that were not."""
+        times = np.append(self.steps["time_us"], NEVER)
+        found: Ints = times[np.minimum(step, len(times) - 1)]
+        return found
+
+    @cached_property
+    def seen_us(self) -> Ints:
+        """When the server learns that a job has come to its end."""
+        jobs = self.jobs
+        late = jobs["end_us"] + np.where(jobs["status"] == "lost", self.dropout.notice_us, 0)
+        return np.minimum(late, self.step_us(jobs["version"])) if self.pacing.cancels else late
+
+    @cached_property
+    def online_jobs(self) -> NDArray[np.bool_]:
+        """Whether each job was handed to a client that was online."""
+        dispatch = self.jobs["dispatch_us"]
+        return self.world.there(self.jobs["client"], dispatch) & (dispatch >= 0)
+
+    @cached_property
+    def fates(self) -> tuple[Ints, Outcomes]:
+        """The rows of jobs handed to clients that were online, and what the world does to these jobs."""
+        rows = np.flatnonzero(self.online_jobs)
+        who, start, end, share = (self.jobs[n][rows] for n in ("client", "dispatch_us", "end_us", "share"))
+        work = self.costs.of(who, self.nths[rows], share)
+        fates = self.world.outcomes(who, start, work)
+        stopped = np.isin(self.jobs["status"][rows], ("late", "unfinished")) & (end < fates.end_us)
+        if stopped.any():
+            fates = self.world.outcomes(who, start, work, np.where(stopped, end, NEVER))
+        droppers = Droppers.among(adversaries_of(self.config), self.config.seed)
+        if droppers is not None:
+            jobs = Cohort(
+                self.jobs["job"][rows], who, self.nths[rows], self.jobs["version"][rows], share, start
+            )
+            fates = without(fates, droppers.drop(jobs))
+        return rows, fates

@@ -1,0 +1,154 @@
+"""What manifest and model say, against the tables: counts, digest, and why the run ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.course import Stop
+from fedsim.invariants.evidence import MODEL, Evidence, Ints
+from fedsim.invariants.finding import Unchecked, Violation, invariant
+
+_MANIFEST = "manifest.json"
+
+
+def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]:
+    """Steps, jobs by status and waits of the manifest are those of the tables."""
+    e.need_closed()
+    told, steps = e.manifest, len(e.steps)
+    missing = int(told.get("steps", 0)) - steps
+    if missing not in ((0,) if e.ended else (0, 1)):  # the last step of a run that failed may be missing
+        yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(told.get("steps")))
+    words, counts = np.unique(e.jobs["status"], return_counts=True)
+    found = dict(zip(words.tolist(), counts.tolist(), strict=True))
+    if told.get("jobs") != found:
+        yield Violation(_MANIFEST, -1, f"jobs = {found}", str(told.get("jobs")))
+    waits = int(e.steps["waits"].sum())
+    if told.get("waits") != waits:
+        yield Violation(_MANIFEST, -1, f"waits = {waits}", str(told.get("waits")))
+
+
+def the_digest_is_that_of_tables_and_model(e: Evidence) -> Iterator[Violation]:
+    """The digest of the manifest is that of the rows of the tables and of the model."""
+    from fedsim.recorder import digest
+
+    told = e.manifest.get("digest")
+    if e.status != "done":
+        raise Unchecked(f"a run that is {e.status!r} has no digest")
+    found = digest(e.folder, {name: torch.from_numpy(array) for name, array in e.model.items()})
+    if told != found:
+        yield Violation(_MANIFEST, -1, f"digest {found}, that of the tables and {MODEL}", str(told))
+
+
+def the_model_is_finite(e: Evidence) -> Iterator[Violation]:
+    """The final parameters of the global model are finite."""
+    for name, values in e.model.items():
+        if name.startswith("personal"):
+            continue  # a client's own training may diverge
+        bad = np.flatnonzero(~np.isfinite(values))
+        if len(bad):
+            yield Violation(
+                MODEL, -1, f"finite numbers in {name}", f"{values.flat[bad[0]]} at {bad[0]}", len(bad) - 1
+            )
+
+
+def the_run_ends_by_a_rule_that_it_has(e: Evidence) -> Iterator[Violation]:
+    """`ended_by` names the rule of `[stop]` that the tables fulfil, and no other was fulfilled before."""
+    e.need_closed()
+    stop, why = e.config.stop.stop(), str(e.manifest.get("ended_by"))
+    now, n = int(e.manifest.get("virtual_us", 0)), len(e.steps)
+    rules = {"steps": stop.steps, "time": stop.time_us, "bytes": stop.moved_bytes, "target": stop.target}
+    rules |= {"patience": stop.patience, "wall": stop.wall_s, "world": 0}
+    if e.status in ("interrupted", "failed"):
+        rules = {"interrupt": 0} if e.status == "interrupted" else {"error": 0}
+    if rules.get(why) is None:
+        given = ", ".join(name for name, limit in rules.items() if limit is not None)
+        yield Violation(_MANIFEST, -1, f"ended_by {given}", why)
+        return
+    if (stop.steps is not None and n > stop.steps) or (why == "steps" and n != stop.steps):
+        yield Violation("steps", -1, f"{stop.steps} steps", str(n))
+    if (stop.time_us is not None and now > stop.time_us) or (why == "time" and now != stop.time_us):
+        yield Violation(_MANIFEST, -1, f"virtual_us = {stop.time_us}, the end", str(now))
+    yield from _moved(e, why, stop.moved_bytes)
+
+
+def _moved(e: Evidence, why: str, limit: int | None) -> Iterator[Violation]:
+    if limit is None or why == "steps":
+        return
+    over = e.jobs["status"] != "unfinished"
+    moved = int((e.jobs["download_bytes"] + e.jobs["upload_bytes"])[over].sum())
+    unseen = over & (e.jobs["status"] == "lost") & (e.seen_us > int(e.manifest.get("virtual_us", 0)))
+    moved -= int((e.jobs["download_bytes"] + e.jobs["upload_bytes"])[unseen].sum())
+    if (why == "bytes") != (moved >= limit) and e.ended:
+        bound = "at least" if why == "bytes" else "less than"
+        yield Violation("jobs", -1, f"{bound} the {limit} bytes of stop.bytes moved", str(moved))
+
+
+def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
+    """With `target` or `patience`, the run ends at the first evaluation that fulfils it, and not otherwise."""
+    e.need_end()
+    stop, why = e.config.stop.stop(), e.manifest.get("ended_by")
+    if stop.metric is None:
+        raise Unchecked("[stop] has neither target nor patience")
+    e.need_training()
+    if e.config.evaluate.clients is not None:
+        raise Unchecked(
+            "the last evaluation is of everybody, and may stand for the one of some that ended the run"
+        )
+    times, values = _measured(e, stop.metric)
+    hit = _fulfilled(values, stop)
+    if why in ("target", "patience"):
+        if not hit[-1]:
+            yield Violation(
+                "evals", -1, f"{why} reached by the last evaluation", f"{stop.metric} {values[-1]}"
+            )
+        return
+    for i in np.flatnonzero(hit).tolist():
+        after = times[i:]
+        soon = after <= next((t for t in after if t > times[i]), times[i])
+        # evaluations that time asks for come before what happens next, and the run ends after that
+        if hit[i:][soon].all() and not soon.all():
+            found = f"{len(values)} evaluations"
+            yield Violation(
+                "evals", -1, f"the run to end with evaluation {i}, {stop.metric} {values[i]}", found
+            )
+            return
+
+
+def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
+    """Return after which evaluations the watched metric asks for the end."""
+    sign, best, unimproved, reached = (1.0 if stop.rising else -1.0), np.nan, 0, False
+    hit = np.zeros(len(values), dtype=bool)
+    for i, value in enumerate(values):
+        better = np.isnan(best) or sign * (value - best) > stop.least
+        best, unimproved = (value, 0) if better else (best, unimproved + 1)
+        reached |= stop.target is not None and sign * (value - stop.target) >= 0
+        hit[i] = reached or (stop.patience is not None and unimproved >= stop.patience)
+    return hit
+
+
+def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
+    """Return when the global model was evaluated, and the metric of each evaluation."""
+    from fedsim import plugins
+
+    of, evals = plugins.factory("metric", metric), e.evals
+    rows = np.flatnonzero(evals["split"] == e.config.evaluate.split)
+    fresh = np.ones(len(rows), dtype=bool)
+    fresh[1:] = (np.diff(evals["step"][rows]) != 0) | (np.diff(evals["time_us"][rows]) != 0)
+    first = np.flatnonzero(fresh)
+    cuts = pairwise([*first.tolist(), len(rows)])
+    accuracy, n = evals["accuracy"], evals["n"]
+    return evals["time_us"][rows[first]], [float(of(accuracy[rows[a:b]], n[rows[a:b]])) for a, b in cuts]
+
+
+INVARIANTS = (
+    invariant(the_digest_is_that_of_tables_and_model),
+    invariant(the_model_is_finite),
+    invariant(the_manifest_counts_what_the_tables_hold),
+    invariant(the_run_ends_by_a_rule_that_it_has),
+    invariant(the_metric_ends_the_run_when_it_should),
+)

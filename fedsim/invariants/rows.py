@@ -1,0 +1,218 @@
+"""What holds of the rows of a step: whose they are, how old, and that they add up to what the step says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedsim.diagnostics import ORTHOGONAL
+from fedsim.invariants.evidence import Evidence, Ints
+from fedsim.invariants.finding import Unchecked, Violation, invariant, wrong
+
+
+def row_values(e: Evidence) -> Iterator[Violation]:
+    """Rows are those of steps and clients, and cosines lie from -1 to 1."""
+    rows = e.conflicts
+    e.need_training()
+    for name, mask in (
+        ("step", (rows["step"] < 0) | (rows["step"] >= len(e.steps) + (not e.ended))),
+        ("client", (rows["client"] < 0) | (rows["client"] >= e.clients)),
+        ("age", rows["age"] < 0),
+        ("block", rows["block"] < -1),
+        ("cosine", np.abs(rows["cosine"]) > 1 + 1e-6),
+        ("norm", ~(rows["norm"] >= 0)),
+        ("weight", ~np.isfinite(rows["weight"])),
+    ):
+        yield from wrong(
+            "conflicts",
+            mask,
+            f"a {name} in its range",
+            lambda i, n=name: f"{n} = {rows[n][i]}",  # type: ignore[misc]
+        )
+
+
+def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
+    """Rows of age 0 are the step's updates, client by client; no other row is of a client that has one."""
+    whole, jobs = whole_of(e), e.jobs
+    used = jobs["step"] >= 0
+    if not e.ended:  # the rows of the last step may be missing
+        used &= np.isin(jobs["step"], whole.step)
+    want = np.sort(jobs["step"][used] * e.clients + jobs["client"][used])
+    mine = np.flatnonzero(whole.age == 0)
+    cells = whole.step * e.clients + whole.client
+    mine = mine[np.argsort(cells[mine], kind="stable")]
+    if len(mine) != len(want) or (cells[mine] != want).any():
+        same = min(len(mine), len(want))
+        at = int(np.argmax(np.append(cells[mine][:same] != want[:same], True)))
+        row = int(whole.rows[mine[at]]) if at < len(mine) else -1
+        cell = (
+            f"client {want[at] % e.clients} in step {want[at] // e.clients}"
+            if at < len(want)
+            else "no further row"
+        )
+        found = f"client {cells[mine[at]] % e.clients}" if at < len(mine) else "no further row"
+        yield Violation("conflicts", row, f"a row of age 0 for {cell}", found)
+    remembered = np.flatnonzero(whole.age > 0)
+    _, first = np.unique(cells[remembered], return_index=True)
+    again = np.zeros(len(e.conflicts), dtype=bool)
+    again[whole.rows[remembered]] = True
+    again[whole.rows[remembered[first]]] = np.isin(cells[remembered[first]], want)
+    yield from wrong(
+        "conflicts",
+        again,
+        "one remembered row per client, of clients that are absent",
+        lambda i: f"client {e.conflicts['client'][i]} in step {e.conflicts['step'][i]} again",
+    )
+
+
+def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:
+    """A remembered row is as old as the client's last update that the server took, and not older than the rule asks."""
+    whole, jobs = whole_of(e), e.jobs
+    late = e.pacing.late == "history"
+    used = jobs["status"] == "aggregated"
+    received, client = jobs["step"][used], jobs["client"][used]
+    if late:
+        kept = jobs["status"] == "remembered"
+        received = np.append(received, jobs["version"][kept])
+        client = np.append(client, jobs["client"][kept])
+    width = len(e.steps) + 2
+    cells = np.sort(client * width + received)
+    old = whole.age > 0
+    ask = whole.client * width + whole.step
+    last = (
+        cells[np.maximum(np.searchsorted(cells, ask, "left") - 1, 0)] if len(cells) else np.full(len(ask), -1)
+    )
+    age = np.where(last // width == whole.client, whole.step - last % width, -1)
+    if late:  # when a late update came is not recorded: its age is that of one of those before
+        fits = np.isin(whole.client * width + whole.step - whole.age, cells) & (whole.age >= age)
+    else:
+        fits = whole.age == age
+        if e.config.algorithm.memory:
+            received_us = e.step_us(np.maximum(whole.step - whole.age, 0))
+            fits &= received_us >= e.step_us(whole.step) - e.config.algorithm.memory
+    limit = e.algorithm.needs.memory
+    mask = np.zeros(len(e.conflicts), dtype=bool)
+    mask[whole.rows] = old & (~fits | (whole.age > limit))
+    told = np.zeros(len(mask), dtype=np.int64)
+    told[whole.rows] = age
+    most = f", at most {limit:g}" if math.isfinite(limit) else ""
+    yield from wrong(
+        "conflicts",
+        mask,
+        lambda i: (
+            f"age {told[i]}{most} for client {e.conflicts['client'][i]} in step {e.conflicts['step'][i]}"
+        ),
+        lambda i: str(e.conflicts["age"][i]),
+    )
+
+
+def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:
+    """No more rows are remembered than clients were seen before, and than `memory.slots` allows."""
+    e.need_closed()
+    e.need_training()
+    jobs, n = e.jobs, len(e.steps)
+    took = np.isin(jobs["status"], ("aggregated", "remembered"))
+    first = np.full(e.clients, n)
+    np.minimum.at(first, jobs["client"][took], np.maximum(jobs["step"], jobs["version"])[took])
+    seen = np.searchsorted(np.sort(first), np.arange(n), "left" if e.pacing.late != "history" else "right")
+    if not e.algorithm.needs.memory:
+        seen = np.zeros(n, dtype=np.int64)
+    slots = e.config.memory.slots
+    most = seen if slots is None else np.minimum(seen, slots)
+    yield from wrong(
+        "steps",
+        e.steps["remembered"] > most,
+        lambda i: f"at most {most[i]} remembered rows",
+        lambda i: str(e.steps["remembered"][i]),
+    )
+    if slots is None:
+        yield from wrong(
+            "steps",
+            e.steps["evicted"] > 0,
+            "no row evicted, as memory.slots is not set",
+            lambda i: str(e.steps["evicted"][i]),
+        )
+
+
+def a_whole_memory_forgets_nobody(e: Evidence) -> Iterator[Violation]:
+    """A rule that remembers everybody has a row of every client seen before, if nothing limits its memory."""
+    if math.isfinite(e.algorithm.needs.memory) or e.config.memory.slots or e.config.algorithm.memory:
+        raise Unchecked("the memory is limited")
+    whole, jobs = whole_of(e), e.jobs
+    took = jobs["status"] == "aggregated"
+    n = len(e.steps) + 1
+    first = np.full(e.clients, n)
+    np.minimum.at(first, jobs["client"][took], jobs["step"][took])
+    distinct = np.unique(whole.step * e.clients + whole.client) // e.clients
+    count = np.bincount(distinct, minlength=n)[: len(e.steps)]
+    seen = np.searchsorted(np.sort(first), np.arange(len(e.steps)), "right")
+    least = (count > 0) & (count < seen)  # with late rows there may be more
+    yield from wrong(
+        "steps",
+        least,
+        lambda i: f"rows of the {seen[i]} clients whose updates were taken so far, in conflicts",
+        lambda i: str(count[i]),
+    )
+
+
+def rows_add_up_to_the_step(e: Evidence) -> Iterator[Violation]:
+    """Conflicts, cosines and weights of a step are those of its rows."""
+    whole, steps = whole_of(e), e.steps
+    n = len(steps)
+    inside = whole.step < n
+    present = (whole.age == 0) & inside
+    clash = whole.cosine < -ORTHOGONAL
+    there = np.bincount(whole.step[inside], minlength=n) > 0
+    counts = {
+        "model_conflicts": np.bincount(whole.step[present & clash], minlength=n),
+        "absent_conflicts": np.bincount(whole.step[~present & inside & clash], minlength=n),
+    }
+    for name, count in counts.items():
+        told = steps[name]
+        yield from wrong(
+            "steps",
+            there & (told != count),
+            lambda i, c=count, v=name: f"{v} {c[i]}, as rows in conflicts say",  # type: ignore[misc]
+            lambda i, t=told: str(t[i]),  # type: ignore[misc]
+        )
+    for name, mask, values, take in (
+        ("smallest_cosine", present, whole.cosine, np.fmin),
+        ("smallest_absent_cosine", ~present & inside, whole.cosine, np.fmin),
+        ("max_weight", inside, whole.weight, np.fmax),
+    ):
+        worst = np.full(n, np.nan)
+        take.at(worst, whole.step[mask], values[mask])
+        told = steps[name]
+        yield from wrong(
+            "steps",
+            there & ~np.isclose(told, worst, rtol=1e-12, atol=0, equal_nan=True),
+            lambda i, w=worst, v=name: f"{v} {w[i]:.6g}, as rows in conflicts say",  # type: ignore[misc]
+            lambda i, t=told: f"{t[i]:.6g}",  # type: ignore[misc]
+        )
+
+
+class Whole:
+    """The rows of the whole model, block -1."""
+
+    def __init__(self, e: Evidence) -> None:
+        table = e.conflicts
+        self.rows: Ints = np.flatnonzero(table["block"] == -1)
+        self.step, self.client, self.age = (table[n][self.rows] for n in ("step", "client", "age"))
+        self.weight, self.cosine, self.norm = (table[n][self.rows] for n in ("weight", "cosine", "norm"))
+
+
+def whole_of(e: Evidence) -> Whole:
+    e.need_training()
+    return Whole(e)
+
+
+INVARIANTS = (
+    invariant(row_values, basic=True),
+    invariant(rows_of_a_step_are_its_updates),
+    invariant(ages_are_those_of_the_last_update),
+    invariant(no_more_is_remembered_than_there_can_be),
+    invariant(a_whole_memory_forgets_nobody),
+    invariant(rows_add_up_to_the_step),
+)

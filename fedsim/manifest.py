@@ -1,0 +1,91 @@
+"""What a run folder says of itself in `manifest.json`, which may be damaged, foreign or made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
+
+from fedsim.config_errors import validated
+from fedsim.errors import ConfigError, FolderError
+from fedsim.files import from_json
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""What the files of a run folder hold; another number stands for columns or keys that mean something else."""
+
+Seconds = dict[str, float]
+
+
+class _Section(BaseModel):
+    """Keys that are read somewhere, and their types; others may stand beside them, and each may be missing."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Memory(_Section):
+    predicted_bytes: dict[str, NonNegativeInt] | None = None
+    peak_bytes: NonNegativeInt | None = None
+
+
+class _Hardware(_Section):
+    cpu: str | None = None
+    cores: NonNegativeInt | None = None
+    memory_bytes: NonNegativeInt | None = None
+    gpu: str | None = None
+
+
+class _Manifest(_Section):
+    format: int = FORMAT
+    name: str | None = None
+    label: str | None = None
+    status: str | None = None
+    error: str | None = None
+    seed: int | None = None
+    rule: str | None = None
+    started: str | None = None
+    digest: str | None = None
+    ended_by: str | None = None
+    device: str | None = None
+    workers: NonNegativeInt | None = None
+    virtual_us: NonNegativeInt | None = None
+    steps: NonNegativeInt | None = None
+    waits: NonNegativeInt | None = None
+    jobs: dict[str, NonNegativeInt] | None = None
+    resumed: list[dict[str, Any]] | None = None
+    versions: dict[str, str] | None = None
+    memory: _Memory | None = None
+    hardware: _Hardware | None = None
+    wall_s: Seconds | float | None = None
+    server_wall_s: Seconds | None = None
+    workers_wall_s: list[Seconds] | None = None
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run folder. Raises FolderError that names the file, the key, and what is there."""
+    path = folder / MANIFEST
+    try:
+        found = from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        there = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        raise FolderError(
+            f"{folder} is not a run folder: {path.name} is missing; found {there or 'nothing'}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise FolderError(f"{path}: expected an object with named values, found {type(found).__name__}")
+    _check(found, path)
+    return found
+
+
+def _check(found: dict[str, Any], path: Path) -> None:
+    if found.get("format", FORMAT) != FORMAT:
+        raise FolderError(
+            f"{path}: format: written by another version of fedsim: expected {FORMAT}, found {found['format']!r}"
+        )
+    try:
+        validated(_Manifest, found, path)
+    except ConfigError as error:
+        raise FolderError(str(error)) from error

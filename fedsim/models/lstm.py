@@ -1,0 +1,57 @@
+"""A recurrent network over characters: the Shakespeare model of LEAF and q-FFL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Annotated
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from fedsim.errors import ConfigError
+
+Width = Annotated[int, Field(ge=1)]
+
+
+class CharacterLSTM(nn.Module):
+    """Embedding, LSTM layers, and a linear layer on what the last one puts out at the last character."""
+
+    def __init__(self, alphabet: int, embedding: int, hidden: Sequence[int], n_classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(alphabet, embedding)
+        widths = [embedding, *hidden]
+        self.recurrent: list[str] = []
+        for number, (before, after) in enumerate(pairwise(widths), start=1):
+            self.recurrent.append(f"lstm{number}")
+            self.add_module(self.recurrent[-1], nn.LSTM(before, after, batch_first=True))
+        self.out = nn.Linear(widths[-1], n_classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map numbers of characters [B, T], kept as float32, to logits [B, n_classes]."""
+        found: torch.Tensor = self.embedding(x.long())
+        for name in self.recurrent:
+            found = self.get_submodule(name)(found)[0]
+        logits: torch.Tensor = self.out(found[:, -1])
+        return logits
+
+
+def lstm(
+    *,
+    in_shape: tuple[int, ...],
+    n_classes: int,
+    embedding: Width = 8,
+    hidden: Annotated[Sequence[Width], Field(min_length=1)] = (256, 256),
+    alphabet: Width | None = None,
+) -> nn.Module:
+    """Predict the next character from those before it; by default the model of LEAF and q-FFL for Shakespeare.
+
+    hidden: width of each LSTM layer. alphabet: how many different characters there are, as many as classes if None.
+    Each layer is a block of its own for layer-wise rules. Raises ConfigError when samples are not sequences [length].
+    """
+    if len(in_shape) != 1:
+        raise ConfigError(
+            f"model 'lstm' needs sequences of characters [length]; this task has samples of shape {in_shape}"
+        )
+    return CharacterLSTM(n_classes if alphabet is None else alphabet, embedding, hidden, n_classes)

@@ -1,0 +1,162 @@
+"""The actor processes of a run: opened in the background, used by one run after the other, closed at the end.
+
+Starting Ray and importing torch in every process take seconds, in which the run's own process has enough to do: a pool
+is begun as soon as it is known that there will be a run, and asked for when there is something to train.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from fedsim import cluster
+from fedsim.errors import ConfigError, ServerLost
+
+if TYPE_CHECKING:  # they import torch
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from fedsim.actors import RayTrainer
+    from fedsim.data import FederatedData
+    from fedsim.local import WorkbenchSpec
+    from fedsim.server import ServerSpec
+
+
+@dataclass(slots=True)
+class Processes:
+    """The handles of a pool that has started."""
+
+    there: cluster.Cluster
+    gpu_share: float
+    clients: list[Any]
+    server: Any
+
+    @staticmethod
+    def of(there: cluster.Cluster, workers: int, gpus: bool) -> Processes:
+        """Start `workers` client actors and a server actor; each imports what it needs at once."""
+        from fedsim import hosts
+
+        share = hosts.gpu_share(there.gpus, workers + 1) if gpus else 0.0
+        clients = [hosts.client(share, node) for node in there.places(workers)]
+        return Processes(there, share, clients, hosts.server(share, there.node))
+
+    def renew_server(self) -> None:
+        """Start another server actor in the place of one that died."""
+        from fedsim import hosts
+
+        self.server = hosts.server(self.gpu_share, self.there.node)
+
+    def close(self) -> None:
+        """Stop the actors, and Ray if it was started for them."""
+        from fedsim import hosts
+
+        hosts.stop([*self.clients, self.server])
+        self.there.close()
+
+
+def workers_of(workers: int | Literal["auto"]) -> int:
+    """Return the number of client actors on this machine that is meant by a `--workers` value."""
+    if workers == "auto":
+        return max(
+            1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        )
+    if workers < 0:
+        raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers}")
+    return workers
+
+
+def begun(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
+    """Begin to open a pool, here or at a cluster; None if there are to be no workers. Raises ConfigError."""
+    if workers == "auto" and address is not None:
+        return RayPool("auto", gpus=device != "cpu", address=address)
+    count = workers_of(workers)
+    if not count and address is not None:
+        raise ConfigError("workers: expected 'auto' or a number of at least 1 with ray_address, found 0")
+    return RayPool(count, gpus=device != "cpu", address=address) if count else None
+
+
+class RayPool:
+    """Client actors and one server actor. Making it starts them and returns at once; all else waits for them.
+
+    Args:
+        workers: number of client actors, at least 1; "auto", with an address, takes one per CPU of the cluster.
+        gpus: whether each actor gets its share of the GPUs that Ray sees.
+        address: "auto" or HOST:PORT of a Ray cluster to join; None starts one on this machine, for this pool alone.
+    """
+
+    def __init__(
+        self, workers: int | Literal["auto"], *, gpus: bool = False, address: str | None = None
+    ) -> None:
+        self._workers, self._gpus, self._address = workers, gpus, address
+        self._started: Future[Processes] = Future()
+        self._closed = threading.Event()
+        # The processes of Ray end with the thread that started them, so this one stays as long as the pool.
+        threading.Thread(target=self._begin, name="ray-pool", daemon=True).start()
+
+    def _begin(self) -> None:
+        try:
+            self._started.set_result(self._start())
+        except BaseException as error:
+            self._started.set_exception(error)
+        self._closed.wait()
+
+    def _start(self) -> Processes:
+        asked = self._workers
+        there = cluster.opened(self._address, cpus=1 if asked == "auto" else asked + 1)
+        workers = sum(there.cpus.values()) if asked == "auto" else asked
+        return Processes.of(there, workers, self._gpus)
+
+    @property
+    def workers(self) -> int:
+        """Number of client actors; if it is for the cluster to say, this waits for it."""
+        return len(self.processes().clients) if self._workers == "auto" else self._workers
+
+    def processes(self) -> Processes:
+        """Wait for the processes to be started. Raises ConfigError if they cannot be."""
+        return self._started.result()
+
+    def trainer(
+        self,
+        bench: WorkbenchSpec,
+        server: ServerSpec,
+        data: FederatedData,
+        initial: torch.Tensor,
+        costs: NDArray[np.int64],
+        *,
+        spans: bool = False,
+    ) -> RayTrainer:
+        """Set the actors up for a run. `costs` [K]: relative cost of one job of each client, to spread work evenly.
+
+        A server actor that died is replaced by a new one.
+        """
+        from fedsim.actors import set_up
+
+        processes = self.processes()
+        try:
+            return set_up(processes, bench, server, data, initial, costs, spans=spans)
+        except ServerLost:
+            processes.renew_server()
+            return set_up(processes, bench, server, data, initial, costs, spans=spans)
+
+    def close(self) -> None:
+        """Stop what was started. Safe to call twice."""
+        if self._closed.is_set():
+            return
+        try:
+            if self._started.exception() is None:
+                self._started.result().close()
+        finally:
+            self._closed.set()
+
+    def __enter__(self) -> RayPool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

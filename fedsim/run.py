@@ -1,0 +1,380 @@
+"""One run folder from its first file to its last."""
+
+from __future__ import annotations
+
+import datetime
+import fcntl
+import hashlib
+import math
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import tomli_w
+import torch
+
+from fedsim import checkpoint, memory, plugins
+from fedsim.course import Course
+from fedsim.errors import RunError, ServerLost
+from fedsim.evaluation import Evaluation
+from fedsim.files import write_json, write_text
+from fedsim.folders import make_folder
+from fedsim.interrupts import Interrupts
+from fedsim.local import Workbench
+from fedsim.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.pool import RayPool
+from fedsim.profile import DRIVER, seconds_by_process, write_profile
+from fedsim.recorder import Recorder
+from fedsim.records import PARTS
+from fedsim.recovery import saying_how_to_reproduce
+from fedsim.saver import Reached, Saver, open_jobs
+from fedsim.server import Server
+from fedsim.setup import Setup
+from fedsim.stopwatch import Stopwatch, Times
+from fedsim.timeline import Timeline
+from fedsim.trainer import InlineTrainer, Trainer
+
+CONFIG, WORLD = "config.resolved.toml", "world.parquet"
+_LOCK = ".lock"
+_SERVERS = 3
+"""How often the server's process may die before a run gives up."""
+_PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a watcher is told after each step."""
+
+    setup: Setup
+    course: Course
+    accuracy: float
+    """Mean accuracy over clients at the last evaluation that is known; NaN before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run."""
+
+    folder: Path
+    status: Literal["done", "interrupted"]
+    digest: str | None
+
+
+Watch = Callable[[Progress], None]
+
+
+class Run:
+    """One run folder from its first file to its last.
+
+    Args:
+        again: whether the run of the folder goes on; otherwise the folder is made anew.
+        saved: where it stood at a checkpoint; None starts it over.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Path,
+        clock: Stopwatch,
+        workers: int,
+        *,
+        force: bool = False,
+        again: bool = False,
+        saved: checkpoint.State | None = None,
+    ) -> None:
+        self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
+        config = setup.config
+        footprint = setup.footprint(workers)
+        self.predicted = footprint.parts()
+        memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings())
+        self.started = _now()
+        self.resumed: list[dict[str, Any]] = []
+        if not again:
+            with alone(folder, there=False):
+                make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
+            write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
+            setup.trace.write(folder / WORLD)
+        else:
+            before = read_manifest(folder)
+            self.started = before.get("started") or self.started
+            step = saved["course"]["step"] if saved else 0
+            self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now()}]
+        self.others_peak = 0
+        self.others: list[Times] = []
+        """What the stopwatches of the other processes found, once the run is over."""
+        self.interrupts = Interrupts(_say_stopping)
+        self._servers_lost = 0
+        self._go_on_from(saved)
+        self._manifest("running")
+
+    def _go_on_from(self, saved: checkpoint.State | None) -> None:
+        """Stand where a checkpoint was, or at the start."""
+        self.saved = saved
+        config, n_samples = self.setup.config, self.setup.data.train.sizes
+        if saved is None:
+            shutil.rmtree(self.folder / PARTS, ignore_errors=True)
+        self.course = Course(self.setup.data.n_clients) if saved is None else Course.restored(saved["course"])
+        self.recorder = Recorder(
+            self.folder,
+            n_samples,
+            self.course.ledger,
+            config.record.conflicts != "off",
+            None if saved is None else saved["records"],
+        )
+        self.saver = Saver(
+            self.folder,
+            config.checkpoint,
+            self.course,
+            self.recorder,
+            self.interrupts,
+            owner=owner_of(self.folder),
+            spent_s=0.0 if saved is None else saved["spent_s"],
+        )
+
+    def go(self, pool: RayPool | None, watch: Watch) -> Result:
+        """Run, and leave a readable folder whatever happens."""
+        with alone(self.folder), self.interrupts.heard():
+            while True:
+                try:
+                    return self._go(pool, watch)
+                except ServerLost as lost:
+                    self._go_back(lost)
+
+    def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
+        """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""
+        with alone(self.folder):
+            trainer = self._trainer(pool)
+            timeline = self._timeline(trainer, lambda progress: None)
+            self.saver.until = reached
+            try:
+                if not reached(self.course):
+                    ended_by = timeline.run()
+                    raise RunError(f"the run ends at step {self.course.step}, before that, by {ended_by}")
+            except Reached:
+                pass
+            state = self.saver.state()
+            trainer.close()
+        return state
+
+    def _go(self, pool: RayPool | None, watch: Watch) -> Result:
+        timeline, trainer = None, None
+        try:
+            with self.clock.part("start"):
+                trainer = self._trainer(pool)
+            timeline = self._timeline(trainer, watch)
+            with saying_how_to_reproduce(self.folder, self.course):
+                ended_by = timeline.run()
+            digest = self._finish(timeline, trainer, "done", ended_by)
+        except KeyboardInterrupt:
+            self._finish(timeline, None, "interrupted", "interrupt")
+            return Result(self.folder, "interrupted", None)
+        except ServerLost:
+            if trainer:
+                with suppress(RunError):
+                    trainer.close()
+            raise
+        except Exception as error:
+            self._fail(timeline, error)
+            raise
+        if self.setup.config.checkpoint.keep != "all":
+            shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
+        return Result(self.folder, "done", digest)
+
+    def _go_back(self, lost: ServerLost) -> None:
+        """Return to the last checkpoint, or to the start; what follows is the same."""
+        self._servers_lost += 1
+        if self._servers_lost > _SERVERS:
+            self._fail(None, lost)
+            raise lost
+        found = checkpoint.checkpoints(self.folder)
+        self._go_on_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
+
+    def _fail(self, timeline: Timeline | None, error: Exception) -> None:
+        with suppress(RunError):  # on a full disk the first error counts, and the manifest may say less
+            self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}")
+
+    def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
+        def tell(course: Course) -> None:
+            watch(Progress(self.setup, course, self.recorder.last_accuracy))
+
+        plan, saver = self.setup.plan, self.saver
+        limit = math.inf if plan.stop.wall_s is None else plan.stop.wall_s
+        saver.timeline = Timeline(
+            self.setup.world,
+            plan,
+            trainer,
+            self.recorder,
+            self.course,
+            self.clock,
+            tell,
+            measure_of(plan.stop.metric),
+            lambda: saver.spent_s >= limit,
+            saver.between,
+        )
+        return saver.timeline
+
+    def _trainer(self, pool: RayPool | None) -> Trainer:
+        setup = self.setup
+        if pool is None:
+            server = Server(setup.server, setup.initial(), self.clock)
+            trainer: Trainer = InlineTrainer(Workbench(setup.bench, setup.data), server, self.clock)
+        else:
+            trainer = pool.trainer(
+                setup.bench,
+                setup.server,
+                setup.data,
+                setup.initial(),
+                setup.data.train.sizes,
+                spans=self.clock.recording,
+            )
+        if self.saved is not None:
+            trainer.load(self.saved["trainer"], open_jobs(self.course.ledger))
+            self.saved = None
+        return trainer
+
+    def _finish(
+        self,
+        timeline: Timeline | None,
+        trainer: Trainer | None,
+        status: str,
+        ended_by: str,
+        error: str | None = None,
+    ) -> str | None:
+        if timeline:
+            timeline.abandon()
+        with self.clock.part("record"):
+            self._settle(status)
+            digest = self._closed(status, trainer)
+        if trainer:
+            self.others_peak = trainer.peak_bytes()
+            self.others = trainer.times()
+            trainer.close()
+        course = self.course
+        self._manifest(
+            status,
+            error=error,
+            digest=digest,
+            ended_by=ended_by,
+            virtual_us=course.now_us,
+            steps=course.step,
+            jobs=dict(sorted(self.recorder.counts.items())),
+            waits=self.recorder.waits,
+            clipped=self.recorder.clipped,
+        )
+        if self.clock.recording:
+            write_profile(self.folder, self.setup.config.name, [self.clock.dump(DRIVER), *self.others])
+        return digest
+
+    def _settle(self, status: str) -> None:
+        """Wait for what is under way; after an error or an interrupt the last pending row may never come."""
+        try:
+            self.recorder.settle()
+        except BaseException:
+            if status == "done":
+                raise
+
+    def _closed(self, status: str, trainer: Trainer | None) -> str | None:
+        """Merge the tables; after an error there may be no room for that, and they stay in parts."""
+        try:
+            return self.recorder.close(trainer.params() if trainer else None)
+        except RunError:
+            if status != "failed":
+                raise
+            return None
+
+    def _manifest(self, status: str, **known: Any) -> None:
+        config = self.setup.config
+        content = {
+            "format": FORMAT,
+            "name": config.name,
+            "label": config.label,
+            "status": status,
+            "error": None,
+            "seed": config.seed,
+            "parent": None if config.parent is None else config.parent.model_dump(mode="json", exclude_none=True),
+            "rule": config.algorithm.name,
+            "clairvoyant": self.setup.plan.selector.clairvoyant,
+            "adversaries": [
+                {"name": a.name, "clients": list(a.clients or ())} for a in self.setup.bench.adversaries
+            ],
+            "started": self.started,
+            "resumed": self.resumed,
+            "digest": None,
+            "workers": self.workers,
+            "device": self.setup.server.device,
+            "versions": {p: _version(p) for p in _PACKAGES} | {"python": platform.python_version()},
+            "hardware": _hardware(self.setup.server.device),
+            "memory": {
+                "predicted_bytes": self.predicted,
+                "peak_bytes": memory.peak_bytes() + self.others_peak,
+            },
+            "wall_s": self.clock.report(),
+        } | seconds_by_process(self.clock.dump(DRIVER), self.others)
+        write_json(self.folder / MANIFEST, content | known)
+
+
+def owner_of(folder: Path) -> str:
+    """Return what tells the runs apart that checkpoints may belong to: equal configurations give the same run."""
+    return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
+
+
+@contextmanager
+def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
+    """Keep other processes from running in a folder. Raises RunError if one does.
+
+    there: whether to keep the folder; otherwise it is only looked at, and need not exist.
+    """
+    if not there and not (folder / _LOCK).exists():
+        yield
+        return
+    with (folder / _LOCK).open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(f"{folder}: another process is running it") from error
+        try:
+            yield
+        finally:
+            (folder / _LOCK).unlink(missing_ok=True)
+
+
+def _say_stopping() -> None:
+    print("\nstopping at the next instant that can be saved; Ctrl-C again stops now", file=sys.stderr)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
+    """Return the function of an evaluation that a metric is, None for none."""
+    if metric is None:
+        return None
+    of = plugins.factory("metric", metric)
+    return lambda found: float(of(found.correct / found.n, found.n)) if len(found.n) else math.nan
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _hardware(device: str) -> dict[str, Any]:
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+    }

@@ -1,0 +1,70 @@
+"""Tables of features whose rows belong to clients, read from one .npz file with the arrays X, y and client."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.data import Indices, Task
+from fedsim.errors import DataError
+from fedsim.tasks._files import existing
+
+_NAMES = ("X", "y", "client")
+
+
+def table(name: str, data_dir: Path | None, file: str, features: int, labels: tuple[int, int]) -> Task:
+    """Read X [N, features], y [N] with either of two labels, and client [N] numbered from 0; there is no test set.
+
+    Labels become 0 and 1. Raises DataError that names a missing file, or what is wrong with a damaged one.
+    """
+    path = existing(name, data_dir, file)[0]
+    x, y, client = _arrays(path)
+    if x.ndim != 2 or x.shape != (len(y), features) or client.shape != y.shape:
+        raise DataError(
+            f"{path}: expected X [N, {features}], y [N] and client [N], found {x.shape}, {y.shape} and {client.shape}"
+        )
+    if not np.isin(y, labels).all():
+        found = y[~np.isin(y, labels)][0]
+        raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {found}")
+    if not np.isfinite(x).all():
+        raise DataError(f"{path}: expected finite features, found others in row {_first_bad(x)}")
+    return Task(
+        name=name,
+        x=np.ascontiguousarray(x, dtype=np.float32),
+        y=(y == labels[1]).astype(np.int64),
+        n_classes=2,
+        official_test=np.zeros(len(y), dtype=np.bool_),
+        natural=_by_client(path, client),
+    )
+
+
+def _arrays(path: Path) -> list[NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            lacking = [name for name in _NAMES if name not in archive]
+            if lacking:
+                raise DataError(f"{path}: expected arrays {', '.join(_NAMES)}, found no {', '.join(lacking)}")
+            return [archive[name] for name in _NAMES]
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: expected an .npz file of arrays: {error}") from error
+
+
+def _first_bad(x: NDArray[Any]) -> int:
+    return int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
+
+
+def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
+    """Return the rows of each client, in their order."""
+    numbers = client.astype(np.int64)
+    if len(numbers) and numbers.min() < 0:
+        raise DataError(f"{path}: expected clients numbered from 0, found {numbers.min()}")
+    counts = np.bincount(numbers)
+    if not counts.all():
+        raise DataError(
+            f"{path}: expected rows of clients 0 to {len(counts) - 1}, found none of client {counts.argmin()}"
+        )
+    return tuple(np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1]))

@@ -1,0 +1,45 @@
+"""What people see in a terminal. Names and texts from files are shown there and never obeyed."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+
+def visible(text: str) -> str:
+    """Return a text with what does not print written out, such as an escape as `\\x1b`; lines and tabs stay.
+
+    An escape sequence could move the cursor or hide text, and a mark of direction turn a name around.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if _prints(c) else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown(text: str) -> Text:
+    """Return a text for a table: brackets in it are no markup."""
+    return Text(visible(text))
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line on standard output or, with `err`, on standard error."""
+    typer.echo(visible(text), err=err)
+
+
+class Terminal(Console):
+    """A console to which brackets are brackets, and in which nothing that a file says is carried out."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return the text as it is; what does not print is written out."""
+        return super().render_str(visible(text), **options)
+
+
+def _prints(c: str) -> bool:
+    return c.isprintable() or c in "\n\t" or unicodedata.category(c).startswith("Z")

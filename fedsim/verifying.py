@@ -1,0 +1,161 @@
+"""Running a run again, otherwise than it was, and finding the first row that differs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from fedsim import checkpoint
+from fedsim.config import RunConfig, load
+from fedsim.cutting import cut_tables
+from fedsim.errors import FolderError
+from fedsim.files import read_parquet, write_json
+from fedsim.forking import At, fork
+from fedsim.manifest import MANIFEST, read_manifest
+from fedsim.materials import Workshop
+from fedsim.pool import begun
+from fedsim.records import TABLES
+from fedsim.run import CONFIG, WORLD, Run, owner_of
+from fedsim.setup import prepare
+from fedsim.simulation import Device, device_of, one_thread
+from fedsim.stopwatch import Stopwatch
+from fedsim.trace import read_trace
+
+_MODEL = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of running again: one entry per table that was compared, and for the model."""
+
+    table: str
+    rows: int
+    """Rows that were compared."""
+    difference: str
+    """The first row that differs, and how; empty if none does."""
+
+
+def verify(
+    folder: Path | str,
+    *,
+    steps: tuple[int, int] | None = None,
+    workers: int | Literal["auto"] | None = None,
+    device: Device = "auto",
+) -> list[Verdict]:
+    """Run a finished run again in a temporary folder, and compare its tables and its model.
+
+    Args:
+        steps: only the server steps from the first to before the second, from the last checkpoint before them.
+        workers: by default other than the run had: none for one with workers, two for one without.
+
+    Raises FolderError for what is no finished run, or cannot be repeated.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if manifest.get("status") != "done":
+        raise FolderError(
+            f"{folder}: expected a run that is done, found one that is {manifest.get('status')}"
+        )
+    if manifest.get("ended_by") == "wall" and steps is None:
+        raise FolderError(
+            f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
+        )
+    if workers is None:
+        workers = 0 if manifest.get("workers") else 2
+    config = load(folder / CONFIG)[0]
+    with tempfile.TemporaryDirectory(prefix="fedsim-verify-") as place:
+        again = Path(place) / "run"
+        if config.parent is not None and config.parent.forked_step is not None and steps is None:
+            again = _forked(config, Path(place), workers, device)
+        else:
+            _run(folder, again, config, steps, workers, device)
+        return list(_compared(folder, again, None if steps is None else steps[1]))
+
+
+def _forked(config: RunConfig, place: Path, workers: int | Literal["auto"], device: Device) -> Path:
+    parent = config.parent
+    assert parent is not None
+    return fork(
+        parent.run,
+        At(time_us=parent.forked_us) if parent.forked_step is None else At(step=parent.forked_step),
+        parent.changes,
+        keep_online=parent.kept_online or (),
+        name="run",
+        out=place,
+        workers=workers,
+        device=device,
+    ).folder
+
+
+def _run(
+    folder: Path,
+    again: Path,
+    config: RunConfig,
+    steps: tuple[int, int] | None,
+    workers: int | Literal["auto"],
+    device: Device,
+) -> None:
+    shop = Workshop()
+    shop.take(config, read_trace(folder / WORLD))
+    with one_thread(), begun(workers, device, None) or nullcontext() as pool:
+        setup = prepare(config, device_of(device, anywhere=False), shop)
+        count = pool.workers if pool else 0
+        if steps is None:
+            Run(setup, again, Stopwatch(), count).go(pool, lambda progress: None)
+            return
+        saved = _before(folder, steps[0])
+        again.mkdir()
+        (again / CONFIG).write_bytes((folder / CONFIG).read_bytes())
+        write_json(again / MANIFEST, {"status": "running"})
+        if saved is not None:
+            cut_tables(again, saved["records"]["rows"], source=folder)
+        run = Run(setup, again, Stopwatch(), count, again=True, saved=saved)
+        run.until(pool, At(step=steps[1]).reached)
+        run.recorder.close(None)
+
+
+def _before(folder: Path, step: int) -> checkpoint.State | None:
+    found = [c for c in checkpoint.checkpoints(folder) if c.step <= step]
+    return checkpoint.read(found[-1].path, owner_of(folder)) if found else None
+
+
+def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]:
+    for name in TABLES:
+        if (folder / f"{name}.parquet").exists():
+            a = read_parquet(folder / f"{name}.parquet", FolderError)
+            b = read_parquet(again / f"{name}.parquet", FolderError)
+            yield Verdict(name, min(len(a), len(b)), _difference(a, b, part=until is not None))
+    if until is None:
+        same = (folder / _MODEL).read_bytes() == (again / _MODEL).read_bytes()
+        yield Verdict("model", 1, "" if same else "its parameters differ")
+
+
+def _difference(a: pa.Table, b: pa.Table, *, part: bool) -> str:
+    """Say where two tables differ first; `part`: whether the second may end earlier."""
+    rows = min(len(a), len(b))
+    first, which = rows, ""
+    for name in a.column_names:
+        differs = np.flatnonzero(_differ(a[name].slice(0, rows), b[name].slice(0, rows)))
+        if len(differs) and differs[0] < first:
+            first, which = int(differs[0]), name
+    if which:
+        said = ", ".join(f"{name} {a[name][first].as_py()}" for name in a.column_names[:2])
+        return f"row {first} ({said}): {which}: expected {a[which][first].as_py()!r}, found {b[which][first].as_py()!r}"
+    if len(a) != len(b) and not (part and len(b) < len(a)):
+        return f"expected {len(a)} rows, found {len(b)}"
+    return ""
+
+
+def _differ(a: pa.ChunkedArray, b: pa.ChunkedArray) -> np.ndarray:
+    """Return which entries differ, where two that are not a number are alike."""
+    x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+    if x.dtype.kind == "f":
+        return np.asarray((x != y) & ~(np.isnan(x) & np.isnan(y)))
+    return np.asarray(x != y)

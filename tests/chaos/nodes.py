@@ -1,0 +1,26 @@
+"""A Ray cluster of three nodes on this machine, in a process of its own: prints its address, and is told by lines.
+
+`lose` kills the node that was added last, with all that runs and lies there; the end of the input ends the cluster.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ray.cluster_utils import Cluster
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    print(cluster.address, flush=True)
+    for line in sys.stdin:
+        if line.strip() == "lose":
+            cluster.remove_node(nodes.pop(), allow_graceful=False)
+            print("lost", flush=True)
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

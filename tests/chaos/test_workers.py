@@ -1,0 +1,92 @@
+"""Processes are killed, and nothing that is recorded shows it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.worker_kills import kill_workers, processes
+from fedsim.errors import LethalJob, ServerLost
+from fedsim.pool import RayPool
+from fedsim.setup import prepare
+from fedsim.simulation import simulate
+from small import small
+
+pytestmark = pytest.mark.ray
+ASYNCHRONOUS = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}
+LETHAL = '''
+import os, signal
+from fedsim.client import ClientMethod, Trained
+
+def lethal(*, row: int) -> ClientMethod:
+    """Plain training that kills the process of the client that holds a row of the data."""
+    def train(local, start, kept):
+        if row in local.rows.tolist():
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Trained(*local.sgd(start))
+    return ClientMethod(train)
+'''
+
+
+@pytest.fixture
+def pool(ray_cluster: None) -> Iterator[RayPool]:
+    with RayPool(2) as made:
+        yield made
+
+
+@pytest.mark.slow
+def test_killed_workers_leave_no_trace_in_the_results(ray_cluster: None) -> None:
+    config = small(
+        pacing=ASYNCHRONOUS,
+        client={"name": "ditto"},
+        stop={"steps": 40},
+        evaluate={"every_steps": 10, "personal": True},
+    )
+    found = kill_workers(config, kills=20, every_s=0.7)
+    assert found.kills == 20
+    assert found.busy > 0
+    assert found.same, found
+
+
+def test_a_job_that_kills_its_process_is_found_among_others_and_named(pool: RayPool, tmp_path: Path) -> None:
+    plain = small(pacing={"preset": "sync", "clients": 12}, world={"scenario": "always_on"})
+    row = int(prepare(plain).data.train.rows(7)[0])
+    (tmp_path / "lethal.py").write_text(LETHAL)
+    config = small(
+        pacing={"preset": "sync", "clients": 12},
+        world={"scenario": "always_on"},
+        client={"name": f"{tmp_path}/lethal.py:lethal", "row": row},
+    )
+    with pytest.raises(
+        LethalJob, match=r"number 0 of client 7 .* seed 3, killed its worker process 3 times"
+    ) as told:
+        simulate(config, out=tmp_path, pool=pool)
+    command = shlex.split(re.split("in one process: ", str(told.value))[1])
+    assert command[0] == "fedsim"
+    alone = subprocess.run(
+        [sys.executable, "-c", "from fedsim.cli import main; main()", *command[1:], "--quiet"],
+        capture_output=True,
+        check=False,
+    )
+    assert alone.returncode == -signal.SIGKILL
+    assert simulate(plain, out=tmp_path, force=True, pool=pool)[0].status == "done", "the pool goes on"
+
+
+def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(pool: RayPool, tmp_path: Path) -> None:
+    config = small(pacing=ASYNCHRONOUS)
+
+    def kill(progress: object) -> None:
+        for process, _ in processes("ray::ServerHost"):
+            process.kill()
+
+    with pytest.raises(ServerLost, match="the server's process died"):
+        simulate(config, out=tmp_path, pool=pool, watch=kill)
+    again = simulate(config, out=tmp_path, pool=pool, force=True)[0]
+    assert again.digest == simulate(config, out=tmp_path, workers=0, force=True)[0].digest

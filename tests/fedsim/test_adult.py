@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedsim import plugins
+from fedsim.data import Task
+from fedsim.errors import DataError
+from fedsim.federate import federate
+from fedsim.tasks.adult import COLUMNS, FEATURES, PHD
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
+LINE = (
+    "39, State-gov, 77516, {education}, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
+    "United-States, {income}"
+)
+
+
+def build(data_dir: Path) -> Task:
+    task: Task = plugins.build("task", "adult", {}, clients=2, seed=0, data_dir=data_dir)
+    return task
+
+
+@pytest.fixture(scope="module")
+def real() -> Task:
+    if not (DATA / "adult").is_dir():
+        pytest.skip(f"no adult in {DATA}")
+    return build(DATA)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """Write three people for training, one of them with a doctorate, and two for testing."""
+    folder = tmp_path / "adult"
+    folder.mkdir()
+    train = [
+        LINE.format(education="Bachelors", income="<=50K"),
+        LINE.format(education="Doctorate", income=">50K"),
+        LINE.format(education="HS-grad", income=">50K").replace("State-gov", "?"),
+    ]
+    test = [
+        LINE.format(education="Doctorate", income="<=50K."),
+        LINE.format(education="10th", income=">50K."),
+    ]
+    (folder / "adult.data").write_text("\n".join([*train, "", ""]))
+    (folder / "adult.test").write_text("\n".join(["|1x3 Cross validator", *test, "", ""]))
+    return tmp_path
+
+
+def test_features_are_one_hot_groups_in_the_order_of_the_published_description() -> None:
+    sizes = [len(values.split()) for _, values in COLUMNS.values()]
+    assert sizes == [8, 16, 7, 14, 6, 5, 2, 41]
+    assert len(FEATURES) == len(set(FEATURES)) == 99
+    assert (PHD, FEATURES[21]) == (21, "education=Doctorate")
+
+
+def test_people_become_rows(small: Path) -> None:
+    task = build(small)
+    assert (task.x.shape, task.x.dtype, task.y.dtype) == ((5, 99), np.float32, np.int64)
+    assert task.y.tolist() == [0, 1, 1, 0, 1]
+    assert task.official_test.tolist() == [False] * 3 + [True] * 2
+    assert [FEATURES[i] for i in np.flatnonzero(task.x[1])] == [
+        "workclass=State-gov",
+        "education=Doctorate",
+        "marital-status=Never-married",
+        "occupation=Adm-clerical",
+        "relationship=Not-in-family",
+        "race=White",
+        "sex=Male",
+        "native-country=United-States",
+    ]
+    assert task.natural is not None
+    assert [rows.tolist() for rows in task.natural] == [[1, 3], [0, 2, 4]]
+
+
+def test_an_unknown_value_is_a_group_of_zeros(small: Path) -> None:
+    x = build(small).x
+    assert x[:, :8].sum(axis=1).tolist() == [1, 1, 0, 1, 1]
+    assert x[:, 8:].sum(axis=1).tolist() == [7] * 5
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("Bachelors", "Bachelor", r"line 1: unknown education 'Bachelor'; did you mean 'Bachelors'\?"),
+        (">50K\n", "50K\n", "line 2: unknown income '50K'"),
+        (", 40,", ",", "line 1: expected 15 fields, found 14"),
+    ],
+)
+def test_a_damaged_line_is_named(small: Path, before: str, after: str, message: str) -> None:
+    path = small / "adult" / "adult.data"
+    path.write_text(path.read_text().replace(before, after, 1))
+    with pytest.raises(DataError, match=message) as caught:
+        build(small)
+    assert str(path) in str(caught.value)
+
+
+def test_missing_files_are_named_with_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"task 'adult': no adult/adult.data, adult/adult.test in ") as caught:
+        build(tmp_path)
+    assert f"{tmp_path}. Put the files there, or set task.data_dir or FEDSIM_DATA" in str(caught.value)
+
+
+def test_the_real_clients_have_the_published_sizes(real: Task) -> None:
+    """q-FFL and AFL: 413 people with a doctorate and 32,148 others for training, 181 and 16,100 for testing."""
+    assert real.natural is not None
+    rows = [r[real.official_test[r] == test] for test in (False, True) for r in real.natural]
+    assert [len(r) for r in rows] == [413, 32_148, 181, 16_100]
+    np.testing.assert_allclose([real.y[r].mean() for r in rows], [0.741, 0.234, 0.691, 0.231], atol=5e-4)
+    unknown = (real.x.sum(axis=1) < len(COLUMNS)).reshape(-1)
+    assert [int(unknown[~real.official_test].sum()), int(unknown[real.official_test].sum())] == [2399, 1221]
+
+
+def test_the_public_test_set_is_kept_as_it_is(real: Task) -> None:
+    data = federate(real, n_clients=2, pool="official", fractions=(1.0, 0.0, 0.0), seed=3)
+    assert data.train.sizes.tolist() == [413, 32_148]
+    assert data.test.sizes.tolist() == [181, 16_100]
+    assert real.official_test[data.test.indices].all()
+    assert (real.x[data.test.rows(0), PHD] == 1).all()

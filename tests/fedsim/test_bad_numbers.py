@@ -1,0 +1,156 @@
+"""What becomes of a run whose updates are not finite, or too long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import analysis
+from fedsim.adversary import attacked
+from fedsim.cli import main
+from fedsim.config import RunConfig
+from fedsim.errors import ConfigError, RunError
+from small import run, small
+
+BROKEN = {"name": "nan", "clients": [2, 5, 7], "value": "inf"}
+HUGE = {"name": "scale", "clients": [2, 5, 7], "factor": 1e4}
+
+
+def changed(adversary: dict[str, Any], **more: Any) -> RunConfig:
+    return small(**({"adversary": adversary, "algorithm": {"name": "fedavg"}} | more))
+
+
+def final(folder: Path) -> torch.Tensor:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")["params"]
+
+
+@pytest.mark.parametrize("table", [{}, {"bad_updates": {"policy": "clip", "limit": 1e3}}])
+def test_by_default_what_is_not_finite_is_left_out_and_recorded(
+    table: dict[str, Any], tmp_path: Path
+) -> None:
+    config = changed(BROKEN, **table)
+    opened = analysis.open(run(config, tmp_path).folder)
+    jobs = opened.frame("jobs")
+    arrived = jobs.status.isin(("aggregated", "nonfinite"))
+    struck = attacked(config, jobs)["nan"]
+    assert struck[arrived].any()
+    assert ((jobs.status == "nonfinite") == (struck & arrived)).all()
+    assert opened.frame("steps").nonfinite.sum() == (struck & arrived).sum()
+    assert final(opened.folder).isfinite().all()
+
+
+def test_what_is_too_long_is_skipped_like_it(tmp_path: Path) -> None:
+    limited = {"bad_updates": {"limit": 50.0}}
+    skipped = run(changed(HUGE, **limited), tmp_path / "a")
+    broken = run(changed(BROKEN, **limited), tmp_path / "b")
+    torch.testing.assert_close(final(skipped.folder), final(broken.folder), rtol=0, atol=0)
+    assert analysis.open(skipped.folder).manifest["jobs"]["nonfinite"] > 0
+
+
+def test_clipping_leaves_the_direction_and_counts(tmp_path: Path) -> None:
+    """With rows cut to a common norm, the factor of a scaling attack makes no difference."""
+    how = {"bad_updates": {"policy": "clip", "limit": 0.05}}
+    huge, larger = (
+        run(changed(HUGE | {"factor": factor}, **how), tmp_path / str(factor)) for factor in (1e3, 1e5)
+    )
+    torch.testing.assert_close(final(huge.folder), final(larger.folder), rtol=1e-4, atol=1e-6)
+    opened = analysis.open(huge.folder)
+    assert opened.manifest["clipped"] >= 3
+    assert opened.manifest["jobs"].get("nonfinite", 0) == 0
+    assert opened.frame("steps").direction_norm.max() <= 0.05 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("adversary", "said"),
+    [
+        (BROKEN, r"client 2|5|7 .*is not finite: entry 0 is inf, one of 1 such entries out of 610"),
+        (HUGE, r"client 2|5|7 .*has norm .*expected at most 50, the limit of \[bad_updates\]"),
+    ],
+)
+def test_stop_names_step_client_job_and_value(adversary: dict[str, Any], said: str, tmp_path: Path) -> None:
+    config = changed(adversary, bad_updates={"policy": "stop", "limit": 50.0})
+    with pytest.raises(RunError, match=r"step \d+: the update of client \d+ \(job \d+\) ") as caught:
+        run(config, tmp_path)
+    caught.match(said)
+    opened = analysis.open(tmp_path / "small")
+    assert opened.manifest["status"] == "failed"
+    assert str(caught.value) in opened.manifest["error"]
+    assert len(opened.frame("evals")) > 0
+    step = int(str(caught.value).split()[1].rstrip(":"))
+    assert opened.frame("steps").step.tolist() == list(range(step))
+
+
+def test_the_command_line_says_it_with_exit_code_1(
+    tmp_path: Path, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = [
+        "stop.steps=9",
+        "bad_updates.policy=stop",
+        'adversary={name="nan", share=0.3}',
+        "adversary.entries=2",
+    ]
+    example = str(root / "examples" / "oort_fedbuff.toml")
+    arguments = ["run", example, "--workers", "0", "--out", str(tmp_path)]
+    for text in sets:
+        arguments += ["--set", text]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 1
+    assert "entry 0 is nan, one of 2 such entries" in capsys.readouterr().err
+    manifest = json.loads((tmp_path / "oort_fedbuff" / "manifest.json").read_text())
+    assert manifest["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("rule", "hidden", "what"),
+    [
+        ("fedavg", 8, "a direction with norm inf"),
+        ("fedfv", 8, "a direction with norm inf"),
+        ("fedmgda_plus", 128, "updates with squared norms that are not finite"),
+        ("fedlf", 128, "updates with squared norms that are not finite"),
+    ],
+)
+def test_divergence_names_step_rule_and_the_longest_update(
+    rule: str, hidden: int, what: str, tmp_path: Path
+) -> None:
+    """Rows that are finite, but whose squares float32 cannot hold."""
+    config = changed(
+        {"name": "scale", "clients": [2, 5, 7], "factor": 1e25},
+        algorithm={"name": rule},
+        model={"name": "mlp", "hidden": [hidden]},
+    )
+    said = rf"step \d+, rule '{rule}': {what}; .*client [257]'s, with norm .*e\+2"
+    with pytest.raises(RunError, match=said):
+        run(config, tmp_path)
+    assert analysis.open(tmp_path / "small").manifest["status"] == "failed"
+
+
+@pytest.mark.parametrize("policy", ["clip", "skip_and_record"])
+def test_a_limit_saves_a_run_that_would_diverge(policy: str, tmp_path: Path) -> None:
+    config = changed(
+        {"name": "scale", "share": 0.3, "factor": 1e25},
+        algorithm={"name": "fedlf"},
+        bad_updates={"policy": policy, "limit": 1.0},
+    )
+    assert run(config, tmp_path).status == "done"
+    assert final(tmp_path / "small").isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"policy": "clip"}, "policy 'clip' needs 'limit'"),
+        ({"policy": "skip"}, "bad_updates.policy"),
+        ({"limit": 0}, "bad_updates.limit"),
+        ({"limits": 3}, "did you mean 'limit'"),
+    ],
+)
+def test_a_mistake_is_named(table: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        small(bad_updates=table)

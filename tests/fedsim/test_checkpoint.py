@@ -1,0 +1,122 @@
+"""Checkpoints: what goes in comes out, and nothing that is damaged or foreign is ever used."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim import checkpoint
+from fedsim.checkpoint import checkpoints, read, write
+from fedsim.errors import CheckpointError, RunError
+
+STATE = {
+    "number": 3,
+    "float": 0.1,
+    "nothing": None,
+    "none of them": [],
+    "best": math.nan,
+    "texts": ["a", {"b": True}],
+    "ints": np.arange(6, dtype=np.int64).reshape(2, 3),
+    "truth": np.array([True, False]),
+    "words": np.array([2**63 + 1], dtype=np.uint64),
+    "empty": np.zeros((0, 4)),
+    "zero": np.array(1.5),
+    "rows": [torch.tensor([[1.5, -0.0]], dtype=torch.bfloat16), None],
+    "numpy number": np.float64(2.5),
+}
+
+
+def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+    found = read(write(tmp_path, STATE, step=3, jobs=17, owner="me", keep=2), "me")
+    assert found.keys() == STATE.keys()
+    assert math.isnan(found["best"])
+    for name in ("number", "float", "nothing", "none of them", "texts", "numpy number"):
+        assert found[name] == STATE[name]
+    for name in ("ints", "truth", "words", "empty", "zero"):
+        assert found[name].dtype == STATE[name].dtype
+        np.testing.assert_array_equal(found[name], STATE[name])
+    found["ints"][0, 0] = 7  # it can be written to
+    assert found["rows"][1] is None
+    assert found["rows"][0].dtype == torch.bfloat16
+    assert torch.signbit(found["rows"][0]).tolist() == [[False, True]]
+
+
+def test_what_is_large_is_divided_among_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 1000)
+    whole = torch.arange(2000, dtype=torch.float32).reshape(20, 100)
+    path = write(tmp_path, {"rows": list(whole)}, step=1, jobs=1, owner="me", keep=1)
+    assert len(list(path.glob("tensors-*"))) == 10  # two rows of 400 bytes each
+    assert torch.equal(torch.stack(read(path, "me")["rows"]), whole)
+
+
+def test_what_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="/course/thing: a checkpoint cannot hold object"):
+        write(tmp_path, {"course": {"thing": object()}}, step=1, jobs=1, owner="me", keep=1)
+
+
+def test_the_last_ones_are_kept_in_order(tmp_path: Path) -> None:
+    for step, jobs in ((1, 5), (2, 9), (2, 11), (10, 40)):
+        write(tmp_path, STATE, step=step, jobs=jobs, owner="me", keep=3)
+    assert [(c.step, c.jobs) for c in checkpoints(tmp_path)] == [(2, 9), (2, 11), (10, 40)]
+    write(tmp_path, STATE, step=11, jobs=41, owner="me", keep="all")
+    assert len(checkpoints(tmp_path)) == 4
+
+
+def test_the_same_step_and_jobs_is_not_written_twice(tmp_path: Path) -> None:
+    path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
+    before = (path / "state.json").stat().st_mtime_ns
+    assert write(tmp_path, STATE | {"number": 4}, step=1, jobs=5, owner="me", keep=1) == path
+    assert (path / "state.json").stat().st_mtime_ns == before
+
+
+def test_half_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+    path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
+    shutil.copytree(path, path.with_name(".00000002-0000000009.tmp"))
+    assert [c.step for c in checkpoints(tmp_path)] == [1]
+    write(tmp_path, STATE, step=2, jobs=9, owner="me", keep=5)  # what is left of the other is in nobody's way
+    assert [c.step for c in checkpoints(tmp_path)] == [1, 2]
+
+
+@pytest.mark.parametrize("name", ["state.json", "tensors-00000.safetensors"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "missing"])
+def test_damage_is_found_and_named(tmp_path: Path, name: str, damage: str) -> None:
+    path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
+    content = bytearray((path / name).read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    elif damage == "flipped":
+        content[-20] ^= 1
+    elif damage == "empty":
+        content = bytearray()
+    (path / name).unlink() if damage == "missing" else (path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=name):
+        read(path, "me")
+
+
+def test_what_is_foreign_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
+    with pytest.raises(CheckpointError, match="belongs to another run: expected that of you, found me"):
+        read(path, "you")
+    head = json.loads((path / "state.json").read_text())
+    (path / "state.json").write_text(json.dumps(head | {"format": 99}))
+    with pytest.raises(CheckpointError, match="format: expected 1, found 99"):
+        read(path, "me")
+
+
+def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(RunError, match=r"cannot be written: .*No space left.* free in"):
+        write(tmp_path, STATE, step=2, jobs=9, owner="me", keep=1)
+    assert [c.path.name for c in checkpoints(tmp_path)] == ["00000001-0000000005"]
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["00000001-0000000005"]

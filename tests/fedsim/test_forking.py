@@ -1,0 +1,174 @@
+"""Branching a run: without changes it is the parent, with changes it is the parent until then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from test_resume import BUFFERED, CASES, stopped_at
+
+from fedsim.checkpoint import checkpoints
+from fedsim.errors import CheckpointError, ConfigError, TraceError
+from fedsim.forking import At, fork
+from fedsim.manifest import read_manifest
+from fedsim.run import Result
+from fedsim.simulation import resume
+from fedsim.trace import read_trace
+from fedsim.world import World
+from small import run, small
+
+
+def branch(parent: Path, at: At, *sets: str, out: Path, **options: Any) -> Result:
+    return fork(parent, at, sets, out=out, **({"workers": 0} | options))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_without_changes_it_is_the_parent(tmp_path: Path, case: str) -> None:
+    parent = run(small(**CASES[case]), tmp_path)
+    manifest = read_manifest(parent.folder)
+    for number, at in enumerate((At(step=manifest["steps"] // 2), At(time_us=manifest["virtual_us"] // 3))):
+        child = branch(parent.folder, at, out=tmp_path / str(number))
+        assert child.digest == parent.digest
+
+
+def test_it_goes_on_from_a_checkpoint_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = run(small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
+    read = []
+    from fedsim import forking
+
+    monkeypatch.setattr(
+        forking.checkpoint,
+        "read",
+        lambda path, owner, before=forking.checkpoint.read: read.append(path.name) or before(path, owner),
+    )
+    assert branch(parent.folder, At(step=5), out=tmp_path / "a").digest == parent.digest
+    assert read[-1].startswith("00000004-")
+    assert len(checkpoints(parent.folder)) == 4  # the parent stays as it is
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "algorithm.name=fedmgda_plus",
+        "algorithm.name=fedfv",
+        "algorithm.alpha=0.5",
+        "selection.name=oort",
+        "pacing.buffer=2",
+        "memory.history=bfloat16",
+        "train.lr=0.01",
+        "evaluate.every=1min",
+    ],
+)
+def test_with_a_change_it_is_the_parent_until_then(tmp_path: Path, change: str) -> None:
+    algorithm = {"name": "fedfv", "alpha": 0.1} if "alpha" in change else {"name": "fedlf"}
+    parent = run(small(pacing=BUFFERED, algorithm=algorithm), tmp_path)
+    child = branch(parent.folder, At(step=4), change, out=tmp_path / "child")
+    assert child.digest != parent.digest
+    manifest = read_manifest(child.folder)
+    assert manifest["parent"]["digest"] == parent.digest
+    assert (manifest["parent"]["forked_step"], manifest["parent"]["changes"]) == (4, [change])
+    assert manifest["resumed"] == []
+    for table, first in (("steps", 4), ("jobs", 12)):
+        a, b = (
+            pq.read_table(f / f"{table}.parquet").slice(0, first).to_pydict()
+            for f in (parent.folder, child.folder)
+        )
+        np.testing.assert_equal(a, b)  # one that is no number equals another
+    key, _, value = change.partition("=")
+    said = (child.folder / "config.resolved.toml").read_text()
+    assert f"{key.rpartition('.')[2]} = " in said
+    assert value.removesuffix("min") in said
+
+
+def test_a_rule_with_a_memory_goes_on_with_what_was_remembered(tmp_path: Path) -> None:
+    parent = run(small(pacing=BUFFERED, algorithm={"name": "fedlf"}), tmp_path)
+    child = branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "child")
+    remembered = pq.read_table(child.folder / "steps.parquet")["remembered"].to_pylist()
+    assert remembered[4] > 0
+
+
+def test_clients_can_be_kept_online_from_then_on(tmp_path: Path) -> None:
+    parent = run(small(pacing=BUFFERED, stop={"time": "1h"}), tmp_path)
+    jobs = pq.read_table(parent.folder / "jobs.parquet").to_pandas()
+    lost = jobs[jobs.status == "lost"]
+    at = int(lost.end_us.iloc[len(lost) // 3]) - 1
+    running = lost[(lost.dispatch_us <= at) & (lost.end_us > at)]
+    assert len(running)
+    kept = sorted(running.client.tolist())
+    child = branch(parent.folder, At(time_us=at), keep_online=kept, out=tmp_path / "child")
+    world = World(read_trace(child.folder / "world.parquet"), 12)
+    for time_us in np.linspace(at, 3_500_000_000, 20).astype(int).tolist():
+        assert world.online(time_us)[kept].all()
+    new = pq.read_table(child.folder / "jobs.parquet").to_pandas()
+    changed = new[new.job.isin(running.job)]
+    assert (changed.status == "aggregated").all()  # what they were doing then comes to its end
+    before = jobs[jobs.end_us <= at]
+    assert new[new.job.isin(before.job)].reset_index(drop=True).equals(before.reset_index(drop=True))
+    assert not (new[new.client.isin(kept) & (new.dispatch_us > at)].status == "lost").any()
+
+
+def test_a_fork_can_be_killed_and_go_on(tmp_path: Path) -> None:
+    parent = run(small(pacing=BUFFERED), tmp_path)
+    whole = branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "whole")
+
+    def killed(progress: Any) -> None:
+        if progress.course.step == 6:
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "killed", watch=killed)
+    folder = tmp_path / "killed" / "small-fork"
+    assert resume(folder, workers=0).digest == whole.digest
+
+
+def test_a_fork_without_a_checkpoint_does_not_start_over(tmp_path: Path) -> None:
+    parent = run(small(pacing=BUFFERED), tmp_path)
+
+    def killed(progress: Any) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        branch(parent.folder, At(step=4), out=tmp_path / "killed", watch=killed)
+    folder = tmp_path / "killed" / "small-fork"
+    for found in checkpoints(folder):
+        found.path.rename(folder / "elsewhere")
+    with pytest.raises(CheckpointError, match="none is left: fork its parent again"):
+        resume(folder, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("at", "sets", "options", "error"),
+    [
+        (At(step=4), ["seed=9"], {}, "fork: seed: it cannot change"),
+        (At(step=4), ["task.clients=13"], {}, "fork: task: it cannot change"),
+        (At(step=4), ["world.horizon=3h"], {}, "fork: world: it cannot change .* --keep-online"),
+        (At(step=4), ["algorithm.name=fedlv"], {}, "did you mean 'fedlf'"),
+        (
+            At(step=4),
+            ["pacing.late=history", "algorithm.name=fedavg"],
+            {},
+            "pacing.late: 'history' needs a rule",
+        ),
+        (At(step=8), [], {}, "ended after 8 steps, found step 8"),
+        (At(time_us=10**12), [], {}, "ended at .*, found"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_run(
+    tmp_path: Path, at: At, sets: list[str], options: dict[str, Any], error: str
+) -> None:
+    parent = run(small(), tmp_path)
+    with pytest.raises(ConfigError, match=error):
+        branch(parent.folder, at, *sets, out=tmp_path / "child", **options)
+    assert not (tmp_path / "child").exists()
+    with pytest.raises(TraceError, match="found client 12"):
+        branch(parent.folder, At(step=4), keep_online=[12], out=tmp_path / "child")
+
+
+def test_a_parent_that_was_killed_can_be_forked(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(checkpoint={"every_steps": 2}), tmp_path)
+    assert branch(folder, At(step=3), out=tmp_path / "a").digest == run(small(), tmp_path / "b").digest

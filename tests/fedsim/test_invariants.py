@@ -1,0 +1,410 @@
+"""Each invariant holds of sound runs, and names what is wrong with one of which a copy was changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from fedsim.config import load
+from fedsim.invariants import Verdict, check, invariants
+from fedsim.pacing import Pacing
+from fedsim.records import TABLES
+from fedsim.simulation import simulate
+from fedsim.trace import read_trace
+from small import run, small
+
+Columns = dict[str, Any]
+LIVELY = {"dropout": {"chance": 0.2, "retries": 1, "notice": "10s"}, "stop": {"steps": 10}}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "buffered": {
+        "pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3, "max_staleness": 2},
+        "algorithm": {"name": "fedlf", "absent": "all"},
+        "record": {"conflicts": "layers"},
+        "evaluate": {"every_steps": 2, "split": "train"},
+        **LIVELY,
+    },
+    "deadline": {
+        "pacing": {"preset": "deadline", "clients": 5, "deadline": "60s", "minimum": 2},
+        "algorithm": {"name": "fedmgda"},
+        "record": {"conflicts": "model"},
+        **LIVELY,
+    },
+    "history": {
+        "pacing": {"preset": "deadline", "clients": 5, "deadline": "30s", "late": "history"},
+        "record": {"conflicts": "layers"},
+        "stop": {"steps": 10},
+    },
+    "target": {
+        "pacing": {"preset": "sync", "clients": 4},
+        "algorithm": {"name": "fedavg"},
+        "stop": {"steps": 10, "target": 30.0, "bytes": "10 GB"},
+        "evaluate": {"every_steps": 1},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs in which jobs are used, lost, late, stale and void."""
+    out = tmp_path_factory.mktemp("runs")
+    return {name: run(small(**changes), out / name).folder for name, changes in CONFIGS.items()}
+
+
+def columns(folder: Path, table: str) -> Columns:
+    """Return a table's columns as arrays, words as objects."""
+    found = pq.read_table(folder / f"{table}.parquet")
+    return {name: np.array(found[name].to_pylist()) for name in found.column_names}
+
+
+def changed(folder: Path, out: Path, table: str, change: Callable[[Columns], object]) -> Verdict:
+    """Check a copy of a run in which one table was changed."""
+    copy = shutil.copytree(folder, out / "copy")
+    cells = columns(copy, table)
+    change(cells)
+    schema = TABLES[table]
+    arrays = [
+        pa.array(cells[f.name].tolist(), pa.string()).dictionary_encode().cast(f.type)
+        if pa.types.is_dictionary(f.type)
+        else pa.array(cells[f.name], f.type)
+        for f in schema
+    ]
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), copy / f"{table}.parquet")
+    return check(copy)
+
+
+def names(verdict: Verdict) -> set[str]:
+    return {violation.invariant for violation in verdict.violations}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_sound_run_passes(name: str, runs: dict[str, Path]) -> None:
+    verdict = check(runs[name])
+    assert verdict.violations == ()
+    assert {*verdict.checked, *verdict.unchecked} == {each.name for each in invariants()}
+
+
+def test_each_invariant_is_checked_in_some_run(runs: dict[str, Path]) -> None:
+    checked = {name for folder in runs.values() for name in check(folder).checked}
+    assert checked == {each.name for each in invariants()}
+
+
+def test_the_runs_have_what_the_changes_need(runs: dict[str, Path]) -> None:
+    statuses = {name: set(columns(folder, "jobs")["status"]) for name, folder in runs.items()}
+    assert {"aggregated", "lost", "stale", "unfinished"} <= statuses["buffered"]
+    assert {"aggregated", "late", "lost"} <= statuses["deadline"]
+    assert "remembered" in statuses["history"]
+    assert json.loads((runs["target"] / "manifest.json").read_text())["ended_by"] == "target"
+
+
+@dataclass(frozen=True)
+class Change:
+    """How to break a run, and what says so."""
+
+    run: str
+    table: str
+    column: str
+    which: Callable[[Columns], Any]
+    """The rows to change, of which the first is taken."""
+    by: Any
+    """The value to put there, or a function of the one before."""
+
+
+def _is(status: str) -> Callable[[Columns], Any]:
+    return lambda c: c["status"] == status
+
+
+def _any(c: Columns) -> Any:
+    return next(iter(c.values())) == next(iter(c.values()))
+
+
+def _again(c: Columns) -> Any:
+    """Jobs of clients that had one before, and whose second one began right at the end of the first."""
+    seen: set[int] = set()
+    order = np.argsort(c["job"])
+    found = np.zeros(len(order), dtype=bool)
+    for row in order.tolist():
+        found[row] = c["client"][row] in seen and c["status"][row] == "aggregated"
+        seen.add(c["client"][row])
+    return found
+
+
+def _remembered(c: Columns) -> Any:
+    return (c["age"] > 0) & (c["block"] == -1)
+
+
+CHANGES: dict[str, list[Change]] = {
+    "job values": [
+        Change("buffered", "jobs", "client", _any, 99),
+        Change("buffered", "jobs", "status", _any, "applied"),
+    ],
+    "each job ends exactly once": [Change("buffered", "jobs", "job", lambda c: c["job"] == 3, 4)],
+    "step values": [Change("buffered", "steps", "step", lambda c: c["step"] == 3, 4)],
+    "row values": [Change("buffered", "conflicts", "cosine", _any, 1.5)],
+    "evaluation values": [
+        Change("buffered", "evals", "correct", _any, 10**6),
+        Change("buffered", "evals", "client", _any, 99),
+    ],
+    "jobs are numbered as they are handed out": [
+        Change("buffered", "jobs", "dispatch_us", lambda c: c["job"] == 0, lambda v: v + 10**10)
+    ],
+    "phases follow each other": [
+        Change("buffered", "jobs", "compute_us", _is("aggregated"), lambda v: v + 10**9),
+        Change("buffered", "jobs", "phase", _is("aggregated"), "upload"),
+        Change("buffered", "jobs", "computing_us", _is("aggregated"), lambda v: v + 1),
+    ],
+    "statuses fit the pacing": [
+        Change("buffered", "jobs", "status", _is("unfinished"), "late"),
+        Change("deadline", "jobs", "status", _is("late"), "remembered"),
+        Change("deadline", "jobs", "status", _is("late"), "stale"),
+        Change("buffered", "jobs", "status", _is("stale"), "aggregated"),
+    ],
+    "versions are those of the dispatch": [
+        Change("buffered", "jobs", "version", lambda c: c["version"] == 3, lambda v: v - 2)
+    ],
+    "staleness is step minus version": [
+        Change("buffered", "jobs", "staleness", _is("aggregated"), lambda v: v + 1),
+    ],
+    "updates are used when they are there": [
+        Change("buffered", "jobs", "step", lambda c: c["step"] == 2, lambda v: v + 1)
+    ],
+    "no update is too stale": [Change("buffered", "jobs", "version", _is("stale"), lambda v: v + 3)],
+    "moved bytes are those of the payload": [
+        Change("buffered", "jobs", "upload_bytes", _is("aggregated"), lambda v: v - 1),
+        Change("deadline", "jobs", "download_bytes", _any, lambda v: v + 10**7),
+    ],
+    "a client has one job at a time": [
+        Change("buffered", "jobs", "end_us", _is("aggregated"), lambda v: v + 3 * 10**9)
+    ],
+    "lost work is given once more": [
+        Change("buffered", "jobs", "attempt", lambda c: c["attempt"] == 0, 1),
+    ],
+    "a client has its samples": [Change("buffered", "jobs", "n_samples", _again, lambda v: v + 1)],
+    "jobs do their share": [Change("buffered", "jobs", "share", _any, 0.5)],
+    "jobs end as the world says": [
+        Change("buffered", "jobs", "end_us", _is("aggregated"), lambda v: v - 1),
+        Change("deadline", "jobs", "download_bytes", _is("late"), lambda v: max(v - 1, 0) or 1),
+        Change("buffered", "jobs", "phase", _is("lost"), ""),
+    ],
+    "as many are online as the world says": [Change("buffered", "steps", "online", _any, lambda v: v + 1)],
+    "as many run as the step says": [
+        Change("buffered", "steps", "in_flight", _any, lambda v: v + 7),
+        Change("deadline", "steps", "in_flight", _any, 1),
+    ],
+    "time never goes back": [
+        Change("buffered", "steps", "time_us", lambda c: c["step"] == 4, 0),
+        Change("buffered", "evals", "time_us", lambda c: c["step"] == 4, 0),
+        Change("buffered", "jobs", "end_us", _any, 10**15),
+    ],
+    "updates are the jobs that a step used": [
+        Change("buffered", "steps", "updates", _any, lambda v: v + 1),
+        Change("buffered", "steps", "mean_staleness", _any, lambda v: v + 0.1),
+    ],
+    "lost late and nonfinite jobs are counted": [
+        Change("buffered", "steps", "lost", lambda c: c["step"] == 3, lambda v: v + 7),
+        Change("deadline", "steps", "lost", _any, lambda v: v + 1),
+        Change("deadline", "steps", "late", _any, lambda v: v + 1),
+        Change("buffered", "steps", "late", _any, 1),
+        Change("deadline", "steps", "nonfinite", _any, 1),
+        Change("history", "steps", "late", _any, lambda v: v + 7),
+    ],
+    "steps have their cause": [
+        Change("buffered", "steps", "cause", _is("applied"), "deadline"),
+        Change("buffered", "steps", "cause", _is("applied"), "drained"),
+        Change("buffered", "steps", "status", _is("applied"), "void"),
+        Change("buffered", "steps", "status", _is("applied"), "empty"),
+        Change("deadline", "steps", "cause", lambda c: c["updates"] < 5, "full"),
+    ],
+    "void updates are those of a void step": [
+        Change("deadline", "jobs", "status", _is("aggregated"), "void"),
+    ],
+    "deadlines are kept": [
+        Change("deadline", "steps", "time_us", lambda c: c["cause"] == "deadline", lambda v: v + 1),
+        Change("deadline", "steps", "cause", lambda c: c["cause"] != "deadline", "deadline"),
+    ],
+    "numbers of a step are in range": [
+        Change("buffered", "steps", "direction_norm", _any, -1.0),
+        Change("buffered", "steps", "smallest_cosine", _any, 1.5),
+        Change("buffered", "steps", "conflicts", _any, 99),
+    ],
+    "rows of a step are its updates": [
+        Change("buffered", "conflicts", "client", lambda c: c["age"] == 0, lambda v: (v + 1) % 12)
+    ],
+    "ages are those of the last update": [
+        Change("buffered", "conflicts", "age", _remembered, lambda v: v + 1),
+        Change("history", "conflicts", "age", _remembered, 9),
+    ],
+    "no more is remembered than there can be": [
+        Change("buffered", "steps", "remembered", _any, 12),
+        Change("buffered", "steps", "evicted", _any, 1),
+    ],
+    "a whole memory forgets nobody": [Change("buffered", "conflicts", "block", _remembered, 0)],
+    "rows add up to the step": [
+        Change("buffered", "steps", "model_conflicts", _any, lambda v: v + 1),
+        Change("buffered", "steps", "max_weight", _any, lambda v: v + 1e-3),
+        Change("buffered", "steps", "smallest_cosine", _any, lambda v: v - 1e-3),
+    ],
+    "weights are on the simplex": [
+        Change("deadline", "conflicts", "weight", _any, lambda v: v + 1e-3),
+        Change("deadline", "conflicts", "weight", _any, -0.5),
+        Change("target", "steps", "max_weight", _any, 1.01),
+    ],
+    "nobody is harmed where the rule promises it": [
+        Change("buffered", "conflicts", "cosine", lambda c: (c["age"] == 0) & (c["block"] == -1), -0.01),
+        Change("deadline", "steps", "smallest_cosine", _any, -0.5),
+    ],
+    "accuracy is the share of correct answers": [
+        Change("buffered", "evals", "accuracy", _any, lambda v: v + 1e-9)
+    ],
+    "a client is evaluated once": [
+        Change("buffered", "evals", "client", lambda c: c["client"] == 1, 0),
+        Change("buffered", "evals", "n", _any, lambda v: v + 1),
+    ],
+    "evaluations are of the model of their time": [
+        Change("buffered", "evals", "step", lambda c: c["step"] == 4, 5),
+    ],
+    "the models asked for are evaluated": [
+        Change("buffered", "evals", "split", lambda c: c["step"] == 4, "test"),
+    ],
+    "the metric ends the run when it should": [
+        Change("target", "evals", "accuracy", lambda c: c["step"] == c["step"].max(), 0.0),
+    ],
+    "the digest is that of tables and model": [
+        Change("buffered", "jobs", "loss_train", _is("aggregated"), lambda v: v + 1e-12)
+    ],
+    "the manifest counts what the tables hold": [
+        Change("buffered", "jobs", "status", _is("unfinished"), "lost"),
+        Change("buffered", "steps", "waits", _any, 1),
+    ],
+}
+EVERY_ROW = {"the models asked for are evaluated", "the metric ends the run when it should"}
+"""Changes of all the rows that fit, not of the first."""
+
+
+def change_of(name: str, what: Change) -> Callable[[Columns], None]:
+    def change(cells: Columns) -> None:
+        rows = np.flatnonzero(what.which(cells))
+        assert len(rows), f"{what}: no row of {what.run} fits"
+        if cells[what.column].dtype.kind == "U":
+            cells[what.column] = cells[what.column].astype(object)
+        for row in rows if name in EVERY_ROW else rows[:1]:
+            before = cells[what.column][row]
+            cells[what.column][row] = what.by(before) if callable(what.by) else what.by
+
+    return change
+
+
+CASES = [
+    pytest.param(name, what, id=f"{name}: {what.column} of {what.run}")
+    for name, some in CHANGES.items()
+    for what in some
+]
+
+
+@pytest.mark.parametrize(("name", "what"), CASES)
+def test_a_change_is_named(name: str, what: Change, runs: dict[str, Path], tmp_path: Path) -> None:
+    verdict = changed(runs[what.run], tmp_path, what.table, change_of(name, what))
+    assert name in names(verdict), [str(v) for v in verdict.violations]
+    assert all(v.expected and v.found and str(v).startswith(v.invariant) for v in verdict.violations)
+
+
+def test_what_is_wrong_is_said_with_table_and_row(runs: dict[str, Path], tmp_path: Path) -> None:
+    row = int(np.flatnonzero(columns(runs["buffered"], "jobs")["status"] == "aggregated")[0])
+    change = Change("buffered", "jobs", "staleness", _is("aggregated"), 77)
+    verdict = changed(runs["buffered"], tmp_path, "jobs", change_of("", change))
+    found = next(v for v in verdict.violations if v.invariant == "staleness is step minus version")
+    assert (found.table, found.row, found.found, found.more) == ("jobs", row, "77", 0)
+
+
+def test_an_offline_client_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Work and dispatch while the client is away, in a world in which it never comes."""
+    copy = shutil.copytree(runs["buffered"], tmp_path / "copy")
+    trace = read_trace(copy / "world.parquet")
+    rows = np.array(trace.table["client"].to_pylist()) != columns(copy, "jobs")["client"][0]
+    rows |= np.array(trace.table["kind"].to_pylist()) != "online"
+    facts = {"clients": trace.clients, "horizon_us": trace.horizon_us, "after_end": trace.after_end}
+    type(trace).from_table(trace.table.filter(pa.array(rows)), **facts).write(copy / "world.parquet")
+    assert "no job for an offline client" in names(check(copy))
+
+
+def test_work_while_offline_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    change = Change("buffered", "jobs", "end_us", _is("aggregated"), 10**13)
+    verdict = changed(runs["buffered"], tmp_path, "jobs", change_of("", change))
+    assert "no work while offline" in names(verdict)
+
+
+def test_more_jobs_than_places_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs["buffered"], tmp_path / "copy")
+    text = (copy / "config.resolved.toml").read_text()
+    assert small(**CONFIGS["buffered"]).pacing.pacing() == Pacing(
+        6, 3, refill="arrival", late="keep", max_staleness=2
+    )
+    (copy / "config.resolved.toml").write_text(text.replace("concurrency = 6", "concurrency = 3"))
+    assert "never more jobs than places" in names(check(copy))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [
+        ("digest", "0" * 64, "the digest is that of tables and model"),
+        ("steps", 3, "the manifest counts what the tables hold"),
+        ("jobs", {"aggregated": 1}, "the manifest counts what the tables hold"),
+        ("ended_by", "time", "the run ends by a rule that it has"),
+        ("ended_by", "bytes", "the run ends by a rule that it has"),
+    ],
+)
+def test_a_changed_manifest_is_named(
+    key: str, value: Any, name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    copy = shutil.copytree(runs["target"], tmp_path / "copy")
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps(manifest | {key: value}))
+    assert name in names(check(copy))
+
+
+def test_a_model_that_is_not_finite_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs["target"], tmp_path / "copy")
+    params = load_file(copy / "model.safetensors")
+    params["params"][3] = np.nan
+    save_file(params, copy / "model.safetensors")
+    assert {"the model is finite", "the digest is that of tables and model"} <= names(check(copy))
+
+
+def test_what_cannot_be_checked_is_said_with_the_reason(runs: dict[str, Path], tmp_path: Path) -> None:
+    copy = shutil.copytree(runs["target"], tmp_path / "copy")
+    (copy / "world.parquet").unlink()
+    (copy / "model.safetensors").unlink()
+    verdict = check(copy)
+    assert verdict.violations == ()
+    assert verdict.unchecked["no job for an offline client"] == "needs world.parquet"
+    assert verdict.unchecked["the digest is that of tables and model"].startswith("needs model.safetensors")
+    assert "promises no common descent" in verdict.unchecked["nobody is harmed where the rule promises it"]
+
+
+def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None:
+    config = small(
+        train={"batch_size": 10, "lr": 1e30}, algorithm={"name": "fedavg"}, bad_updates={"policy": "stop"}
+    )
+    with pytest.raises(Exception, match="step 0"):
+        run(config, tmp_path)
+    verdict = check(tmp_path / "small")
+    assert verdict.violations == ()
+    assert "each job ends exactly once" in verdict.checked
+    assert set(columns(tmp_path / "small", "jobs")["status"]) >= {"unfinished"}
+
+
+@pytest.mark.parametrize("path", ["quickstart", "oort_fedbuff", "absence"])
+def test_every_example_passes(path: str, root: Path, tmp_path: Path) -> None:
+    for result in simulate(
+        load(root / "examples" / f"{path}.toml", ("stop.steps=4",)), out=tmp_path, workers=0
+    ):
+        assert check(result.folder).violations == ()

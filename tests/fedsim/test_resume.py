@@ -1,0 +1,279 @@
+"""A run that is interrupted anywhere, and goes on, ends with the digest of one that never was."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedsim import checkpoint
+from fedsim.checkpoint import checkpoints
+from fedsim.cutting import cut_tables
+from fedsim.errors import CheckpointError, FolderError, RunError, ServerLost
+from fedsim.files import write_json
+from fedsim.manifest import read_manifest
+from fedsim.run import Result, alone
+from fedsim.saver import Saver
+from fedsim.simulation import resume
+from fedsim.timeline import Timeline
+from small import run, small
+
+BUFFERED = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}
+CASES: dict[str, dict[str, Any]] = {
+    "sync": {"record": {"conflicts": "layers"}},
+    "buffered": {"pacing": BUFFERED, "stop": {"steps": 16}},
+    "current": {
+        "pacing": {"preset": "fedasync", "concurrency": 5},
+        "algorithm": {"name": "fedasync", "rows": "current"},
+        "stop": {"steps": 20},
+    },
+    "personal": {
+        "pacing": BUFFERED,
+        "client": {"name": "ditto"},
+        "evaluate": {"every_steps": 3, "personal": True},
+    },
+    "late": {
+        "pacing": {"preset": "deadline", "clients": 6, "deadline": "10min", "late": "history"},
+        "stop": {"time": "20min"},
+        "evaluate": {"every": "13min", "clients": 5},
+    },
+    "stateful": {"algorithm": {"name": "afl"}, "selection": {"name": "oort"}},
+    "searching": {"algorithm": {"name": "fedmdfg", "search": 3}},
+    "momentum": {"algorithm": {"name": "fedmgda_plus", "wrap": [{"name": "server_opt"}]}},
+    "rounded": {"memory": {"history": "bfloat16"}},
+    "patient": {
+        "stop": {"steps": 40, "metric": "mean_percent", "patience": 2},
+        "evaluate": {"every_steps": 1},
+    },
+}
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> random.Random:
+    """Interrupt runs between instants, one in eight times; returns what decides."""
+    chance, between = random.Random(0), Saver.between
+
+    def sometimes(self: Saver) -> None:
+        if chance.random() < 0.125:
+            self.interrupts.asked = True
+        between(self)
+
+    monkeypatch.setattr(Saver, "between", sometimes)
+    return chance
+
+
+def resumed(found: Result, **options: Any) -> tuple[Result, int]:
+    """Let a run go on until it ends; returns also how often it had to."""
+    times = 0
+    while found.status == "interrupted":
+        found, times = resume(found.folder, **({"workers": 0} | options)), times + 1
+    return found, times
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_interrupts_leave_no_trace_in_the_results(
+    tmp_path: Path, case: str, interrupted: random.Random
+) -> None:
+    config = small(**CASES[case])
+    with pytest.MonkeyPatch.context() as peace:
+        peace.setattr(Saver, "between", lambda self: None)
+        expected = run(config, tmp_path / "peace")
+    times = 0
+    for seed in range(3):
+        interrupted.seed(seed)
+        found, more = resumed(run(config, tmp_path / str(seed)))
+        assert found.digest == expected.digest
+        times += more
+    assert times >= 2
+    manifest = read_manifest(tmp_path / "2" / "small")
+    assert manifest["status"] == "done"
+    assert not (tmp_path / "2" / "small" / checkpoint.FOLDER).exists()
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+@pytest.mark.parametrize("case", ["buffered", "personal"])
+def test_it_may_go_on_with_other_workers(tmp_path: Path, case: str, interrupted: random.Random) -> None:
+    config = small(**CASES[case])
+    with pytest.MonkeyPatch.context() as peace:
+        peace.setattr(Saver, "between", lambda self: None)
+        expected = run(config, tmp_path / "peace")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(interrupted, "random", lambda: 0.0)
+        first = run(config, tmp_path / "killed", workers=2)
+    assert first.status == "interrupted"
+    second = resume(first.folder, workers=0)
+    third, _ = resumed(second, workers=1)
+    assert third.digest == expected.digest
+
+
+def stopped_at(step: int, config: Any, out: Path) -> Path:
+    """Run until a step, as if the process had been killed then; checkpoints are those of the configuration."""
+
+    class Killed(BaseException):
+        pass
+
+    def watch(progress: Any) -> None:
+        if progress.course.step == step:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(config, out, watch=watch)
+    folder: Path = out / config.name
+    write_json(folder / "manifest.json", read_manifest(folder) | {"status": "running"})
+    return folder
+
+
+def test_checkpoints_are_taken_every_so_many_steps(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
+    assert [c.step for c in checkpoints(folder)] == [2, 4]
+    assert resume(folder, workers=0).digest == run(small(), tmp_path / "peace").digest
+    assert [c.step for c in checkpoints(folder)] == [2, 4, 6, 8]
+
+
+def test_how_often_it_is_saved_changes_nothing(tmp_path: Path) -> None:
+    found = {
+        run(
+            small(pacing=BUFFERED, checkpoint={"every_steps": every, "every_s": seconds}),
+            tmp_path / str(every),
+        ).digest
+        for every, seconds in ((0, 0), (1, 0), (3, 1e-6))
+    }
+    assert len(found) == 1
+
+
+def test_without_a_checkpoint_it_starts_over(tmp_path: Path) -> None:
+    folder = stopped_at(5, small(checkpoint={"every_s": 0}), tmp_path)
+    assert not checkpoints(folder)
+    assert resume(folder, workers=0).digest == run(small(), tmp_path / "peace").digest
+    assert [r["step"] for r in read_manifest(folder)["resumed"]] == [0]
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(checkpoint={"every_steps": 2, "keep": 2}), tmp_path)
+    state = checkpoints(folder)[-1].path / "state.json"
+    state.write_text(state.read_text()[:-100])
+    with pytest.raises(CheckpointError, match=r"state.json: cannot be read.*fedsim resume .* --step 2"):
+        resume(folder, workers=0)
+    with pytest.raises(CheckpointError, match="there is no checkpoint of step 3; there are: 2, 4"):
+        resume(folder, step=3, workers=0)
+    assert resume(folder, step=2, workers=0).digest == run(small(), tmp_path / "peace").digest
+
+
+def test_the_configuration_must_be_the_same(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(checkpoint={"every_steps": 2}), tmp_path)
+    config = folder / "config.resolved.toml"
+    config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
+    with pytest.raises(CheckpointError, match="belongs to another run"):
+        resume(folder, workers=0)
+
+
+def test_what_is_done_does_not_go_on(tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="found one that is done"):
+        resume(run(small(), tmp_path).folder, workers=0)
+
+
+def test_a_run_that_was_killed_before_it_began_is_said_to_be(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(), tmp_path)
+    (folder / "world.parquet").unlink()
+    with pytest.raises(FolderError, match="killed before it began: run it again with --force"):
+        resume(folder, workers=0)
+
+
+def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(), tmp_path)
+    with alone(folder):
+        with pytest.raises(RunError, match="another process is running it"):
+            resume(folder, workers=0)
+        with pytest.raises(RunError, match="another process is running it"):
+            run(small(), tmp_path, force=True)
+    assert resume(folder, workers=0).status == "done"
+
+
+def test_tables_that_lost_rows_are_refused(tmp_path: Path) -> None:
+    folder = stopped_at(6, small(checkpoint={"every_steps": 2}), tmp_path)
+    for path in [*(folder / "parts").glob("jobs-*"), folder / "jobs.parquet"]:
+        path.unlink(missing_ok=True)
+    with pytest.raises(
+        CheckpointError, match="table 'jobs': expected at least 16 rows, as at the checkpoint, found 0"
+    ):
+        resume(folder, workers=0)
+
+
+def test_cutting_may_be_interrupted_and_done_again(tmp_path: Path) -> None:
+    folder = run(small(), tmp_path).folder
+    cut_tables(folder, {"jobs": 5, "steps": 2, "evals": 12})
+    (folder / "parts").rename(folder / ".parts.old")  # killed between two moves
+    cut_tables(folder, {"jobs": 4, "steps": 1, "evals": 12})
+    assert sorted(p.name for p in (folder / "parts").iterdir()) == [
+        "evals-00000.parquet",
+        "jobs-00000.parquet",
+        "steps-00000.parquet",
+    ]
+
+
+@pytest.fixture
+def hearing() -> Iterator[None]:
+    """Hear Ctrl-C, also where the tests run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hearing")
+def test_ctrl_c_once_saves_and_stops(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def watch(progress: Any) -> None:
+        if progress.course.step == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    found = run(small(), tmp_path, watch=watch)
+    assert found.status == "interrupted"
+    assert "Ctrl-C again stops now" in capfd.readouterr().err
+    assert [c.step for c in checkpoints(found.folder)] == [4]
+    assert resume(found.folder, workers=0).digest == run(small(), tmp_path / "peace").digest
+
+
+@pytest.mark.usefixtures("hearing")
+def test_ctrl_c_twice_stops_now(tmp_path: Path) -> None:
+    def watch(progress: Any) -> None:
+        if progress.course.step == 4:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    found = run(small(), tmp_path, watch=watch)
+    assert found.status == "interrupted"
+    assert not checkpoints(found.folder)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("every_steps", [0, 2])
+def test_a_lost_server_is_restored_and_the_rest_played_again(
+    tmp_path: Path, every_steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(pacing=BUFFERED, checkpoint={"every_steps": every_steps})
+    expected = run(config, tmp_path / "peace").digest
+    step, lost = Timeline._step, []
+
+    def dying(self: Timeline, cause: str) -> None:
+        if self.course.step == 5 and len(lost) < 2:
+            lost.append(1)
+            raise ServerLost("it died")
+        step(self, cause)
+
+    monkeypatch.setattr(Timeline, "_step", dying)
+    assert run(config, tmp_path / "killed").digest == expected
+    assert len(lost) == 2
+
+
+def test_a_server_that_keeps_dying_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dying(self: Timeline, cause: str) -> None:
+        raise ServerLost("it died")
+
+    monkeypatch.setattr(Timeline, "_step", dying)
+    with pytest.raises(ServerLost):
+        run(small(), tmp_path)
+    assert read_manifest(tmp_path / "small")["status"] == "failed"

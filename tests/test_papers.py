@@ -1,0 +1,125 @@
+"""Each paper's setting runs, and has the sizes that the paper gives."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import analysis
+from fedsim.config import RunConfig, load
+from fedsim.materials import federation
+from fedsim.network import build_network
+from fedsim.simulation import simulate
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "examples" / "papers").glob("*.toml"))
+FILES = {
+    "adult": "adult/adult.data",
+    "cifar10": "cifar10_jpeg.parquet",
+    "fashion_mnist": "FashionMNIST/raw/t10k-labels-idx1-ubyte",
+    "mnist": "MNIST/raw/t10k-labels-idx1-ubyte",
+    "shakespeare": "shakespeare/input.txt",
+    "vehicle": "vehicle/vehicle_train_subset.npz",
+}
+"""What must be there for a task's data to be there."""
+_NARROW = ("model.channels=[4,4]", "model.hidden=[8,8]")
+SMALLER = {
+    "fedfv_cifar": ("model.hidden=[8]",),
+    "fedfv_mnist": ("model.channels=[4,4]", "model.hidden=[8]"),
+    "fedlf_ablation": ("partition.min_samples=2", *_NARROW),
+    "fedlf_cifar": ("partition.min_samples=2", *_NARROW),
+    "fedlf_fashion": ("partition.min_samples=2",),
+    "fedmgda_adult": ("train.batch_size=1000",),
+    "fedmgda_cifar": _NARROW,
+    "qffl_shakespeare": ("task.stride=100", "model.hidden=[8,8]"),
+}
+"""What keeps a test short, and what is possible with a tenth of the images."""
+# configuration: clients, samples for training and for testing of the smallest and the largest client, parameters
+SIZES = {
+    "fedfv_fashion": (3, (5600, 5600), (700, 700), 2_355),
+    "fedfv_mnist": (200, (240, 240), (30, 30), 608_702 - 52 * 513),
+    "fedmdfg_fashion": (5, (6000, 18_000), (1000, 3000), 199_210),
+    "fedmgda_adult": (2, (476, 38_598), (59, 4825), 200),
+    "fedmgda_fashion": (100, (480, 480), (60, 60), 21_840),
+    "qffl_adult": (2, (413, 32_148), (181, 16_100), 200),
+    "qffl_fashion": (3, (6000, 6000), (1000, 1000), 2_355),
+    "qffl_vehicle": (23, (6, 427), (1, 107), 202),
+}
+
+
+def data_of(path: Path) -> Path:
+    """Return the folder with the data of a configuration, or skip."""
+    folder, name = Path(os.environ["FEDSIM_DATA"]), load(path)[0].task.name
+    if name in FILES and not (folder / FILES[name]).is_file():
+        pytest.skip(f"no {FILES[name]} in {folder} (FEDSIM_DATA)")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def few_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tenth of the images of each set that is there, of CIFAR-10 a twentieth: all of them would take minutes."""
+    whole, folder = Path(os.environ["FEDSIM_DATA"]), tmp_path_factory.mktemp("images")
+    cifar10 = whole / FILES["cifar10"]
+    if cifar10.is_file():  # the rows run through the classes in turn
+        table = pq.read_table(cifar10)
+        pq.write_table(
+            pa.concat_tables([table.slice(0, 2500), table.slice(50_000, 500)]), folder / cifar10.name
+        )
+    for path in [p for name in ("FashionMNIST", "MNIST") for p in (whole / name / "raw").glob("*-ubyte")]:
+        kept = folder / path.relative_to(whole)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(_tenth(path))
+    return folder
+
+
+def _tenth(path: Path) -> bytes:
+    """Cut an idx file: magic number with the number of dimensions in its last byte, lengths, then the values."""
+    content = path.read_bytes()
+    start = 4 * (1 + content[3])
+    length, rest = struct.unpack(">i", content[4:8])[0], content[8:start]
+    return (
+        content[:4]
+        + struct.pack(">i", length // 10)
+        + rest
+        + content[start : start + (len(content) - start) // 10]
+    )
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_the_setting_of_a_paper_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
+    folder = data_of(path)
+    if load(path)[0].task.name in ("cifar10", "fashion_mnist", "mnist"):
+        folder = few_images
+    sets = ("stop.steps=1", f"task.data_dir='{folder}'", *SMALLER.get(path.stem, ()))
+    results = simulate(load(path, sets), out=tmp_path, workers=0)
+    runs = [analysis.open(result.folder) for result in results]
+    assert [run.label for run in runs] == [config.label for config in load(path)]
+    for run in runs:
+        assert run.manifest["steps"] == 1
+        assert np.isfinite(run.final().loss).all()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_clients_and_models_have_the_sizes_of_the_paper(name: str) -> None:
+    path = ROOT / "examples" / "papers" / f"{name}.toml"
+    data_of(path)
+    config: RunConfig = load(path)[0]
+    clients, train, test, parameters = SIZES[name]
+    task, data = federation(config)
+    assert data.n_clients == clients
+    assert (data.train.sizes.min(), data.train.sizes.max()) == train
+    assert (data.test.sizes.min(), data.test.sizes.max()) == test
+    model, options = (config.model.name, config.model.options) if config.model else (task.model, {})
+    assert parameters == build_network(model, options, data.x.shape[1:], data.n_classes).P
+
+
+def test_every_setting_is_in_the_table_of_the_manual() -> None:
+    manual = (ROOT / "docs" / "papers.md").read_text()
+    assert set(re.findall(r"examples/papers/(\w+)\.toml", manual)) == {path.stem for path in CONFIGS}
