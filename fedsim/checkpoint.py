@@ -186,10 +186,11 @@ def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
     raise TypeError(f"{name}: a checkpoint cannot hold {type(value).__name__}")
 
 
-def _rich(value: Any, arrays: Mapping[str, torch.Tensor]) -> Any:
+def _rich(value: Any, arrays: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         if _ARRAY in value:
-            tensor = arrays[value[_ARRAY]]
+            # A copy lies at an address that the allocator chose: the last bits of a product depend on its alignment.
+            tensor = arrays.pop(value[_ARRAY]).clone()
             return tensor.numpy() if value["numpy"] else tensor
         return {key: _rich(entry, arrays) for key, entry in value.items()}
     if isinstance(value, list):

@@ -102,7 +102,9 @@ def _at(text: str) -> tuple[int | None, int | None]:
     try:
         return None, duration_us(text)
     except ValueError as error:
-        raise ConfigError(f"--at: expected a server step such as 120 or a time such as '6h': {error}") from error
+        raise ConfigError(
+            f"--at: expected a server step such as 120 or a time such as '6h': {error}"
+        ) from error
 
 
 def _numbers(option: str, text: str | None) -> list[int]:

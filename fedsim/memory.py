@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -125,17 +125,17 @@ def check_fits(
     predicted: Mapping[str, int],
     rule: str,
     limit: int | None = None,
-    helpful: Sequence[tuple[str, int]] = (),
+    helpful: Callable[[], Sequence[tuple[str, int]]] = tuple,
 ) -> None:
     """Raise ConfigError with the numbers if the prediction is above `limit` (the memory free now, by default).
 
-    `helpful` are the `savings`, of which the error names the first three.
+    `helpful()` are the `savings`, of which the error names the first three.
     """
     free = psutil.virtual_memory().available if limit is None else limit
     if predicted["total"] <= free:
         return
     lines = ", ".join(f"{part} {show_bytes(n)}" for part, n in predicted.items() if part != "total" and n)
-    help_ = "; ".join(f"{setting} (saves {show_bytes(n)})" for setting, n in helpful[:3])
+    help_ = "; ".join(f"{setting} (saves {show_bytes(n)})" for setting, n in helpful()[:3])
     raise ConfigError(
         f"the run with rule {rule!r} would need {show_bytes(predicted['total'])} ({lines}), but {show_bytes(free)} "
         "are free." + (f" What would help most: {help_}" if help_ else "")

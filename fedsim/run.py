@@ -95,7 +95,7 @@ class Run:
         config = setup.config
         footprint = setup.footprint(workers)
         self.predicted = footprint.parts()
-        memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings())
+        memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
         self.started = _now()
         self.resumed: list[dict[str, Any]] = []
         if not again:
@@ -237,7 +237,8 @@ class Run:
                 spans=self.clock.recording,
             )
         if self.saved is not None:
-            trainer.load(self.saved["trainer"], open_jobs(self.course.ledger))
+            saved = self.saved["trainer"]
+            trainer.load(saved, open_jobs(self.course.ledger, saved["versions"]))
             self.saved = None
         return trainer
 
@@ -300,7 +301,9 @@ class Run:
             "status": status,
             "error": None,
             "seed": config.seed,
-            "parent": None if config.parent is None else config.parent.model_dump(mode="json", exclude_none=True),
+            "parent": None
+            if config.parent is None
+            else config.parent.model_dump(mode="json", exclude_none=True),
             "rule": config.algorithm.name,
             "clairvoyant": self.setup.plan.selector.clairvoyant,
             "adversaries": [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -97,11 +97,15 @@ class Saver:
         }
 
 
-def open_jobs(ledger: Ledger) -> Iterator[Cohort]:
-    """Return the jobs whose updates may still be used, one cohort for each version, the oldest first."""
+def open_jobs(ledger: Ledger, versions: Sequence[int]) -> Iterator[Cohort]:
+    """Return the jobs whose updates may still be used, one cohort for each of these versions, the oldest first.
+
+    From other versions no job was submitted: it was known that none of their updates would be used.
+    """
     table = ledger.table
     rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))
     rows = rows[np.argsort(table["id"][rows], kind="stable")]
-    versions = table["version"][rows]
-    for version in np.unique(versions).tolist():
-        yield ledger.cohort(rows[versions == version])
+    started = table["version"][rows]
+    for version in versions:
+        if (started == version).any():
+            yield ledger.cohort(rows[started == version])

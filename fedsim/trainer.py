@@ -85,8 +85,8 @@ class Trainer(Protocol):
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Go on where another trainer of the same run was saved, on any number of workers; before anything else.
 
-        open_jobs: those that were submitted then and neither used nor forgotten, one cohort for each version, in order
-        of submission within each. They are trained again.
+        open_jobs: those that were submitted then and neither used nor forgotten, one cohort for each of `versions`, in
+        order of submission within each. They are trained again.
         """
 
     def peak_bytes(self) -> int:

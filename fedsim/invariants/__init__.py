@@ -55,6 +55,11 @@ def check(folder: Path) -> Verdict:
         except Unchecked as reason:
             unchecked[invariant.name] = str(reason)
             continue
+        if any(evidence.inherited(flaw.table, flaw.row) for flaw in found):
+            unchecked[invariant.name] = (
+                "the run is a fork, and what came before was under another configuration"
+            )
+            continue
         checked.append(invariant.name)
         violations.extend(found)
     return Verdict(tuple(violations), tuple(checked), unchecked)

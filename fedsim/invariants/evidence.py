@@ -94,6 +94,22 @@ class Evidence:
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
         return Table("conflicts", self._run.conflicts)
 
+    def inherited(self, table: str, row: int) -> bool:
+        """Whether a row comes from the parent of a fork that has changed since."""
+        parent = self.config.parent
+        if (
+            parent is None
+            or parent.forked_step is None
+            or not (parent.changes or parent.kept_online)
+            or row < 0
+        ):
+            return False
+        if table == "jobs":
+            return bool(self.jobs["dispatch_us"][row] <= (parent.forked_us or 0))
+        if table in ("steps", "evals", "conflicts"):
+            return bool(getattr(self, table)["step"][row] < parent.forked_step + (table == "evals"))
+        return False
+
     @property
     def ended(self) -> bool:
         """Whether the run came to its regular end."""

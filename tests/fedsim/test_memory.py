@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
     found = footprint.parts()
     memory.check_fits(found, "fedlf", limit=found["total"])
     with pytest.raises(ConfigError) as refused:
-        memory.check_fits(found, "fedlf", limit=2**30, helpful=footprint.savings())
+        memory.check_fits(found, "fedlf", limit=2**30, helpful=footprint.savings)
     said = str(refused.value)
     assert said.startswith(
         "the run with rule 'fedlf' would need 2.7 GiB (parameters 7.8 KiB, history 3.9 MiB, "

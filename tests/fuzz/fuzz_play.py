@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -21,11 +22,15 @@ from fuzz_cases import case
 from fedsim import Result, simulate
 from fedsim.config import RunConfig, load, parse
 from fedsim.errors import INPUT_ERRORS, RunError
+from fedsim.forking import At, fork
 from fedsim.invariants import check
 from fedsim.local import Workbench
+from fedsim.saver import Saver
 from fedsim.server import Server
+from fedsim.simulation import resume
 from shuffled import ShuffledTrainer
 
+_MOST_STOPS = 20
 MOST_S = 20
 """A run that takes longer is taken to hang."""
 
@@ -61,11 +66,40 @@ def _in_small_parts(config: RunConfig, plain: Result, out: Path, draw: random.Ra
         return _run(config, out).digest
 
 
+def _interrupted(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
+    """Stop it at random instants, and let it go on from what is on disk."""
+    between, chance = Saver.between, draw.choice((0.02, 0.1, 0.5))
+
+    def stopping(saver: Saver) -> None:
+        if draw.random() < chance:
+            saver.interrupts.asked = True
+        between(saver)
+
+    with patch.object(Saver, "between", stopping):
+        found, times = _run(config, out), 0
+        while found.status == "interrupted":
+            times += 1
+            chance = chance if times < _MOST_STOPS else 0.0
+            found = resume(found.folder, workers=0)
+    return found.digest
+
+
+def _forked(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
+    """Branch it at a random step, without a change."""
+    steps = json.loads((plain.folder / "manifest.json").read_text())["steps"]
+    if not steps:
+        return plain.digest
+    at = At(step=draw.randrange(steps))
+    return fork(plain.folder, at, name="forked", out=out, workers=0).digest
+
+
 TREATMENTS: dict[str, Treatment] = {
     "again": _again,
     "shuffled": _shuffled,
     "resolved": _resolved,
     "in small parts": _in_small_parts,
+    "interrupted": _interrupted,
+    "forked": _forked,
 }
 """Ways to make the same run; a new one is added here."""
 
