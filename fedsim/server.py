@@ -47,8 +47,8 @@ class ServerSpec:
     """What an update is the difference to: the model that its job started from, or the current one (FedAsync)."""
     memory_us: int = 0
     """Remembered rows older than this in virtual time are forgotten, whatever the rule's own window; 0: none are."""
-    late_rows: bool = False
-    """Whether updates that are too late for their step refresh the history."""
+    late_rows: int = 0
+    """If updates that are too late for their step refresh the history: most jobs that start from one version."""
     history: HistoryPlan | None = None
     """How rows of absent clients are kept; None: all that the rule may ask for, in float32."""
     bad_updates: BadUpdates = SKIP
@@ -61,7 +61,10 @@ class ServerSpec:
     def slots(self) -> int:
         """Return the number of rows that the history is made for."""
         memory = self.algorithm().needs.memory
-        return slots_needed(self.n_clients, self.most_updates, memory + (self.late_rows and memory > 0))
+        if not (self.late_rows and memory):
+            return slots_needed(self.n_clients, self.most_updates, memory)
+        each = max(self.late_rows, self.most_updates)  # of a step, those that came in time and those that did not
+        return self.most_updates - each + slots_needed(self.n_clients, each, memory + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         device=device,
         rows=algorithm.rows,
         memory_us=algorithm.memory,
-        late_rows=pacing.late == "history",
+        late_rows=_late_rows(config),
         bad_updates=config.bad_updates.rule(),
     )
     needs = server.algorithm().needs
@@ -135,6 +135,14 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     _check_time_passes(config, world)
     plan = _plan(config, data, _facts(data, counts, trace), network, bench)
     return Setup(config, data, trace, world, plan, bench, server, network)
+
+
+def _late_rows(config: RunConfig) -> int:
+    """Return how many jobs may start from one version, if late ones refresh the history."""
+    pacing = config.pacing.pacing()
+    if pacing.late != "history":
+        return 0
+    return config.task.clients if config.dropout.handling().replace else pacing.concurrency
 
 
 def _check_time_passes(config: RunConfig, world: World) -> None:

@@ -107,7 +107,7 @@ def server_of(algorithm: dict[str, Any], pacing: Pacing) -> Server:
         rows=section.rows,
         memory_us=section.memory,
         most_updates=pacing.concurrency,
-        late_rows=pacing.late == "history",
+        late_rows=pacing.concurrency if pacing.late == "history" else 0,
         history=None,
     )
     return Server(spec, setup.initial())

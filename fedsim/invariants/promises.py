@@ -58,18 +58,6 @@ def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violati
     e.need_training()
     if "descent" not in e.algorithm.promises:
         raise Unchecked(f"rule {e.config.algorithm.name!r} promises no common descent")
-    steps = e.steps
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shrunk = np.nan_to_num(steps["mean_norm"] / steps["direction_norm"], nan=1.0)
-    coarse = 1e-6 * np.maximum(np.nan_to_num(steps["max_weight"], nan=1.0), 1.0) * np.maximum(shrunk, 1.0)
-    yield from wrong(
-        "steps",
-        steps["smallest_cosine"] < -coarse,
-        lambda i: f"a smallest_cosine of at least 0 (rounding: {coarse[i]:.1e})",
-        lambda i: f"{steps['smallest_cosine'][i]:.6g}",
-    )
-    if e.config.record.conflicts == "off":
-        return
     whole = whole_of(e)
     slack = _rounding(e, whole)
     counts = (whole.age == 0) | (whole.weight != 0)

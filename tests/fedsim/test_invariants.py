@@ -260,7 +260,6 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "nobody is harmed where the rule promises it": [
         Change("buffered", "conflicts", "cosine", lambda c: (c["age"] == 0) & (c["block"] == -1), -0.01),
-        Change("deadline", "steps", "smallest_cosine", _any, -0.5),
     ],
     "accuracy is the share of correct answers": [
         Change("buffered", "evals", "accuracy", _any, lambda v: v + 1e-9)

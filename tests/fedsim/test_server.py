@@ -174,7 +174,7 @@ def told(step: int, clients: list[int], versions: list[int], present: int, **mor
 
 
 def test_late_rows_refresh_the_history_as_if_they_had_come_in_time(tmp_path: Path) -> None:
-    made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=True), torch.zeros(P))
+    made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=4), torch.zeros(P))
     updates = list(rows(6))
     made.step(told(0, [1, 2], [0, 0], 2), updates[:2])
     made.step(told(3, [4, 2, 5], [3, 0, 1], 1), updates[2:5])
@@ -186,14 +186,14 @@ def test_late_rows_refresh_the_history_as_if_they_had_come_in_time(tmp_path: Pat
 
 
 def test_a_step_of_late_rows_alone_changes_nothing_but_the_history(tmp_path: Path) -> None:
-    made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=True), torch.zeros(P))
+    made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=4), torch.zeros(P))
     assert made.step(told(2, [5], [0], 0), list(rows(1)))["status"] == "empty"
     assert not made.params.any()
     assert made.history.client[made.history.client >= 0].tolist() == [5]
 
 
 def test_late_rows_beyond_the_memory_of_the_rule_are_not_kept(tmp_path: Path) -> None:
-    spec = ServerSpec(listening(tmp_path, "2"), {}, 10, 100, 4, BLOCKS, late_rows=True)
+    spec = ServerSpec(listening(tmp_path, "2"), {}, 10, 100, 4, BLOCKS, late_rows=4)
     made = Server(spec, torch.zeros(P))
     made.step(told(5, [7, 8], [2, 3], 0), list(rows(2)))
     assert made.history.client[made.history.client >= 0].tolist() == [8]
