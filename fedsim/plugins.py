@@ -15,6 +15,7 @@ import os
 import pkgutil
 import sys
 import tempfile
+import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -136,13 +137,26 @@ def checked_options(
 @cache
 def _options_model(make: Callable[..., Any], name: str, given: tuple[str, ...]) -> type[pydantic.BaseModel]:
     """Return what checks a factory's options; making it takes milliseconds."""
-    hints = inspect.get_annotations(make, eval_str=True)
+    hints = inspect.get_annotations(_unreturning(make), eval_str=True)
     fields: dict[str, Any] = {
         n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
         for n, p in options_of(make, given).items()
     }
     config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     return pydantic.create_model(f"{name}_options", __config__=config, **fields)
+
+
+def _unreturning(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return something with the annotations of a factory's parameters alone.
+
+    That of what it makes may name torch, which a factory may import when it is called: so that a configuration is read
+    without it.
+    """
+    if not inspect.isfunction(make):
+        return make
+    twin = types.FunctionType(make.__code__, make.__globals__)
+    twin.__annotations__ = {n: a for n, a in make.__annotations__.items() if n != "return"}
+    return twin
 
 
 def sources(plugins: Iterable[str]) -> dict[str, str]:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
-from torch import nn
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Width = Annotated[int, Field(ge=1)]
 
@@ -18,6 +20,8 @@ def mlp(*, in_shape: tuple[int, ...], n_classes: int, hidden: Sequence[Width] = 
 
     hidden: width of each hidden layer; empty for logistic regression.
     """
+    from torch import nn  # seconds, and a configuration that names this is read without it
+
     model = nn.Sequential()
     model.add_module("flatten", nn.Flatten())
     widths = [math.prod(in_shape), *hidden]

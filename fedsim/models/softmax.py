@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
-from torch import nn
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def softmax(
@@ -15,6 +17,8 @@ def softmax(
     zero_init starts from all zeros, the usual choice for a convex problem; otherwise as `torch.nn.Linear`
     does.
     """
+    from torch import nn  # seconds, and a configuration that names this is read without it
+
     out = nn.Linear(math.prod(in_shape), n_classes, bias=bias)
     if zero_init:
         for parameter in out.parameters():
