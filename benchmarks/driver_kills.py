@@ -1,9 +1,11 @@
 """Killing the process of a run at random instants, and letting it go on: the digest must be that of a run in peace.
 
     python benchmarks/driver_kills.py --kills 500
+    python benchmarks/driver_kills.py --kills 50 --workers 2
 
 The run is asynchronous, 200 steps of a fair rule with a memory. Each life of it is a process of its own that ends by
-SIGKILL; what it leaves on disk is all that the next one has.
+SIGKILL; what it leaves on disk is all that the next one has. With workers a life is `fedsim run` or `fedsim resume`,
+and its processes of Ray are killed with it.
 """
 
 from __future__ import annotations
@@ -12,22 +14,33 @@ import argparse
 import os
 import random
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import tomli_w
 
+from fedsim.checkpoint import checkpoints
 from fedsim.config import RunConfig, parse
+from fedsim.manifest import read_manifest
 from fedsim.setup import prepare
 from fedsim.simulation import resume, simulate
 
 STEPS = 200
+_FEDSIM = [sys.executable, "-c", "from fedsim.cli import main; main()"]
+_MARK = "FEDSIM_LIFE"
+"""A variable in the environment of every process of a life, by which they are found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +75,9 @@ def config(seed: int, steps: int = STEPS, **changes: Any) -> RunConfig:
     return parse(raw | changes, "killed", "killed")[0]
 
 
-def killed_runs(kills: int, out: Path, *, seed: int = 0, steps: int = STEPS) -> Iterator[Killed]:
+def killed_runs(
+    kills: int, out: Path, *, seed: int = 0, steps: int = STEPS, workers: int = 0
+) -> Iterator[Killed]:
     """Kill runs, each life at a random instant, until there were so many kills altogether.
 
     A life may end before anything is done, and takes at most a fifth of the time that the run takes in peace, besides
@@ -71,25 +86,37 @@ def killed_runs(kills: int, out: Path, *, seed: int = 0, steps: int = STEPS) -> 
     chance, done = random.Random(seed), 0
     while done < kills:
         run = config(seed, steps)
-        started = time.monotonic()
-        prepare(run)
-        begun = time.monotonic()
-        expected = simulate(run, out=out / "peace", workers=0)[0]
-        life_s = 2 * (begun - started) + (time.monotonic() - begun) / 5
+        expected, life_s = _in_peace(run, out / "peace", workers)
         folder, from_step = out / run.name, []
-        while done < kills and not _life(run, out, chance.uniform(0, life_s)):
+        while done < kills:
+            if _life(run, out, chance.uniform(0, life_s), workers) or _done(folder):
+                break
             from_step.append(_last_step(folder))
             done += 1
-        if not (folder / "manifest.json").exists() or _status(folder) != "done":
-            _life(run, out, None)
-        yield Killed(
-            seed, len(from_step), tuple(from_step), _digest(folder) == expected.digest, _each_once(folder)
-        )
+        if not _done(folder):
+            _life(run, out, None, workers)
+        yield Killed(seed, len(from_step), tuple(from_step), _digest(folder) == expected, _each_once(folder))
         seed += 1
 
 
-def _life(run: RunConfig, out: Path, until_s: float | None) -> bool:
+def _in_peace(run: RunConfig, out: Path, workers: int) -> tuple[object, float]:
+    """Run in one process undisturbed; returns the digest, and the most seconds that a life is given."""
+    started = time.monotonic()
+    prepare(run)
+    begun = time.monotonic()
+    expected = simulate(run, out=out, workers=0)[0].digest
+    if not workers:
+        return expected, 2 * (begun - started) + (time.monotonic() - begun) / 5
+    started = time.monotonic()
+    _life(run, out / "workers", None, workers)
+    wall_s = read_manifest(out / "workers" / run.name)["wall_s"]
+    return expected, time.monotonic() - started - 4 / 5 * (wall_s["total"] - wall_s["start"])
+
+
+def _life(run: RunConfig, out: Path, until_s: float | None, workers: int) -> bool:
     """Let a process go on with a run, and kill it after a while; returns whether it came to the end before."""
+    if workers:
+        return _life_in_ray(run, out, until_s, workers)
     child = os.fork()
     if not child:
         _go_on(run, out)
@@ -102,12 +129,53 @@ def _life(run: RunConfig, out: Path, until_s: float | None) -> bool:
     return os.WIFEXITED(status)
 
 
+def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int) -> bool:
+    """As `_life`, with a fresh process and those of Ray below it."""
+    out.mkdir(parents=True, exist_ok=True)
+    if _begun(out / run.name):
+        command = ["resume", str(out / run.name)]
+    else:
+        (out / "run.toml").write_text(tomli_w.dumps(run.resolved()))
+        command = ["run", str(out / "run.toml"), "--out", str(out), "--force"]
+    command += ["--workers", str(workers), "--quiet"]
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray, tempfile.TemporaryFile() as said:
+        environment = os.environ | {_MARK: mark, "RAY_TMPDIR": ray}
+        process = subprocess.Popen(
+            [*_FEDSIM, *command], stdout=said, stderr=said, env=environment, start_new_session=True
+        )
+        try:
+            ended = process.wait(until_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            ended = process.wait()
+        finally:
+            _kill_marked(mark)
+        if ended not in (0, -signal.SIGKILL):
+            said.seek(0)
+            raise RuntimeError(
+                f"{run.name}: it ended with exit code {ended}:\n{said.read().decode()[-4000:]}"
+            )
+        return ended == 0
+
+
+def _kill_marked(mark: str) -> None:
+    """Kill what is left of a life: processes that are in a group of their own, until there are none."""
+    found = True
+    while found:
+        found = False
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                    process.kill()
+                    found = True
+
+
 def _go_on(run: RunConfig, out: Path) -> None:
     """Run to the end, in a process that does nothing else."""
     try:
         folder = out / run.name
-        begun = (folder / "world.parquet").exists() and (folder / "manifest.json").exists()
-        if begun:
+        if _begun(folder):
             resume(folder, workers=0)
         else:
             simulate(run, out=out, workers=0, force=True)
@@ -117,21 +185,19 @@ def _go_on(run: RunConfig, out: Path) -> None:
     os._exit(0)
 
 
-def _status(folder: Path) -> object:
-    from fedsim.manifest import read_manifest
+def _begun(folder: Path) -> bool:
+    return (folder / "world.parquet").exists() and (folder / "manifest.json").exists()
 
-    return read_manifest(folder).get("status")
+
+def _done(folder: Path) -> bool:
+    return (folder / "manifest.json").exists() and bool(read_manifest(folder).get("status") == "done")
 
 
 def _digest(folder: Path) -> object:
-    from fedsim.manifest import read_manifest
-
     return read_manifest(folder).get("digest")
 
 
 def _last_step(folder: Path) -> int:
-    from fedsim.checkpoint import checkpoints
-
     found = checkpoints(folder)
     return found[-1].step if found else 0
 
@@ -147,10 +213,13 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--workers", type=int, default=0, help="client actors in Ray; 0 runs in one process")
     given = parser.parse_args()
     runs = kills = 0
     with tempfile.TemporaryDirectory() as folder:
-        for found in killed_runs(given.kills, Path(folder), seed=given.seed, steps=given.steps):
+        for found in killed_runs(
+            given.kills, Path(folder), seed=given.seed, steps=given.steps, workers=given.workers
+        ):
             runs, kills = runs + 1, kills + found.kills
             print(
                 f"seed {found.seed}: {found.kills} kills, after checkpoints of steps {list(found.from_step)}; digest "

@@ -63,7 +63,9 @@ class ServerSpec:
         memory = self.algorithm().needs.memory
         if not (self.late_rows and memory):
             return slots_needed(self.n_clients, self.most_updates, memory)
-        each = max(self.late_rows, self.most_updates)  # of a step, those that came in time and those that did not
+        each = max(
+            self.late_rows, self.most_updates
+        )  # of a step, those that came in time and those that did not
         return self.most_updates - each + slots_needed(self.n_clients, each, memory + 1)
 
 

@@ -102,7 +102,9 @@ def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
     times, values = _measured(e, stop.metric)
     hit = _fulfilled(values, stop)
     if why in ("target", "patience"):
-        if not hit[-2:].any():  # what time asks for may be followed by a step, and that by the final evaluation
+        if not hit[
+            -2:
+        ].any():  # what time asks for may be followed by a step, and that by the final evaluation
             yield Violation(
                 "evals", -1, f"{why} reached by the last evaluation", f"{stop.metric} {values[-1]}"
             )

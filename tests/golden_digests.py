@@ -1,0 +1,90 @@
+"""The digests that the examples have, cut to a few steps, and the kind of machine that they were taken on.
+
+    python tests/golden_digests.py            # compare
+    python tests/golden_digests.py --update   # write tests/golden_digests.json
+
+Examples with Fashion-MNIST need its folder in `FEDSIM_DATA`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy
+import torch
+from threadpoolctl import threadpool_info
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":  # else the packages of tests would be taken for those of fedsim
+    sys.path[0] = str(ROOT)
+
+from fedsim.config import load  # noqa: E402
+from fedsim.simulation import simulate  # noqa: E402
+
+FILE = Path(__file__).with_suffix(".json")
+CONFIGS = sorted((ROOT / "examples").glob("*.toml"))
+STEPS = 3
+
+
+def digests(path: Path) -> dict[str, str]:
+    """Run a configuration for `STEPS` steps in this process; returns the digest of each run by its name."""
+    with tempfile.TemporaryDirectory() as folder:
+        results = simulate(load(path, (f"stop.steps={STEPS}",)), out=folder, workers=0, device="cpu")
+        return {str(result.folder.relative_to(folder)): str(result.digest) for result in results}
+
+
+def kind() -> dict[str, str]:
+    """Return what sums of floating-point numbers depend on in their last bits: libraries and instruction sets."""
+    blas = [lib for lib in threadpool_info() if lib["user_api"] == "blas"]
+    return {
+        "torch": ".".join(torch.__version__.split(".")[:2]),
+        "numpy": ".".join(np.__version__.split(".")[:2]),
+        "scipy": ".".join(scipy.__version__.split(".")[:2]),
+        "machine": platform.machine(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "blas": ", ".join(sorted({f"{lib['internal_api']} for {lib['architecture']}" for lib in blas})),
+    }
+
+
+def recorded() -> dict[str, Any]:
+    """Return what the file holds: `kind`, and the digest of each run below `digests`."""
+    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def difference() -> str | None:
+    """Say in what this machine is of another kind than the one of the file; None if in nothing."""
+    expected, here = recorded()["kind"], kind()
+    parts = [
+        f"{what} {expected[what]}, here {here[what]}" for what in here if expected.get(what) != here[what]
+    ]
+    return f"the digests were taken with {'; '.join(parts)}" if parts else None
+
+
+def main() -> None:
+    """Compare each digest with the file, and write the file if asked to; the exit code is 1 if one differs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--update", action="store_true", help="write what is found")
+    given = parser.parse_args()
+    before = recorded()["digests"] if FILE.exists() else {}
+    found = {name: digest for path in CONFIGS for name, digest in digests(path).items()}
+    differ = [name for name in sorted(before.keys() | found) if before.get(name) != found.get(name)]
+    for name in differ:
+        print(f"{name}: {before.get(name, 'none')[:16]} -> {found.get(name, 'none')[:16]}")
+    print(f"{len(found)} digests, {len(differ)} of them new, changed or gone")
+    if given.update:
+        FILE.write_text(json.dumps({"kind": kind(), "digests": found}, indent=2) + "\n", encoding="utf-8")
+    elif differ:
+        print(difference() or "the machine is of the same kind")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
