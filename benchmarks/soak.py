@@ -2,8 +2,8 @@
 
     python benchmarks/soak.py --steps 5000 --workers 1
 
-The run is asynchronous, with a rule that remembers everybody, and saved now and then. Its model is so small that a step
-takes milliseconds, and so large that the rows of updates, more than 100 kB each, go through the object store.
+The run is asynchronous, with a rule that remembers the step before, and saved now and then. Its model is so small that
+a step takes milliseconds, and so large that the rows of updates, more than 100 kB each, go through the object store.
 """
 
 from __future__ import annotations

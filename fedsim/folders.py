@@ -1,15 +1,19 @@
-"""Making the folder of a run: from the first moment on it says what it is."""
+"""The folder of a run: from the first moment on it says what it is, and one process at a time runs in it."""
 
 from __future__ import annotations
 
+import fcntl
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedsim.errors import RunError
 from fedsim.files import write_json
 from fedsim.manifest import FORMAT, MANIFEST
+
+_LOCK = ".lock"
 
 
 def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:
@@ -47,3 +51,23 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(old)
     except OSError as error:
         raise RunError(f"{folder} cannot be overwritten: {error.strerror or error}") from error
+
+
+@contextmanager
+def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
+    """Keep other processes from running in a folder. Raises RunError if one does.
+
+    there: whether to keep the folder; otherwise it is only looked at, and need not exist.
+    """
+    if not there and not (folder / _LOCK).exists():
+        yield
+        return
+    with (folder / _LOCK).open("a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RunError(f"{folder}: another process is running it") from error
+        try:
+            yield
+        finally:
+            (folder / _LOCK).unlink(missing_ok=True)

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import datetime
-import fcntl
 import hashlib
 import math
-import os
-import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import psutil
 import tomli_w
-import torch
 
 from fedsim import checkpoint, memory, plugins
 from fedsim.course import Course
 from fedsim.errors import RunError, ServerLost
 from fedsim.evaluation import Evaluation
 from fedsim.files import write_json, write_text
-from fedsim.folders import make_folder
+from fedsim.folders import alone, make_folder
 from fedsim.interrupts import Interrupts
 from fedsim.local import Workbench
 from fedsim.manifest import FORMAT, MANIFEST, read_manifest
@@ -40,14 +33,13 @@ from fedsim.saver import Reached, Saver, open_jobs
 from fedsim.server import Server
 from fedsim.setup import Setup
 from fedsim.stopwatch import Stopwatch, Times
+from fedsim.surroundings import hardware, versions
 from fedsim.timeline import Timeline
 from fedsim.trainer import InlineTrainer, Trainer
 
 CONFIG, WORLD = "config.resolved.toml", "world.parquet"
-_LOCK = ".lock"
 _SERVERS = 3
 """How often the server's process may die before a run gives up."""
-_PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,8 +306,8 @@ class Run:
             "digest": None,
             "workers": self.workers,
             "device": self.setup.server.device,
-            "versions": {p: _version(p) for p in _PACKAGES} | {"python": platform.python_version()},
-            "hardware": _hardware(self.setup.server.device),
+            "versions": versions(),
+            "hardware": hardware(self.setup.server.device),
             "memory": {
                 "predicted_bytes": self.predicted,
                 "peak_bytes": memory.peak_bytes() + self.others_peak,
@@ -328,26 +320,6 @@ class Run:
 def owner_of(folder: Path) -> str:
     """Return what tells the runs apart that checkpoints may belong to: equal configurations give the same run."""
     return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
-
-
-@contextmanager
-def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
-    """Keep other processes from running in a folder. Raises RunError if one does.
-
-    there: whether to keep the folder; otherwise it is only looked at, and need not exist.
-    """
-    if not there and not (folder / _LOCK).exists():
-        yield
-        return
-    with (folder / _LOCK).open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(f"{folder}: another process is running it") from error
-        try:
-            yield
-        finally:
-            (folder / _LOCK).unlink(missing_ok=True)
 
 
 def _say_stopping() -> None:
@@ -364,20 +336,3 @@ def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
         return None
     of = plugins.factory("metric", metric)
     return lambda found: float(of(found.correct / found.n, found.n)) if len(found.n) else math.nan
-
-
-@cache
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _hardware(device: str) -> dict[str, Any]:
-    return {
-        "cpu": platform.processor() or platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-    }

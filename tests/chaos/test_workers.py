@@ -16,7 +16,7 @@ from benchmarks.worker_kills import kill_workers, processes
 from fedsim.errors import LethalJob, ServerLost
 from fedsim.pool import RayPool
 from fedsim.setup import prepare
-from fedsim.simulation import simulate
+from fedsim.simulation import Progress, simulate
 from small import small
 
 pytestmark = pytest.mark.ray
@@ -79,8 +79,11 @@ def test_a_job_that_kills_its_process_is_found_among_others_and_named(pool: RayP
     assert simulate(plain, out=tmp_path, force=True, pool=pool)[0].status == "done", "the pool goes on"
 
 
-def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(pool: RayPool, tmp_path: Path) -> None:
+def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(
+    pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = small(pacing=ASYNCHRONOUS)
+    monkeypatch.setattr("fedsim.run._SERVERS", 0)
 
     def kill(progress: object) -> None:
         for process, _ in processes("ray::ServerHost"):
@@ -90,3 +93,20 @@ def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(pool: RayPool
         simulate(config, out=tmp_path, pool=pool, watch=kill)
     again = simulate(config, out=tmp_path, pool=pool, force=True)[0]
     assert again.digest == simulate(config, out=tmp_path, workers=0, force=True)[0].digest
+
+
+def test_a_run_goes_on_when_its_server_dies(pool: RayPool, tmp_path: Path) -> None:
+    config = small(
+        pacing=ASYNCHRONOUS, client={"name": "ditto"}, checkpoint={"every_steps": 2}, stop={"steps": 12}
+    )
+    killed: list[int] = []
+
+    def kill_twice(progress: Progress) -> None:
+        if progress.course.step in (5, 9) and progress.course.step not in killed:
+            killed.append(progress.course.step)
+            for process, _ in processes("ray::ServerHost"):
+                process.kill()
+
+    found = simulate(config, out=tmp_path / "killed", pool=pool, watch=kill_twice)[0]
+    assert killed == [5, 9]
+    assert found.digest == simulate(config, out=tmp_path / "peace", workers=0)[0].digest

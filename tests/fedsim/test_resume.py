@@ -15,8 +15,9 @@ from fedsim.checkpoint import checkpoints
 from fedsim.cutting import cut_tables
 from fedsim.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.files import write_json
+from fedsim.folders import alone
 from fedsim.manifest import read_manifest
-from fedsim.run import Result, alone
+from fedsim.run import Result
 from fedsim.saver import Saver
 from fedsim.simulation import resume
 from fedsim.timeline import Timeline
