@@ -81,17 +81,15 @@ def killed_runs(
     """Kill runs, each life at a random instant, until there were so many kills altogether.
 
     A life may end before anything is done, and takes at most a fifth of the time that the run takes in peace, besides
-    its start. With workers, whose start takes longer than the run, every other life is killed only after a step of it.
+    its start.
     """
     chance, done = random.Random(seed), 0
     while done < kills:
         run = config(seed, steps)
-        expected, start_s, some_s = _in_peace(run, out / "peace", workers)
+        expected, life_s = _in_peace(run, out / "peace", workers)
         folder, from_step = out / run.name, []
         while done < kills:
-            late = bool(workers and done % 2)
-            until_s = chance.uniform(0, some_s if late else start_s + some_s)
-            if _life(run, out, until_s, workers, late=late) or _done(folder):
+            if _life(run, out, chance.uniform(0, life_s), workers) or _done(folder):
                 break
             from_step.append(_last_step(folder))
             done += 1
@@ -101,28 +99,24 @@ def killed_runs(
         seed += 1
 
 
-def _in_peace(run: RunConfig, out: Path, workers: int) -> tuple[object, float, float]:
-    """Run in one process undisturbed; returns the digest, and the seconds of a start and of a fifth of the run."""
+def _in_peace(run: RunConfig, out: Path, workers: int) -> tuple[object, float]:
+    """Run in one process undisturbed; returns the digest, and the most seconds that a life is given."""
     started = time.monotonic()
     prepare(run)
     begun = time.monotonic()
     expected = simulate(run, out=out, workers=0)[0].digest
     if not workers:
-        return expected, 2 * (begun - started), (time.monotonic() - begun) / 5
+        return expected, 2 * (begun - started) + (time.monotonic() - begun) / 5
     started = time.monotonic()
     _life(run, out / "workers", None, workers)
     wall_s = read_manifest(out / "workers" / run.name)["wall_s"]
-    run_s = wall_s["total"] - wall_s["start"]
-    return expected, time.monotonic() - started - run_s, run_s / 5
+    return expected, time.monotonic() - started - 4 / 5 * (wall_s["total"] - wall_s["start"])
 
 
-def _life(run: RunConfig, out: Path, until_s: float | None, workers: int, *, late: bool = False) -> bool:
-    """Let a process go on with a run, and kill it after a while; returns whether it came to the end before.
-
-    late: with workers, whether that while begins with the first checkpoint that this life takes.
-    """
+def _life(run: RunConfig, out: Path, until_s: float | None, workers: int) -> bool:
+    """Let a process go on with a run, and kill it after a while; returns whether it came to the end before."""
     if workers:
-        return _life_in_ray(run, out, until_s, workers, late)
+        return _life_in_ray(run, out, until_s, workers)
     child = os.fork()
     if not child:
         _go_on(run, out)
@@ -135,7 +129,7 @@ def _life(run: RunConfig, out: Path, until_s: float | None, workers: int, *, lat
     return os.WIFEXITED(status)
 
 
-def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int, late: bool) -> bool:
+def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int) -> bool:
     """As `_life`, with a fresh process and those of Ray below it."""
     out.mkdir(parents=True, exist_ok=True)
     if _begun(out / run.name):
@@ -144,15 +138,13 @@ def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int,
         (out / "run.toml").write_text(tomli_w.dumps(run.resolved()))
         command = ["run", str(out / "run.toml"), "--out", str(out), "--force"]
     command += ["--workers", str(workers), "--quiet"]
-    mark, before = uuid.uuid4().hex, _last_step(out / run.name)
+    mark = uuid.uuid4().hex
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray, tempfile.TemporaryFile() as said:
         environment = os.environ | {_MARK: mark, "RAY_TMPDIR": ray}
         process = subprocess.Popen(
             [*_FEDSIM, *command], stdout=said, stderr=said, env=environment, start_new_session=True
         )
         try:
-            while late and process.poll() is None and _last_step(out / run.name) == before:
-                time.sleep(0.005)
             ended = process.wait(until_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
