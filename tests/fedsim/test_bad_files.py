@@ -185,7 +185,7 @@ READERS = {
             lambda f, n=name: saved(f, n),  # type: ignore[misc]
             lambda p: checkpoint.read(p.parent, "me"),
         )
-        for name in ("state.json", "tensors.safetensors")
+        for name in ("state.json", "tensors-00000.safetensors")
     },
     "replayed": Reader(
         lambda f: run_folder(f, "jobs.parquet"), lambda p: build("selector", "replayed", jobs=p)
