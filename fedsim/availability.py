@@ -33,6 +33,9 @@ class Availability(Protocol):
     def online(self, t_us: int) -> Mask:
         """Return [n] who is online; the array is read-only."""
 
+    def peek(self, t_us: int) -> memoryview:
+        """Return the same as plain truth values, at less cost; they are good until the next question."""
+
     def next_change(self, t_us: int) -> int | None:
         """Return the earliest time after `t_us` at which somebody's state may change, or None."""
 
@@ -68,6 +71,10 @@ class OwnLaps:
             self._mask = _read_only(self._sessions.covers(self._clients, np.full(len(self._clients), t_us)))
             self._time, self._changes = t_us, None
         return self._mask
+
+    def peek(self, t_us: int) -> memoryview:
+        """Return the same as plain truth values."""
+        return self.online(t_us).data
 
     def next_change(self, t_us: int) -> int | None:
         """Return the earliest time after `t_us` at which somebody's state may change, or None."""
@@ -127,19 +134,40 @@ class CommonLaps:
         closing[client[~ends]] = True
         self._seam = bool((opening != closing).any())
         self._someone_stays = bool(closing.any())
-        self._last = (0, _read_only(opening))
+        self._nobody = _read_only(np.zeros(n, dtype=bool))
+        self._mask, self._known = opening, 0
+        """Who is online after the first so many changes of a lap; it changes in place."""
+        self._shown: Mask | None = None
+        """A copy of that, if somebody has asked since it last changed."""
 
     def online(self, t_us: int) -> Mask:
         """Return [n] who is online; the array is read-only."""
-        if self._after_end == "stop" and t_us >= self._sessions.horizon_us:
-            return _read_only(np.zeros(self._n, dtype=bool))
+        if self._is_over(t_us):
+            return self._nobody
+        self._move(t_us)
+        if self._shown is None:
+            self._shown = _read_only(self._mask.copy())
+        return self._shown
+
+    def peek(self, t_us: int) -> memoryview:
+        """Return the same as plain truth values; they are good until the next question."""
+        if self._is_over(t_us):
+            return self._nobody.data
+        self._move(t_us)
+        return self._mask.data
+
+    def _is_over(self, t_us: int) -> bool:
+        return self._after_end == "stop" and t_us >= self._sessions.horizon_us
+
+    def _move(self, t_us: int) -> None:
         time = t_us % self._sessions.horizon_us
-        wanted = bisect_right(self._times, time)
-        known, mask = self._last
+        wanted, known = bisect_right(self._times, time), self._known
         if wanted != known:
-            mask = self._toggle(mask, known, wanted) if abs(wanted - known) < self._n else self._look_up(time)
-            self._last = (wanted, _read_only(mask))
-        return mask
+            if abs(wanted - known) < self._n:
+                self._toggle(min(known, wanted), max(known, wanted))
+            else:
+                self._mask = self._look_up(time)
+            self._known, self._shown = wanted, None
 
     def next_change(self, t_us: int) -> int | None:
         """Return the earliest time after `t_us` at which somebody's state may change, or None."""
@@ -160,16 +188,14 @@ class CommonLaps:
             return lap_end_us if anything or self._after_end == "repeat" else None
         return lap_end_us + int(self._times[0]) if anything else None
 
-    def _toggle(self, mask: Mask, known: int, wanted: int) -> Mask:
+    def _toggle(self, first: int, last: int) -> None:
         """A client's state differs between two instants if it changed an odd number of times."""
-        changed = mask.copy()
-        who = self._toggled[min(known, wanted) : max(known, wanted)]
+        mask, who = self._mask, self._toggled[first:last]
         if len(who) <= _FEW:  # the usual case, and NumPy's way of counting repetitions has a high price
             for client in who.tolist():
-                changed[client] = not changed[client]
+                mask[client] = not mask[client]
         else:
-            np.logical_xor.at(changed, who, True)
-        return changed
+            np.logical_xor.at(mask, who, True)
 
     def _look_up(self, time: int) -> Mask:
         clients = np.arange(self._n)

@@ -34,7 +34,7 @@ from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, PlanningTrainer, Stepped
 from fedsim.units import show_bytes, show_us
 
-_MEASURED_S = 0.1
+_MEASURED_S = 0.05
 """How long each part of a run is tried, to predict its wall time."""
 
 

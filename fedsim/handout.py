@@ -14,7 +14,7 @@ from fedsim.course import Course, Ints, Kind, Plan
 from fedsim.job import Cohort
 from fedsim.outcomes import Outcomes, without
 from fedsim.rng import Draws, Numbers
-from fedsim.selection import View, checked
+from fedsim.selection import View, checked, proposed
 from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Trainer
 from fedsim.units import US
@@ -31,9 +31,11 @@ class Handout:
     """Gives jobs to clients, on the course of one run."""
 
     def __init__(self, world: World, plan: Plan, trainer: Trainer, course: Course, clock: Stopwatch) -> None:
-        self.world, self.plan, self.trainer, self.course, self.clock = world, plan, trainer, course, clock
+        self.world, self.plan, self.trainer, self.course = world, plan, trainer, course
+        self._select, self._world, self._dispatch = map(clock.part, ("select", "world", "dispatch"))
         self._view = self._first_view()
-        self._draws, self._numbers = Draws(plan.seed, "select"), Numbers(plan.seed, "select one")
+        self._draws = Draws(plan.seed, "select")
+        self._proposals = self._first_proposals()
         alike = plan.costs.plain and plan.costs.work.slowness == (1.0, 1.0, 1.0)
         self._single = world.single if alike and not plan.dropout.partial and plan.droppers is None else None
         work = plan.costs.work
@@ -53,7 +55,7 @@ class Handout:
         places = pacing.concurrency - course.working - taken
         if places <= 0:
             return
-        with self.clock.part("select"):
+        with self._select:
             client = self._choose_one() if places == 1 else None
             if client is None:
                 candidates = self._candidates()
@@ -72,19 +74,22 @@ class Handout:
 
     def _choose_one(self) -> int | None:
         """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
-        course, one = self.course, self.plan.selector.one
-        if one is None or (course.buffer and self.plan.pacing.refill == "step"):
+        course = self.course
+        if self._proposals is None or (course.buffer and self.plan.pacing.refill == "step"):
             return None
-        online: Any = self.world.online(course.now_us).data
-        busy, lost = self._busy, course.lost_now
-        client = one(
-            lambda c: online[c] and not busy[c] and c not in lost,
-            self.world.clients,
-            self._numbers.of(course.draws),
-        )
-        if client is not None:
-            course.draws += 1
-        return client
+        online, busy, lost = self.world.peek(course.now_us), self._busy, course.lost_now
+        client: int
+        for client in self._proposals.of(course.draws):
+            if online[client] and not busy[client] and client not in lost:
+                course.draws += 1
+                return client
+        return None
+
+    def _first_proposals(self) -> Numbers | None:
+        selector, n = self.plan.selector, self.world.clients
+        if selector.propose is None:
+            return None
+        return Numbers(self.plan.seed, "select one", lambda numbers: proposed(selector, numbers, n))
 
     def _candidates(self) -> Ints:
         """Return who is online and idle, has not just been lost, and is not in this round already."""
@@ -150,7 +155,7 @@ class Handout:
 
     def _give_many(self, chosen: Ints, attempt: int) -> None:
         course, costs = self.course, self.plan.costs
-        with self.clock.part("world"):
+        with self._world:
             nths = course.known.dispatched[chosen]
             shares = costs.shares(chosen, nths)
             if self.plan.dropout.partial and course.armed:
@@ -167,7 +172,7 @@ class Handout:
         course.next_job += len(chosen)
         course.in_flight += len(chosen)
         course.known.give(chosen, course.step)
-        with self.clock.part("dispatch"):
+        with self._dispatch:
             useful = rows[self._useful(chosen, rows, fates.ok, fates.end_us)]
             if len(useful):
                 self.send()
@@ -187,7 +192,7 @@ class Handout:
         if self._single is None:
             return False
         course, known, number = self.course, self.course.known, self.course.next_job
-        with self.clock.part("world"):
+        with self._world:
             down, samples, up = self._amounts
             fate = self._single.outcome(client, course.now_us, down[client], samples[client], up[client])
             if fate is None:

@@ -1,24 +1,20 @@
 """What a run is made of before anything is computed: the data divided among clients, and the world.
 
-Making them takes NumPy, not torch. So a second process can make the world while the first one imports torch; data are
-made where they are used, as they may be large.
+Making them takes NumPy, not torch. So other processes can make them while the first one imports torch.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-import signal
-import sys
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim import plugins
+from fedsim.ahead import Ahead, pays
 from fedsim.config import RunConfig
 from fedsim.config_world import world_trace
 from fedsim.confound import confounded
@@ -46,14 +42,22 @@ class Workshop:
 
     def __init__(self) -> None:
         self._last: tuple[RunConfig, Materials] | None = None
-        self._ahead: _Ahead | None = None
+        self._begun: RunConfig | None = None
+        """Of which run the data, and perhaps the world, are under way."""
+        self._data: Ahead[tuple[str, FederatedData]] | None = None
+        self._world: Ahead[Trace] | None = None
         self._given: tuple[RunConfig, Trace] | None = None
 
     def begin(self, config: RunConfig) -> None:
-        """Start to make the world in a second process, where that is sooner than here and later."""
-        apart = config.world.confound is None and sys.platform == "linux" and _cores() > 1
-        if apart and multiprocessing.current_process().name == "MainProcess":
-            self._ahead = _Ahead(config)
+        """Start to make data and world in other processes, where that is sooner than here and later."""
+        if not pays():
+            return
+        self._begun, self._data = config, Ahead(partial(_model_and_data, config))
+        if config.world.confound is None:
+            made = partial(
+                world_trace, config.world, clients=config.task.clients, seed=config.seed, facts=None
+            )
+            self._world = Ahead(made)
 
     def take(self, config: RunConfig, trace: Trace) -> None:
         """Use a world that is there already, for runs with this configuration of it."""
@@ -64,21 +68,28 @@ class Workshop:
         if self._last and _alike(self._last[0], config):
             return self._last[1]
         self._last = None
-        task, data = federation(config)
-        counts, trace = label_counts(data), self._begun(config)
+        ready, trace = self._ready(config)
+        model, data = ready or _model_and_data(config)
+        counts = label_counts(data)
         if trace is None:
             trace = _world(config, data, counts)
-        self._last = config, Materials(task.model, data, counts, trace)
+        self._last = config, Materials(model, data, counts, trace)
         return self._last[1]
 
-    def _begun(self, config: RunConfig) -> Trace | None:
-        if self._given and _alike(self._given[0], config):
-            return self._given[1]
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
-            return None
-        trace = ahead.trace()
-        return trace if _alike(ahead.config, config) else None
+    def _ready(self, config: RunConfig) -> tuple[tuple[str, FederatedData] | None, Trace | None]:
+        """Return what is there or was begun; None for what could not be made without the rest, or at all."""
+        given = self._given[1] if self._given and _alike(self._given[0], config) else None
+        begun, self._begun = self._begun, None
+        if begun is None or not _alike(begun, config):
+            return None, given
+        data = None if self._data is None else self._data.result()
+        trace = None if self._world is None else self._world.result()
+        return data, trace if given is None else given
+
+
+def _model_and_data(config: RunConfig) -> tuple[str, FederatedData]:
+    task, data = federation(config)
+    return task.model, data
 
 
 def federation(config: RunConfig) -> tuple[Task, FederatedData]:
@@ -133,35 +144,3 @@ def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
 
 def _alike(a: RunConfig, b: RunConfig) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in ("seed", "task", "partition", "world"))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-class _Ahead:
-    """A world under way in another process."""
-
-    def __init__(self, config: RunConfig) -> None:
-        self.config = config
-        fork = multiprocessing.get_context("fork")  # a new interpreter would import for a second first
-        self._here, there = fork.Pipe(duplex=False)
-        self._process = fork.Process(target=_make_and_send, args=(there, config), daemon=True)
-        self._process.start()
-        there.close()
-
-    def trace(self) -> Trace | None:
-        """Wait for it; None if it could not be made without knowing the data, or at all: then it is made here."""
-        found: Trace | None = None
-        with suppress(EOFError, OSError):
-            found = self._here.recv()
-        self._here.close()
-        self._process.join()
-        return found
-
-
-def _make_and_send(there: Connection, config: RunConfig) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears it too, and says so
-    with suppress(Exception):
-        there.send(world_trace(config.world, clients=config.task.clients, seed=config.seed, facts=None))
-    there.close()

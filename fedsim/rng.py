@@ -6,6 +6,8 @@ So nothing random has to be saved in a checkpoint, and no draw depends on what w
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,27 +53,32 @@ class Draws:
 
 
 class Numbers:
-    """Some dozens of uniform numbers for each id of one purpose: for ids that follow each other a tenth of the price of
-    a generator.
+    """What is made of some dozens of uniform numbers for each id of one purpose: for ids that follow each other a tenth
+    of the price of a generator.
+
+    Args:
+        made: given independent numbers in (0, 1), an array [n, EACH], it returns an array of the same shape.
     """
 
     EACH = 48
     _BLOCK = 64
 
-    def __init__(self, seed: int, purpose: str) -> None:
-        self._seed, self._purpose = seed, purpose
+    def __init__(
+        self, seed: int, purpose: str, made: Callable[[NDArray[np.float64]], NDArray[Any]] = lambda x: x
+    ) -> None:
+        self._seed, self._purpose, self._made = seed, purpose, made
         self._first = -1
-        self._drawn: memoryview = memoryview(b"")
+        self._rows: list[memoryview] = []
 
     def of(self, number: int) -> memoryview:
-        """Return EACH independent numbers in (0, 1) that depend on the seed, the purpose and `number` alone."""
+        """Return EACH entries, which depend on the seed, the purpose and `number` alone."""
         at = number % self._BLOCK
         if number - at != self._first:
             self._first = number - at
-            ids = np.repeat(np.arange(self._first, self._first + self._BLOCK), self.EACH)
-            places = np.tile(np.arange(self.EACH), self._BLOCK)
-            self._drawn = uniforms(self._seed, self._purpose, ids, places).data
-        return self._drawn[at * self.EACH : (at + 1) * self.EACH]
+            ids, places = self._first + np.arange(self._BLOCK)[:, None], np.arange(self.EACH)
+            made = np.ascontiguousarray(self._made(uniforms(self._seed, self._purpose, ids, places)))
+            self._rows = [row.data for row in made]
+        return self._rows[at]
 
 
 def torch_seed(seed: int, purpose: str, *ids: int) -> int:
@@ -80,7 +87,8 @@ def torch_seed(seed: int, purpose: str, *ids: int) -> int:
 
 
 def uniforms(seed: int, purpose: str, *ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return one uniform number in (0, 1) for each position of the arrays `ids` (such as clients and jobs).
+    """Return one uniform number in (0, 1) for each position of the arrays `ids` (such as clients and jobs), which are
+    broadcast.
 
     As `rng` it depends on the values alone, but a whole array is drawn at once: it hashes with the finaliser of
     SplitMix64 (Steele, Lea and Flood, 2014).
@@ -90,8 +98,8 @@ def uniforms(seed: int, purpose: str, *ids: NDArray[np.int64]) -> NDArray[np.flo
 
 
 def hashes(seed: int, purpose: str, *ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return 64 hashed bits for each position of the arrays `ids`."""
-    state = np.full(len(ids[0]), key(seed, purpose) & _MASK, dtype=np.uint64)
+    """Return 64 hashed bits for each position of the arrays `ids`, which are broadcast."""
+    state = np.full(1, key(seed, purpose) & _MASK, dtype=np.uint64)
     for column in ids:
         state = mixed((state ^ mixed(column.astype(np.uint64) + _GOLDEN)) + _GOLDEN)
     return state

@@ -5,7 +5,7 @@ A factory returns a `Selector`. What it remembers is explicit: its state is plai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -111,17 +111,17 @@ class Selector:
         needs: what of the view is used that costs something, or that a real server does not have: `losses` reported by
             clients or asked for, `accuracy` of the last evaluation, `labels`; and whether there must be a `deadline`.
         clairvoyant: whether it looks into the future of the world; the manifest says so.
-        one: how a single place is filled where that can be done without looking at everybody: `one(is_candidate, K,
-            numbers)` returns a client for which `is_candidate(client)` holds, or None to have `select` choose;
-            `numbers` are some dozens, independent and uniform in (0, 1). Buffered and asynchronous pacings hand out
-            work one job at a time.
+        propose: how a single place is filled where that can be done without looking at everybody: `propose(numbers, K)`
+            returns clients in the shape of `numbers`, which are independent and uniform in (0, 1). The first candidate
+            along the last axis is chosen; if there is none, `select` chooses. Buffered and asynchronous pacings hand
+            out work one job at a time.
     """
 
     select: Callable[[View, int, np.random.Generator, State], tuple[Clients, State]]
     start: Callable[[], State] = dict
     needs: frozenset[Need] = frozenset()
     clairvoyant: bool = False
-    one: Callable[[Callable[[int], bool], int, Iterable[float]], int | None] | None = None
+    propose: Callable[[Floats, int], Clients] | None = None
 
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:
@@ -151,3 +151,15 @@ def checked(chosen: Clients, view: View, k: int) -> Clients:
             f"a selector must return at most {k} distinct candidates, it returned {found.tolist()[:20]}"
         )
     return found.astype(np.int64)
+
+
+def proposed(selector: Selector, numbers: Floats, n_clients: int) -> Clients:
+    """Return whom a selector proposes if it keeps its contract, else raise ValueError."""
+    assert selector.propose is not None
+    found = np.asarray(selector.propose(numbers, n_clients))
+    if found.shape != numbers.shape or found.min() < 0 or found.max() >= n_clients:
+        raise ValueError(
+            f"a selector must propose {numbers.shape} clients in 0 to {n_clients - 1}, it returned {found.shape} from "
+            f"{found.min(initial=0)} to {found.max(initial=0)}"
+        )
+    return found

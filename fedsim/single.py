@@ -146,18 +146,20 @@ class SingleJobs:
         limit = min(self._sessions.until(client, t_us), self._end_us)
         if self._faulty:
             limit = min(limit, self._faults.next_start(client, t_us))
-        now, ends, moved, phase = t_us, [-1, -1], [0.0, 0.0, 0.0], 0
-        for index, amount in enumerate((download_bytes, samples, upload_bytes)):
-            speeds = self._speeds[index]
-            if speeds is None:
-                done, moved[index] = True, amount
-            else:
-                now, done, moved[index] = speeds.advance(client, now, amount, limit)
-            if not done:
-                phase = index + 1
-                break
-            if index < 2:
-                ends[index] = now
-        if phase and now >= self._end_us:
-            return None
-        return ends[0], ends[1], now, not phase, phase, int(moved[0]), int(moved[2])
+        downlink, compute, uplink = self._speeds
+        now, done, down = t_us, True, download_bytes
+        if downlink is not None:
+            now, done, down = downlink.advance(client, now, download_bytes, limit)
+        if not done:
+            return None if now >= self._end_us else (-1, -1, now, False, 1, int(down), 0)
+        downloaded = now
+        if compute is not None:
+            now, done, _ = compute.advance(client, now, samples, limit)
+        if not done:
+            return None if now >= self._end_us else (downloaded, -1, now, False, 2, int(down), 0)
+        computed, up = now, upload_bytes
+        if uplink is not None:
+            now, done, up = uplink.advance(client, now, upload_bytes, limit)
+        if not done:
+            return None if now >= self._end_us else (downloaded, computed, now, False, 3, int(down), int(up))
+        return downloaded, computed, now, True, 0, int(down), int(up)

@@ -84,6 +84,7 @@ class Timeline:
 
     def _ended(self) -> str | None:
         course, stop = self.course, self.plan.stop
+        heap = course.heap
         if stop.steps is not None and course.step >= stop.steps:
             return "steps"
         if stop.moved_bytes is not None and course.moved_bytes >= stop.moved_bytes:
@@ -94,10 +95,11 @@ class Timeline:
             return "patience"
         if self.out_of_time():
             return "wall"
-        self._skip_void_events()
-        if not course.heap:
+        if heap and heap[0][1] >= _DEADLINE:
+            self._skip_void_events()
+        if not heap:
             return "world"
-        if stop.time_us is not None and course.heap[0][0] > stop.time_us:
+        if stop.time_us is not None and heap[0][0] > stop.time_us:
             self.evaluator.until(stop.time_us)
             course.now_us = stop.time_us
             return "time"
@@ -123,20 +125,21 @@ class Timeline:
         So clients that arrive together are replaced together, by work on the newest model.
         """
         course, pacing = self.course, self.plan.pacing
-        self.evaluator.until(course.heap[0][0])
-        if course.heap[0][0] != course.lost_us:
+        now_us = course.heap[0][0]
+        self.evaluator.until(now_us)
+        if now_us != course.lost_us:
             course.lost_now.clear()
-        course.now_us = course.heap[0][0]
-        stepped = False
-        while course.heap and course.heap[0][0] == course.now_us:
-            _, kind, client, number = heapq.heappop(course.heap)
+        course.now_us, stepped = now_us, False
+        while (heap := course.heap) and heap[0][0] == now_us:  # handling an event may replace the heap
+            _, kind, client, number = heapq.heappop(heap)
             cause = self._handle(kind, client, number)
             if cause:
                 stepped = True
                 self._step(cause)
                 if course.step == self.plan.stop.steps:
                     return
-            self._skip_void_events()
+            if course.heap and course.heap[0][1] >= _DEADLINE:
+                self._skip_void_events()
         idle = not course.armed and (pacing.deadline_us is not None or not course.working)
         if stepped or pacing.refill == "arrival" or self.plan.dropout.replace or idle:
             self.handout.refill()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 import numpy as np
 
-from fedsim.selection import Clients, Selector, View, stateless
+from fedsim.selection import Clients, Floats, Selector, View, stateless
 
 
 def uniform() -> Selector:
@@ -15,11 +13,7 @@ def uniform() -> Selector:
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
         return rng.choice(view.candidates, size=k, replace=False)
 
-    def one(is_candidate: Callable[[int], bool], n_clients: int, numbers: Iterable[float]) -> int | None:
-        for number in numbers:
-            client = int(number * n_clients)
-            if is_candidate(client):
-                return client
-        return None
+    def propose(numbers: Floats, n_clients: int) -> Clients:
+        return (numbers * n_clients).astype(np.int64)
 
-    return stateless(select, one=one)
+    return stateless(select, propose=propose)
