@@ -85,6 +85,11 @@ class Run:
         return read_table(self.folder, "conflicts", complete=False)
 
     @cached_property
+    def audit(self) -> pa.Table:
+        """One row per audited step and client (`fedsim.records.AUDIT`); empty unless it was asked for."""
+        return read_table(self.folder, "audit", complete=False)
+
+    @cached_property
     def world(self) -> pa.Table:
         """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if not kept."""
         return read_world(self.folder)
@@ -101,8 +106,8 @@ class Run:
         return np.unique(np.array([c for one in listed for c in one["clients"]], dtype=np.int64))
 
     def frame(self, table: str) -> pd.DataFrame:
-        """Return `jobs`, `steps`, `evals`, `conflicts` or `world` as a pandas frame."""
-        known = ("jobs", "steps", "evals", "conflicts", "world")
+        """Return `jobs`, `steps`, `evals`, `conflicts`, `audit` or `world` as a pandas frame."""
+        known = ("jobs", "steps", "evals", "conflicts", "audit", "world")
         if table not in known:
             raise RunError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
         return cast("pd.DataFrame", getattr(self, table).to_pandas(ignore_metadata=True))

@@ -5,7 +5,8 @@
 
 The run is asynchronous, 200 steps of a fair rule with a memory. Each life of it is a process of its own that ends by
 SIGKILL; what it leaves on disk is all that the next one has. With workers a life is `fedsim run` or `fedsim resume`,
-and its processes of Ray are killed with it.
+and its processes of Ray are killed with it; as starting them takes longer than the run, the clock of most lives begins
+when they have got further than the one before.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ STEPS = 200
 _FEDSIM = [sys.executable, "-c", "from fedsim.cli import main; main()"]
 _MARK = "FEDSIM_LIFE"
 """A variable in the environment of every process of a life, by which they are found."""
+_FURTHER = 0.75
+"""Share of the lives with workers whose time is counted from their first checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,9 @@ def killed_runs(
         expected, life_s = _in_peace(run, out / "peace", workers)
         folder, from_step = out / run.name, []
         while done < kills:
-            if _life(run, out, chance.uniform(0, life_s), workers) or _done(folder):
+            further = workers > 0 and chance.random() < _FURTHER
+            until_s = chance.uniform(0, life_s / 8 if further else life_s)
+            if _life(run, out, until_s, workers, further) or _done(folder):
                 break
             from_step.append(_last_step(folder))
             done += 1
@@ -113,10 +118,13 @@ def _in_peace(run: RunConfig, out: Path, workers: int) -> tuple[object, float]:
     return expected, time.monotonic() - started - 4 / 5 * (wall_s["total"] - wall_s["start"])
 
 
-def _life(run: RunConfig, out: Path, until_s: float | None, workers: int) -> bool:
-    """Let a process go on with a run, and kill it after a while; returns whether it came to the end before."""
+def _life(run: RunConfig, out: Path, until_s: float | None, workers: int, further: bool = False) -> bool:
+    """Let a process go on with a run, and kill it after a while; returns whether it came to the end before.
+
+    `further`: whether the while begins when the run has got further than it was.
+    """
     if workers:
-        return _life_in_ray(run, out, until_s, workers)
+        return _life_in_ray(run, out, until_s, workers, further)
     child = os.fork()
     if not child:
         _go_on(run, out)
@@ -129,7 +137,7 @@ def _life(run: RunConfig, out: Path, until_s: float | None, workers: int) -> boo
     return os.WIFEXITED(status)
 
 
-def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int) -> bool:
+def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int, further: bool) -> bool:
     """As `_life`, with a fresh process and those of Ray below it."""
     out.mkdir(parents=True, exist_ok=True)
     if _begun(out / run.name):
@@ -138,13 +146,15 @@ def _life_in_ray(run: RunConfig, out: Path, until_s: float | None, workers: int)
         (out / "run.toml").write_text(tomli_w.dumps(run.resolved()))
         command = ["run", str(out / "run.toml"), "--out", str(out), "--force"]
     command += ["--workers", str(workers), "--quiet"]
-    mark = uuid.uuid4().hex
+    mark, before = uuid.uuid4().hex, _last_step(out / run.name)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as ray, tempfile.TemporaryFile() as said:
         environment = os.environ | {_MARK: mark, "RAY_TMPDIR": ray}
         process = subprocess.Popen(
             [*_FEDSIM, *command], stdout=said, stderr=said, env=environment, start_new_session=True
         )
         try:
+            while further and _last_step(out / run.name) <= before and process.poll() is None:
+                time.sleep(0.01)
             ended = process.wait(until_s)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)

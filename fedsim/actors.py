@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedsim import plugins
 from fedsim.arrivals import Arrivals
+from fedsim.auditing import LOSSES, parts_of
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData, Split
 from fedsim.errors import RunError, ServerLost
@@ -161,9 +162,18 @@ class RayTrainer:
 
     def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
         """Spread the clients over the actors and wait."""
+        return np.concatenate(self._get(self._losses(self._params, clients)))
+
+    def _losses(self, params: Any, clients: NDArray[np.int64]) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
-        calls = [self._at(w, "losses", self._params, g) for w, g in enumerate(groups)]
-        return np.concatenate(self._get(calls))
+        return [self._at(w, "losses", params, g) for w, g in enumerate(groups)]
+
+    def _audit(self, cohort: Cohort) -> None:
+        """Let the actors do the jobs of an audit, and the server look at what they would send."""
+        workers = len(self._clients)
+        for i, part in enumerate(parts_of(cohort, self._row_bytes, workers)):
+            _, rows = self._at(i % workers, "train", part, self._params, returns=2)
+            self._at_server("audit", 1, part.clients, rows)
 
     def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         """Hand the rows to the server actor; returns at once."""
@@ -176,14 +186,18 @@ class RayTrainer:
         takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
         chunks = {id(chunk): chunk for chunk, _ in taken}
         stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
-        if self._searches:
+        before, audit = self._params, arrivals.audit
+        if self._searches or audit is not None:
             proposed = self._at_server("propose", 2, arrivals, takes, *stores)
-            workers = len(self._clients)
+            workers = len(self._clients) if self._searches else 0
             losses = [self._at(w, "share_of_losses", *proposed, w, workers) for w in range(workers)]
+            if audit is not None:
+                self._audit(audit)
             made = self._at_server("accept", 3, *losses)
         else:
             made = self._at_server("step", 3, arrivals, takes, *stores)
         stepped, self._params, self._average = made
+        realised = [] if audit is None else [self._losses(m, audit.clients) for m in (before, self._params)]
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
         held = [chunk.needs for chunk, _ in taken]
@@ -191,6 +205,9 @@ class RayTrainer:
         def result() -> Stepped:
             done: Stepped = self._get(stepped)
             held.clear()
+            if "audited" in done.columns:
+                losses = [np.concatenate(self._get(calls)) for calls in realised]
+                done.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
             return done
 
         return result

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.job import Reports
+from fedsim.job import Cohort, Reports
 from fedsim.stack import Ints
 
 
@@ -38,6 +38,8 @@ class Arrivals:
     """The oldest version that a running job started from, or this step."""
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[n] Numbers of the updates' jobs, for messages, or none."""
+    audit: Cohort | None = None
+    """Jobs that clients are to do from the current model for the record alone; see `fedsim.auditing`."""
 
     @property
     def m(self) -> int:

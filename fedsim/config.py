@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
 
 from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
@@ -120,6 +120,16 @@ class RecordSection(Section):
     """`conflicts.parquet`: weight, age and angle of each row at each step, for the whole model or layer by layer."""
 
 
+class AuditSection(Section):
+    """`[audit]`: at some steps clients train once more, from the model of that step, for the record alone: what is
+    remembered of them against what they would send now. It takes no virtual time."""
+
+    every: NonNegativeInt = 0
+    """Server steps from one audit to the next; 0: never."""
+    clients: PositiveInt = 100
+    """Most clients of one audit: those first whose updates the server has, present or remembered."""
+
+
 class ParentSection(Section):
     """`[parent]`: the run whose world this one sees, written by `fedsim replay`, or which it was before, `fork`."""
 
@@ -158,6 +168,7 @@ class RunConfig(Section):
     """What clients do that do not play fair, in the order in which attacks on the same job act."""
     bad_updates: BadUpdatesSection = BadUpdatesSection()
     record: RecordSection = RecordSection()
+    audit: AuditSection = AuditSection()
     checkpoint: CheckpointSection = CheckpointSection()
     parent: ParentSection | None = None
 
@@ -257,8 +268,8 @@ def parse(raw: Mapping[str, Any], source: str, default_name: str) -> list[RunCon
         raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
     runs = []
     for arm, changes in arms.items():
-        merged = _merged(base, changes) | {"name": f"{base['name']}/{arm}"}
-        runs.append(_validated(merged, f"{source}, arm {arm!r}"))
+        whole = merged(base, changes) | {"name": f"{base['name']}/{arm}"}
+        runs.append(_validated(whole, f"{source}, arm {arm!r}"))
     return runs
 
 
@@ -269,7 +280,7 @@ def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
         raise ConfigError(problems(error, RunConfig, source)) from error
 
 
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Lay `changes` over `base`, table by table; a table that names another plug-in replaces the one below."""
     result = dict(base)
     for key, value in changes.items():
@@ -279,7 +290,7 @@ def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
             and isinstance(below, Mapping)
             and value.get("name") in (None, below.get("name"))
         ):
-            result[key] = _merged(below, value)
+            result[key] = merged(below, value)
         else:
             result[key] = value
     return result

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.adversary import Droppers
+from fedsim.auditing import Audit
 from fedsim.costs import Costs
 from fedsim.known import Known
 from fedsim.ledger import Ledger
@@ -111,6 +112,7 @@ class Plan:
     dropout: Dropout = Dropout()
     droppers: Droppers | None = None
     """Clients whose updates never arrive."""
+    audit: Audit | None = None
 
 
 @dataclass(slots=True)

@@ -34,6 +34,8 @@ from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, PlanningTrainer, Stepped
 from fedsim.units import show_bytes, show_us
 
+_LOSSES = 2 / 3
+"""What an audit's two forward passes over a client's samples cost, in passes of training."""
 _MEASURED_S = 0.05
 """How long each part of a run is tried, to predict its wall time."""
 
@@ -62,6 +64,8 @@ class Forecast:
     moved_bytes: int
     passes: float
     """Passes over a training sample, all jobs together, that a run would compute."""
+    audited: float
+    """Passes that audits take beside them."""
     evaluations: int
     exact: str
     """Why the timeline might differ from the run's; empty if it cannot."""
@@ -116,7 +120,7 @@ class CountingTrainer(PlanningTrainer):
     def __init__(self, setup: Setup, *, ahead: bool) -> None:
         self.sizes, self.ahead = setup.plan.facts.n_samples, ahead
         self.passes_each = setup.bench.method().passes(setup.bench.sgd.epochs)
-        self.passes = 0.0
+        self.passes = self.audited = 0.0
 
     def submit(self, cohort: Cohort) -> None:
         """Count the samples of jobs that are trained as soon as they are handed out."""
@@ -127,6 +131,8 @@ class CountingTrainer(PlanningTrainer):
         """Count the samples of jobs that are trained when they are asked for."""
         if not self.ahead:
             self._count(cohort)
+        if arrivals.audit is not None and arrivals.m:
+            self.audited += float(self.sizes[arrivals.audit.clients].sum()) * (self.passes_each + _LOSSES)
         return super().step(arrivals, cohort)
 
     def _count(self, cohort: Cohort) -> None:
@@ -168,7 +174,7 @@ def forecast(
         else:
             finish(recorder, config, course, ended_by)
             tally.jobs = recorder.counts
-        wall_s = planned_s + _wall_s(setup, trainer.passes, tally, max(count, 1))
+        wall_s = planned_s + _wall_s(setup, trainer.passes + trainer.audited, tally, max(count, 1))
     return Forecast(
         name=config.name,
         ended_by=ended_by,
@@ -183,6 +189,7 @@ def forecast(
         waits=tally.waits,
         moved_bytes=course.moved_bytes,
         passes=trainer.passes,
+        audited=trainer.audited,
         evaluations=tally.evaluations,
         exact=_exact(setup),
         wall_s=wall_s,
@@ -281,6 +288,10 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
         ("nobody to ask", f"{found.waits:,} times"),
         ("moved", show_bytes(found.moved_bytes)),
         ("evaluations", f"{found.evaluations:,}"),
+        (
+            "audits",
+            f"{100 * found.audited / max(found.passes, 1):.0f} % more training" if found.audited else "none",
+        ),
         ("timeline", "exactly that of the run" if not found.exact else f"approximate: {found.exact}"),
         ("wall time of the run", f"about {found.wall_s:,.0f} s (planned in {found.planned_s:.1f} s)"),
         ("memory of the run", show_bytes(found.memory_bytes["total"])),

@@ -161,6 +161,11 @@ class GradientHistory:
             block_products(left[0], right, self.blocks) if alike else mixed_products(left, right, self.blocks)
         )
 
+    def row(self, slot: int) -> torch.Tensor:
+        """Return the row [P] in a slot, a view."""
+        tier = next(t for t in reversed(self.tiers) if slot >= t.first)
+        return tier.rows[slot - tier.first]
+
     def order(self, present: Ints) -> Ints:
         """Return the slots of a step's Stack: the present rows, then the remembered ones by client."""
         alive = self.client != _FREE

@@ -49,6 +49,8 @@ class Footprint:
     method: ClientMethod = PLAIN
     history: HistoryPlan | None = None
     """How the server keeps rows; None: all that its rule may ask for, in float32."""
+    audited: int = 0
+    """Clients of one audit."""
     forward_bytes: int = 0
     """What one process that evaluates holds of a model's layers at most."""
 
@@ -74,6 +76,7 @@ class Footprint:
             "gram": plan.gram_bytes(size.layers),
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
             "updates": (2 * at_once if workers else self.pacing.most_updates) * row,
+            "audit": self.audited * row,
             "kept": _kept_rows(self.method, self.server.n_clients, at_once) * row,
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,

@@ -180,6 +180,10 @@ class ServerActor:
         models = self.server.propose(replace(arrivals, reports=Reports.joined(reports).part(which)), rows)
         return models.cpu().numpy(), self.server.proposed
 
+    def audit(self, clients: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Compare what clients would send now with what is held of them; see `Server.audit`."""
+        self.server.audit(clients, shared_tensor(rows))
+
     def accept(
         self, *losses: NDArray[np.float64]
     ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic
@@ -24,8 +24,9 @@ from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
 from fedsim.files import read_parquet, write_atomically
 from fedsim.ledger import Ledger
+from fedsim.news import Measured, News
 from fedsim.outcomes import PHASES
-from fedsim.records import PARTS, PERSONAL, STATUSES, TABLES, part_name
+from fedsim.records import OPTIONAL, PARTS, PERSONAL, STATUSES, TABLES, part_name
 from fedsim.trainer import Pending, StepColumns, Stepped
 
 _PART_ROWS = 50_000
@@ -55,6 +56,7 @@ class Recorder:
     """Buffers what happens and writes it to `<folder>/parts`; `close` merges the parts into one file per table.
 
     Args:
+        optional: which of `fedsim.records.OPTIONAL` to write.
         saved: what `save` returned in an earlier process; the folder's tables are cut to what they held then.
     """
 
@@ -63,7 +65,7 @@ class Recorder:
         folder: Path,
         n_samples: NDArray[np.int64],
         ledger: Ledger,
-        conflicts: bool = False,
+        optional: Collection[str] = (),
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
@@ -73,8 +75,10 @@ class Recorder:
         self.clipped = 0
         """Updates that were shortened to the limit of `[bad_updates]`."""
         self.last_accuracy = float("nan")
+        self._news: News | None = None
+        """Nothing is kept for a watcher before one asks."""
         self._tables: dict[str, list[pa.Table]] = {
-            name: [] for name in TABLES if conflicts or name != "conflicts"
+            name: [] for name in TABLES if name in optional or name not in OPTIONAL
         }
         self._rows = dict.fromkeys(self._tables, 0)
         """Rows that are written."""
@@ -106,7 +110,8 @@ class Recorder:
 
     def _load(self, saved: Mapping[str, Any]) -> None:
         cut_tables(self.folder, saved["rows"])
-        self._rows, self._parts = dict(saved["rows"]), dict.fromkeys(self._tables, 1)
+        self._rows |= saved["rows"]
+        self._parts = {name: int(name in saved["rows"]) for name in self._tables}
         for name in _COUNTED:
             setattr(self, name, saved[name])
         for step, time_us, split, found in saved["evaluations"]:
@@ -140,6 +145,11 @@ class Recorder:
         self._evaluations = [e for e in self._evaluations if e[:3] != (step, time_us, split)]
         self._evaluations.append((step, time_us, split, result))
 
+    def news(self) -> News:
+        """Return what was recorded since this was last asked; it is kept from the first time on."""
+        news, self._news = self._news, News()
+        return news or News()
+
     def settle(self) -> None:
         """Wait for what is still under way and append it."""
         self._settle_step()
@@ -153,13 +163,16 @@ class Recorder:
         stepped = result()
         self._ledger.hear(rows, stepped.reports)
         columns = _STEP_DEFAULTS | stepped.columns
-        if "conflicts" in self._tables and "each" in columns:
-            each = columns["each"]
-            step = np.full(len(next(iter(each.values()))), columns["step"])
-            self._append("conflicts", {"step": step} | dict(each))
+        for table, name in (("conflicts", "each"), ("audit", "audited")):
+            if table in self._tables and name in columns:
+                many = len(columns[name]["client"])
+                when = {key: np.full(many, columns[key]) for key in ("step", "time_us")}
+                self._append(table, when | columns[name])
         self.waits += int(columns["waits"])
         self.clipped += int(columns.get("clipped", 0))
         self._steps.append(columns)
+        if self._news:
+            self._news.steps.append(columns)
 
     def _settle_evaluations(self) -> None:
         pending, self._evaluations = self._evaluations, []
@@ -167,6 +180,8 @@ class Recorder:
             self._append_evaluation(step, time_us, split, result())
 
     def _append_evaluation(self, step: int, time_us: int, split: str, found: Evaluation) -> None:
+        if self._news:
+            self._news.evaluations.append(Measured(step, time_us, split, found))
         accuracy = found.correct / found.n
         if not split.endswith(PERSONAL):
             self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
@@ -273,7 +288,8 @@ def _words(codes: NDArray[Any], words: Sequence[str]) -> pa.Array:
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
-    """Return the sha256 over the tables `jobs`, `steps`, `evals`, `conflicts` (if written) and the final model.
+    """Return the sha256 over the tables `jobs`, `steps`, `evals`, those of `conflicts` and `audit` that were
+    written, and the final model.
 
     Each table counts as its name, its number of rows and, column by column in the order of the schema, the column's
     name and its values: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. The model counts as

@@ -115,10 +115,41 @@ CONFLICTS = pa.schema(
 )
 """Only written if `record.conflicts` asks for it."""
 
+AUDIT = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("time_us", pa.int64()),
+        ("client", pa.int32()),
+        ("present", pa.bool_()),  # whether an update of the client counts in the step
+        ("age", pa.int32()),  # steps since the row was received, 0 if present, -1 if the server has none
+        ("staleness", pa.int32()),  # of the row when it was received; -1 without one
+        ("age_us", pa.int64()),  # virtual time since it was received; -1 without one
+        (
+            "weight",
+            pa.float64(),
+        ),  # of the row in the step, that of the block where it is largest; NaN without one
+        ("cosine", pa.float64()),  # between the row and the true one: what the client would send now
+        ("norm_ratio", pa.float64()),  # norm of the row / norm of the true one
+        ("true_norm", pa.float64()),
+        (
+            "remembered_with_mean",
+            pa.float64(),
+        ),  # cosine between the row and the plain mean of the present rows
+        ("true_with_mean", pa.float64()),
+        ("remembered_with_step", pa.float64()),  # cosine between the row and the step that is taken
+        ("true_with_step", pa.float64()),
+        ("loss_before", pa.float64()),  # mean training loss of the client before the step
+        ("loss_after", pa.float64()),
+    ]
+)
+"""Only written if `[audit]` asks for it."""
+
 PERSONAL = "_personal"
 """Ending of the split's name where each client was evaluated with the model that it would use itself."""
 
-TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS}
+TABLES = {"jobs": JOBS, "steps": STEPS, "evals": EVALS, "conflicts": CONFLICTS, "audit": AUDIT}
+OPTIONAL = ("conflicts", "audit")
+"""Tables that are written only if they are asked for."""
 
 PARTS = "parts"
 """The folder in a run folder that holds the tables in numbered parts while the run goes on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import math
+import multiprocessing
 import shutil
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from typing import Any, Literal
 import tomli_w
 
 from fedsim import checkpoint, memory, plugins
+from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.errors import RunError, ServerLost
 from fedsim.evaluation import Evaluation
@@ -24,10 +26,11 @@ from fedsim.folders import alone, make_folder
 from fedsim.interrupts import Interrupts
 from fedsim.local import Workbench
 from fedsim.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.news import News
 from fedsim.pool import RayPool
 from fedsim.profile import DRIVER, seconds_by_process, write_profile
 from fedsim.recorder import Recorder
-from fedsim.records import PARTS
+from fedsim.records import OPTIONAL, PARTS
 from fedsim.recovery import saying_how_to_reproduce
 from fedsim.saver import Reached, Saver, open_jobs
 from fedsim.server import Server
@@ -47,9 +50,11 @@ class Progress:
     """What a watcher is told after each step."""
 
     setup: Setup
+    folder: Path
     course: Course
     accuracy: float
     """Mean accuracy over clients at the last evaluation that is known; NaN before."""
+    news: News
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +124,7 @@ class Run:
             self.folder,
             n_samples,
             self.course.ledger,
-            config.record.conflicts != "off",
+            _optional(config),
             None if saved is None else saved["records"],
         )
         self.saver = Saver(
@@ -196,8 +201,9 @@ class Run:
 
     def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
         def tell(course: Course) -> None:
-            watch(Progress(self.setup, course, self.recorder.last_accuracy))
+            watch(Progress(self.setup, self.folder, course, self.recorder.last_accuracy, self.recorder.news()))
 
+        self.recorder.news()
         plan, saver = self.setup.plan, self.saver
         limit = math.inf if plan.stop.wall_s is None else plan.stop.wall_s
         saver.timeline = Timeline(
@@ -322,7 +328,15 @@ def owner_of(folder: Path) -> str:
     return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
 
 
+def _optional(config: RunConfig) -> list[str]:
+    """Return the tables that are written because the configuration asks for them."""
+    asked = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
+    return [table for table in OPTIONAL if asked[table]]
+
+
 def _say_stopping() -> None:
+    if multiprocessing.parent_process() is not None:  # that of a study says so for all
+        return
     print("\nstopping at the next instant that can be saved; Ctrl-C again stops now", file=sys.stderr)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fedsim.arrivals import Arrivals
+from fedsim.auditing import Held, compared, joined
 from fedsim.bad_numbers import SKIP, BadUpdates, diverged, judge
 from fedsim.diagnostics import diagnose, each_row
 from fedsim.errors import RunError, SolverError
@@ -74,10 +75,13 @@ class _Proposal:
     """A step that is decided but for its length."""
 
     stack: Stack
+    slots: Ints
+    """[n] of the rows of the stack."""
     direction: Direction
     vector: torch.Tensor
     rows: Rows
     """[m] x [P] The updates that count."""
+    now_us: int
 
 
 class Server:
@@ -101,6 +105,7 @@ class Server:
         self.clock = clock or Stopwatch()
         self._proposal: _Proposal | None = None
         self._counted: dict[str, Any] = {}
+        self._audited: list[dict[str, Any]] = []
         self.reports = Reports.nothing(0)
         """What the jobs of the proposed step reported; those left out for their length count as not finite."""
         self.proposed: Ints = np.zeros(0, dtype=np.int64)
@@ -169,7 +174,7 @@ class Server:
 
     def propose(self, arrivals: Arrivals, rows: Rows) -> torch.Tensor:
         """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
-        self._proposal = None
+        self._proposal, self._audited = None, []
         arrived = arrivals.m
         judged = judge(self.spec.bad_updates, arrivals, rows)
         rows, self.reports = judged.rows, replace(arrivals.reports, finite=judged.usable)
@@ -206,10 +211,7 @@ class Server:
             vector = self.history.combine(slots, direction.weights)
             if self.algorithm.then is not None:
                 vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
-        kept = self.history.evicted
-        self.history.settle(present)
-        self._counted["evicted"] = self.history.evicted - kept
-        self._proposal = _Proposal(stack, direction, vector, rows)
+        self._proposal = _Proposal(stack, slots, direction, vector, rows, arrivals.now_us)
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
 
@@ -236,6 +238,16 @@ class Server:
             del self._starts[version]
         return turned
 
+    def audit(self, clients: Ints, rows: Rows) -> None:
+        """Compare what `clients` [a] would send now, `rows` [a] x [P], with what is held of them at the proposed step.
+
+        `accept` returns what comes out, under "audited"; a step without updates is not audited.
+        """
+        if self._proposal is not None and len(clients):
+            p = self._proposal
+            held = Held(self.history, p.slots, p.stack, p.direction, p.vector, p.now_us)
+            self._audited.append(compared(held, clients, rows))
+
     def accept(self, losses: Floats | None) -> dict[str, Any]:
         """Take the proposed step, as long as `losses` [T, m] of the present clients after the trials say."""
         proposal, self._proposal = self._proposal, None
@@ -245,6 +257,11 @@ class Server:
         if search is not None and losses is not None:
             length = search.steps[search.choose(losses)]
         norm = self._move(length * proposal.vector, proposal)
+        evicted = self.history.evicted
+        self.history.settle(proposal.slots[: proposal.stack.m])
+        self._counted["evicted"] = self.history.evicted - evicted
+        if self._audited:
+            self._counted["audited"] = joined(self._audited)
         with self.clock.part("diagnose"):
             columns = self._columns(proposal.stack, proposal.direction, norm)
         return columns | self._counted | {"step_length": length}

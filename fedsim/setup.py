@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedsim import plugins
 from fedsim.adversary import Droppers, adversaries_of
+from fedsim.auditing import Audit
 from fedsim.augment import check_images
 from fedsim.client import ClientMethod
 from fedsim.columns import array
@@ -66,6 +67,7 @@ class Setup:
             workers=workers,
             method=self.bench.method(),
             history=self.server.history,
+            audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
         )
 
@@ -131,9 +133,14 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     history = config.memory.plan(history_size(server), device)
     bench, server = replace(bench, mode=mode), replace(server, history=history)
     config = config.settled(mode, history)
+    if config.audit.every and bench.method().keeps:
+        raise ConfigError(
+            f"audit: client method {config.client.name!r} keeps something from job to job, so no job leaves "
+            "no trace: use another method, or no audit"
+        )
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_time_passes(config, world)
-    plan = _plan(config, data, _facts(data, counts, trace), network, bench)
+    plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
     return Setup(config, data, trace, world, plan, bench, server, network)
 
 
@@ -162,7 +169,12 @@ def _some(config: RunConfig, n_clients: int) -> tuple[int, ...] | None:
 
 
 def _plan(
-    config: RunConfig, data: FederatedData, facts: Facts, network: Network, bench: WorkbenchSpec
+    config: RunConfig,
+    data: FederatedData,
+    facts: Facts,
+    network: Network,
+    bench: WorkbenchSpec,
+    memory: float,
 ) -> Plan:
     method, how = bench.method(), config.evaluate
     selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
@@ -186,6 +198,9 @@ def _plan(
         ),
         dropout=config.dropout.handling(),
         droppers=Droppers.among(bench.adversaries, config.seed),
+        audit=Audit(config.audit.every, config.audit.clients, memory, config.seed)
+        if config.audit.every
+        else None,
     )
 
 

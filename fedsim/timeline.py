@@ -270,6 +270,9 @@ class Timeline:
             now_us=course.now_us,
             oldest_version=int(versions.min(initial=course.step)),
             jobs=cohort.ids,
+            audit=self.plan.audit.cohort(course.step, course.now_us, course.known)
+            if self.plan.audit
+            else None,
         )
 
     def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.arrivals import Arrivals
+from fedsim.auditing import LOSSES, parts_of
 from fedsim.evaluation import Evaluation, chunks_of, per_client
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import Workbench
@@ -28,7 +29,8 @@ class Stepped:
     """What a server step was."""
 
     columns: StepColumns
-    """Those of `steps.parquet` that the server knows, and under "each" those of `conflicts.parquet`."""
+    """Those of `steps.parquet` that the server knows, under "each" those of `conflicts.parquet`, and under "audited"
+    those of `audit.parquet`."""
     reports: Reports
     """What the jobs of the step reported, in order of arrival."""
 
@@ -250,12 +252,27 @@ class InlineTrainer:
             for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
                 self._memories.settle(job, client)
         arrivals = replace(arrivals, reports=reports)
-        models = self.server.propose(arrivals, rows)
+        before, models = self.server.params, self.server.propose(arrivals, rows)
         losses = self.bench.trial_losses(models, self.server.proposed) if len(models) else None
+        if arrivals.audit is not None:
+            self._audit(arrivals.audit)
         stepped = Stepped(self.server.accept(losses), self.server.reports)
+        if "audited" in stepped.columns:
+            models, clients = torch.stack([before, self.server.params]), stepped.columns["audited"]["client"]
+            with self.clock.part("audit"):
+                losses = self.bench.trial_losses(models.to(self.bench.device), clients)
+            stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
         return lambda: stepped
+
+    def _audit(self, cohort: Cohort) -> None:
+        start = self.server.params.to(self.bench.device)
+        with self.clock.part("audit"):
+            for part in parts_of(cohort, 4 * len(start)):
+                rows = self._rows(len(part))
+                self.bench.train(part, [start] * len(part), rows)
+                self.server.audit(part.clients, rows)
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Evaluate now."""

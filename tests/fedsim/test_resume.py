@@ -25,8 +25,8 @@ from small import run, small
 
 BUFFERED = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}
 CASES: dict[str, dict[str, Any]] = {
-    "sync": {"record": {"conflicts": "layers"}},
-    "buffered": {"pacing": BUFFERED, "stop": {"steps": 16}},
+    "sync": {"record": {"conflicts": "layers"}, "audit": {"every": 2, "clients": 5}},
+    "buffered": {"pacing": BUFFERED, "stop": {"steps": 16}, "audit": {"every": 3, "clients": 5}},
     "current": {
         "pacing": {"preset": "fedasync", "concurrency": 5},
         "algorithm": {"name": "fedasync", "rows": "current"},

@@ -1,0 +1,107 @@
+"""What is made of audits, against numbers by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import analysis
+from analysis.audit import audit_frame, by_age, conflicts_found, realised, useful_age
+from analysis.plots.audit_by_age import audit_by_age
+from analysis.plots.audit_losses import audit_losses
+from fedsim.errors import RunError
+from small import run, small
+
+
+def audit(rows: list[tuple[Any, ...]]) -> pd.DataFrame:
+    """Rows of (client, age, cosine, norm ratio, remembered with mean, true with mean, change of loss)."""
+    names = ("client", "age", "cosine", "norm_ratio", "remembered_with_mean", "true_with_mean", "loss_after")
+    frame = pd.DataFrame(rows, columns=names).assign(step=20, loss_before=0.0)
+    group = np.where(frame["age"] == 0, "present", np.where(frame["age"] > 0, "remembered", "unknown"))
+    return frame.assign(group=group, true_with_step=frame["true_with_mean"], present=frame["age"] == 0)
+
+
+def told(age: int, hits: int, false: int, missed: int, quiet: int) -> list[tuple[Any, ...]]:
+    """Audits of one age, each of a client of its own: reported and real, reported alone, real alone, neither."""
+    signs = [(-1, -1)] * hits + [(-1, 1)] * false + [(1, -1)] * missed + [(1, 1)] * quiet
+    return [(c, age, 0.5, 2.0, 0.3 * a, 0.4 * b, 0.1 * c) for c, (a, b) in enumerate(signs)]
+
+
+def test_conflicts_are_counted_by_hand() -> None:
+    found = by_age(audit(told(1, 6, 2, 3, 9) + told(4, 1, 1, 1, 1)), (1, 3))
+    assert found["from_age"].tolist() == [1, 3]
+    assert found["to_age"].tolist() == [2, 4]
+    assert found["n"].tolist() == [20, 4]
+    first = found.iloc[0]
+    assert (first["reported"], first["real"]) == (8 / 20, 9 / 20)
+    assert first["precision"] == pytest.approx(6 / 8)
+    assert first["recall"] == pytest.approx(6 / 9)
+    assert first["agreement"] == pytest.approx((6 / 9 + 9 / 11) / 2)
+    assert (first["cosine"], first["norm_ratio"]) == (pytest.approx(0.5), pytest.approx(2.0))
+    assert first["precision_low"] < first["precision"] < first["precision_high"]
+    assert np.isnan(found.iloc[1]["precision_low"])  # of four clients
+
+
+def test_norms_have_a_geometric_mean_and_nothing_divides_by_zero() -> None:
+    rows = [(c, 2, 0.1 * c, ratio, 0.5, 0.5, 0.0) for c, ratio in enumerate((0.5, 2.0, 4.0, 0.0, np.nan))]
+    found = by_age(audit(rows)).iloc[0]
+    assert found["norm_ratio"] == pytest.approx(4 ** (1 / 3))
+    assert np.isnan(found["precision"])
+    assert np.isnan(found["recall"])
+    assert (found["cosine_low"], found["cosine_high"]) == (
+        pytest.approx(0.06, abs=0.04),
+        pytest.approx(0.34, abs=0.04),
+    )
+
+
+def test_memory_is_of_use_as_long_as_it_beats_chance_without_a_break() -> None:
+    sure, chance = (40, 2, 2, 40), (20, 20, 20, 20)
+    ages = by_age(
+        audit(told(1, *sure) + told(2, *sure) + told(7, *chance) + told(12, *sure)), (0, 1, 2, 5, 10)
+    )
+    assert useful_age(ages) == 4
+    assert useful_age(by_age(audit(told(1, *chance)))) is None
+    assert useful_age(by_age(audit(told(0, *sure)))) is None
+
+
+def test_realised_changes_by_group() -> None:
+    rows = [
+        (c, age, 0.5, 1.0, 0.1, 0.1, change)
+        for age in (0, 3, -1)
+        for c, change in enumerate((-0.3, -0.1, 0.1))
+    ]
+    found = realised(audit(rows)).set_index("group")
+    assert found.index.tolist() == ["present", "remembered", "unknown"]
+    np.testing.assert_allclose(found["change"], -0.1)
+    np.testing.assert_allclose(found["worse"], 1 / 3)
+    assert (found["change_low"] < found["change"]).all()
+    assert (found["against"] == 0).all()
+    assert realised(audit(rows[:3]))["group"].tolist() == ["present"]
+
+
+def test_a_run_is_read_and_drawn(tmp_path: Path) -> None:
+    opened = analysis.open(run(small(audit={"every": 2, "clients": 12}), tmp_path).folder)
+    both = audit_frame([opened, opened])
+    assert len(both) == 2 * opened.audit.num_rows
+    assert both.columns[0] == "run"
+    assert set(both["group"]) <= {"present", "remembered", "unknown"}
+    absent = conflicts_found(both).iloc[0]
+    assert absent["n"] == (both["group"] == "remembered").sum()
+    ages = by_age(both)
+    picture = audit_by_age(ages)
+    assert f"age {ages['from_age'][0]}: cosine {ages['cosine'][0]:.2f}" in picture.alt
+    assert len(picture.keys) == 3
+    change = (
+        (both["loss_after"] - both["loss_before"])[both["group"] == "present"].groupby(both["step"]).mean()
+    )
+    assert f"present: mean {change.mean():+.4f} nat" in audit_losses(both).alt
+
+
+def test_a_run_without_audits_says_how_to_get_them(tmp_path: Path) -> None:
+    opened = analysis.open(run(small(), tmp_path).folder)
+    with pytest.raises(RunError, match=r"there is no audit; it is asked for with \[audit\] every = 20"):
+        audit_frame(opened)
