@@ -1,0 +1,77 @@
+"""`fedsim audit` says of runs and of studies what their memory was worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import analysis
+from analysis.audit import audit_frame, by_age
+from analysis.audit_tables import advice, age_rows, audit_groups
+from fedsim.cli import app
+from fedsim.files import write_json
+from small import run, small
+
+AUDIT = {"every": 2, "clients": 12}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(small(audit=AUDIT), tmp_path_factory.mktemp("runs")).folder
+
+
+def test_a_run_is_told_by_age(folder: Path) -> None:
+    told = CliRunner().invoke(app, ["audit", str(folder)])
+    assert told.exit_code == 0
+    assert "remembered updates of small, 1 run" in told.output
+    assert "what steps of small did to clients" in told.output
+    ages = by_age(audit_frame(analysis.open(folder)))
+    for row in age_rows(ages):
+        assert row[0] in told.output
+        assert row[2] in told.output
+
+
+def test_runs_of_a_study_that_differ_by_their_seed_are_one_group(tmp_path: Path) -> None:
+    cells = []
+    for seed in (1, 2):
+        for rule in ("fedavg", "fedfv"):
+            config = small(name=f"{rule}-{seed}", seed=seed, algorithm={"name": rule}, audit=AUDIT)
+            done = run(config, tmp_path)
+            cells.append(
+                {
+                    "levels": {"rule": rule},
+                    "seed": seed,
+                    "folder": str(done.folder.relative_to(tmp_path)),
+                    "status": "done",
+                    "digest": done.digest,
+                    "error": None,
+                }
+            )
+    said = {
+        "format": 1,
+        "name": "two",
+        "description": "",
+        "axes": {"rule": ["fedavg", "fedfv"]},
+        "seeds": [1, 2],
+    }
+    write_json(tmp_path / "study.json", said | {"compare": {}, "cells": cells})
+    groups = audit_groups([tmp_path])
+    assert {label: len(runs) for label, runs in groups.items()} == {"fedavg": 2, "fedfv": 2}
+    told = CliRunner().invoke(app, ["audit", str(tmp_path)])
+    assert told.exit_code == 0, told.output
+    assert "remembered updates of fedavg, 2 runs" in told.output
+    assert "No absent client was remembered" in told.output
+
+
+def test_advice_says_what_is_known_beyond() -> None:
+    def ages(*lows: float) -> pd.DataFrame:
+        return pd.DataFrame({"from_age": range(len(lows)), "to_age": range(len(lows)), "agreement_low": lows})
+
+    assert "up to an age of 2 steps; older ones did not" in advice(ages(0.9, 0.8, 0.7, 0.4, 0.9))
+    assert "up to an age of 2 steps; none was older" in advice(ages(0.9, 0.8, 0.7))
+    assert "up to an age of 1 steps; too few clients" in advice(ages(0.9, 0.8, float("nan")))
+    assert "adds noise" in advice(ages(0.9, 0.5))
+    assert "nothing to say" in advice(ages(0.9))
