@@ -60,10 +60,10 @@ def _own(rule: Algorithm, state: State, first: int) -> State:
 
 
 def _summary(directions: list[Direction]) -> dict[str, float]:
-    summary = {
-        name: float(np.mean([direction.diagnostics.get(name, 0.0) for direction in directions]))
-        for name in directions[0].diagnostics
-    }
+    """Return means over blocks, and the worst residual; a block that was solved at once may lack some."""
+    given = [direction.diagnostics for direction in directions]
+    names = dict.fromkeys(name for diagnostics in given for name in diagnostics)
+    summary = {name: float(np.mean([diagnostics.get(name, 0.0) for diagnostics in given])) for name in names}
     if "kkt_residual" in summary:
-        summary["kkt_residual"] = max(direction.diagnostics["kkt_residual"] for direction in directions)
+        summary["kkt_residual"] = max(d["kkt_residual"] for d in given if "kkt_residual" in d)
     return {**summary, "blocks": float(len(directions))}

@@ -104,6 +104,16 @@ def test_layerwise_joins_a_layer_that_would_stand_still() -> None:
     assert apart.direction[0] == pytest.approx(0, abs=1e-12)
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_layerwise_sums_up_layers_of_which_one_has_nothing_to_solve(zero: int) -> None:
+    rows = np.array([[1.0, 0.5, 2.0, 1.0], [0.5, 1.0, 1.0, 2.0]])
+    rows[:, 2 * zero : 2 * zero + 2] = 0.0
+    found = run("fedmgda_plus", rows, "layerwise", {"merging": False}, blocks=[2, 2])
+    assert found.diagnostics["blocks"] == 2
+    assert 0 <= found.diagnostics["kkt_residual"] < 1e-6
+    assert not found.direction[2 * zero : 2 * zero + 2].any()
+
+
 def test_layerwise_keeps_a_memory_for_each_layer() -> None:
     rows = updates(1, 3, sum(SIZES))
     result = run("fedmdfg", rows, "layerwise", {"merging": False}, blocks=SIZES)
