@@ -135,8 +135,8 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     config = config.settled(mode, history)
     if config.audit.every and bench.method().keeps:
         raise ConfigError(
-            f"audit: client method {config.client.name!r} keeps something from job to job, so no job leaves "
-            "no trace: use another method, or no audit"
+            f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
+            "replays): a job for the record alone would leave a trace. Use another method, or no audit"
         )
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_time_passes(config, world)

@@ -84,6 +84,8 @@ def case(seed: int, folder: Path) -> Raw:
         raw["bad_updates"] = draw.choice(
             [{"policy": "stop"}, {"policy": "clip", "limit": 0.05}, {"limit": 0.5}]
         )
+    if draw.random() < 0.15:
+        raw["audit"] = {"every": draw.choice([1, 2, 5]), "clients": draw.choice([1, 4, 20])}
     return raw
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fuzz_cases import case
+from safetensors.torch import load_file
 
 from fedsim import Result, simulate
 from fedsim.config import RunConfig, load, parse
@@ -25,8 +26,10 @@ from fedsim.errors import INPUT_ERRORS, RunError
 from fedsim.forking import At, fork
 from fedsim.invariants import check
 from fedsim.local import Workbench
+from fedsim.recorder import digest
 from fedsim.saver import Saver
 from fedsim.server import Server
+from fedsim.setup import prepare
 from fedsim.simulation import resume
 from shuffled import ShuffledTrainer
 
@@ -93,6 +96,16 @@ def _forked(config: RunConfig, plain: Result, out: Path, draw: random.Random) ->
     return fork(plain.folder, at, name="forked", out=out, workers=0).digest
 
 
+def _audited(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
+    """Audit it: nothing but the table of the audit may be another one."""
+    if config.audit.every or prepare(config).bench.method().keeps:
+        return plain.digest
+    audit = config.audit.model_copy(update={"every": draw.choice((1, 3)), "clients": draw.choice((2, 30))})
+    found = _run(config.model_copy(update={"audit": audit}), out).folder
+    (found / "audit.parquet").unlink()
+    return digest(found, load_file(found / "model.safetensors"))
+
+
 TREATMENTS: dict[str, Treatment] = {
     "again": _again,
     "shuffled": _shuffled,
@@ -100,6 +113,7 @@ TREATMENTS: dict[str, Treatment] = {
     "in small parts": _in_small_parts,
     "interrupted": _interrupted,
     "forked": _forked,
+    "audited": _audited,
 }
 """Ways to make the same run; a new one is added here."""
 
