@@ -9,14 +9,20 @@
     arms = analysis.open_all(["runs/quickstart"])
     rich.print(analysis.closing_table(arms), analysis.compare(arms[0], arms[1]))
     analysis.write_report(arms, "report.html")
+    study = analysis.open_study("runs/dropout")
+    study.frame(["mean_percent"], at="time")                     # one row per run, after equal virtual time
+    analysis.differences(study, "mean_percent")[0].interval      # paired by seed
+    rich.print(*analysis.study_tables(study))
 
 Only what the run wrote is read; the engine is never imported.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from analysis.closing import closing_table
 from analysis.compare import Comparison, compare
@@ -25,24 +31,60 @@ from analysis.fairness import summary
 from analysis.improved_users import improved_users_percent
 from analysis.run import Evaluation, Run, open_all
 from analysis.run import open_run as open
+from analysis.study import Cell, Study, open_study
 from analysis.waste import waste, waste_by_status, waste_table
 
+if TYPE_CHECKING:
+    from analysis.findings import study_frames, study_tables
+    from analysis.group_tables import run_participation, study_participation
+    from analysis.over_time import improved_over_time, time_below
+    from analysis.paired import PairedDifference, differences, differences_of
+
+_HOMES = {
+    "analysis.findings": ("study_frames", "study_tables"),
+    "analysis.group_tables": ("run_participation", "study_participation"),
+    "analysis.over_time": ("improved_over_time", "time_below"),
+    "analysis.paired": ("PairedDifference", "differences", "differences_of"),
+}
+"""What takes statistics to import, which takes longer than all the rest: found when first asked for."""
+
 __all__ = [
+    "Cell",
     "Comparison",
     "Evaluation",
+    "PairedDifference",
     "Run",
+    "Study",
     "closing_table",
     "compare",
     "conflict_table",
+    "differences",
+    "differences_of",
+    "improved_over_time",
     "improved_users_percent",
     "open",
     "open_all",
+    "open_study",
+    "run_participation",
+    "study_frames",
+    "study_participation",
+    "study_tables",
     "summary",
+    "time_below",
     "waste",
     "waste_by_status",
     "waste_table",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(home), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'analysis' has no attribute {name!r}")
 
 
 def write_report(runs: Sequence[Run], out: str | Path) -> Path:

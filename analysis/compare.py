@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +10,18 @@ from rich.table import Table
 
 from analysis.arrays import Floats, Ints
 from analysis.closing import ACCURACIES
+from analysis.joining import two_runs
 from analysis.run import Evaluation, Run
+from analysis.study import Point
 from fedsim.errors import RunError
 from fedsim.terminal import shown
+from fedsim.traits import HOUR_US
+from fedsim.units import show_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The last evaluations of two runs, paired by client; printing it with rich shows `table()`."""
+    """One evaluation of each of two runs, paired by client; printing it with rich shows `table()`."""
 
     first: str
     second: str
@@ -29,6 +34,10 @@ class Comparison:
     """Each metric of the closing table in the first and in the second run."""
     same_world: bool | None
     """Whether both runs saw the same trace; None if one of them did not keep it."""
+    at: Point = "end"
+    """Where the runs were compared."""
+    points: tuple[tuple[int, int, int], ...] = ()
+    """Step, virtual time in microseconds and bytes moved of the evaluation in the first and in the second run."""
 
     @property
     def mean_percent(self) -> float:
@@ -84,22 +93,27 @@ class Comparison:
     def note(self) -> str:
         """Say what the comparison rests on."""
         worlds = {True: "same world", False: "different worlds", None: "world of one run not kept"}
-        evaluated = f"last evaluation on the {self.split} split, {len(self.client)} clients"
-        return f"{evaluated}, {worlds[self.same_world]}"
+        where = "last evaluation" if self.at == "end" else f"equal {self.at}"
+        return f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}"
 
     def __rich__(self) -> Table:
         return self.table()
 
 
-def compare(first: Run, second: Run, split: str | None = None) -> Comparison:
-    """Pair the clients of two runs by their last evaluation.
+def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
+    """Pair the clients of two runs by their last evaluation, or after equal steps, time or bytes (see `Study.frame`).
 
     `split` is by default that of the first run. Raises RunError if a run was not evaluated on it, or the two
     were evaluated on different clients or different numbers of samples: a paired difference would compare
     unlike things.
     """
     split = split or first.split
-    a, b = first.final(split), second.final(split)
+    pair = two_runs(first, second)
+    chosen = pair.frame([], at, split).to_dict("records")
+    a, b = (
+        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
+        for cell, row in zip(pair.cells, chosen, strict=True)
+    )
     _require_same_clients(first, second, a, b)
     held = a.n > 0
     names = list(ACCURACIES.values())
@@ -112,7 +126,45 @@ def compare(first: Run, second: Run, split: str | None = None) -> Comparison:
         difference_percent=100 * (b.accuracy[held] - a.accuracy[held]),
         metrics={name: (ours[name], theirs[name]) for name in names},
         same_world=_same_world(first, second),
+        at=at,
+        points=tuple((row["step"], row["time_us"], row["bytes"]) for row in chosen),
     )
+
+
+def equal_table(found: Sequence[Comparison]) -> Table:
+    """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
+    title = shown(f"{found[0].second} against {found[0].first}, at equal points")
+    table = Table(title=title, caption=_EQUAL_NOTE)
+    for heading in _EQUAL_HEADINGS:
+        table.add_column(heading, justify="left" if heading == "equal" else "right")
+    for each in found:
+        columns = zip(*each.points, strict=True)
+        steps, times, moved = (
+            "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)
+        )
+        mean = f"{each.mean_percent:+.2f} ± {each.standard_error_percent:.2f}"
+        rest = [
+            f"{each.metrics[name][1] - each.metrics[name][0]:+.{digits}f}"
+            for name, digits in (("worst10_percent", 2), ("std_percent", 2), ("angle_rad", 3))
+        ]
+        table.add_row(each.at, steps, times, moved, mean, *rest)
+    return table
+
+
+_EQUAL_HEADINGS = (
+    "equal",
+    "steps",
+    "virtual h",
+    "moved",
+    "mean % ± s.e.",
+    "worst\n10 %",
+    "std %",
+    "angle\nrad",
+)
+_SHOWN: tuple[Callable[[int], str], ...] = (str, lambda us: f"{us / HOUR_US:.2f}", show_bytes)
+_EQUAL_NOTE = (
+    "First run above second, then second minus first. The standard error is over clients, not over seeds."
+)
 
 
 def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation) -> None:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from analysis import page
-from analysis.closing import HEADINGS, closing
+from analysis.closing import ACCURACIES, closing
 from analysis.compare import compare
-from analysis.facts import facts, troubles
-from analysis.plots._picture import Picture
+from analysis.document import Block, Column, Document, Figure, Gallery, Heading, Table, Text, slugs
+from analysis.facts import troubles
+from analysis.participation_sections import runs_participation
 from analysis.plots.accuracy_histogram import accuracy_histogram
 from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from analysis.plots.client_accuracy import client_accuracy
 from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
-from analysis.plots.participation import participation
 from analysis.plots.staleness import staleness, used_staleness
-from analysis.run import CONFIG, Run
-from analysis.waste import HEADINGS as SPENT
-from analysis.waste import waste_rows
-from fedsim.errors import RunError, TraceError
+from analysis.run import Run
+from analysis.run_sections import run_section
+from fedsim.errors import RunError
 from fedsim.files import write_text
 
 
-def write_report(runs: Sequence[Run], out: str | Path) -> Path:
+def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Path:
     """Write one self-contained page about the runs and return its path.
 
-    `out` is the file to write, or a folder that gets a `report.html`. Runs that are interrupted, hold no jobs
-    or no evaluations are reported as such. Labels must be distinct, as `open_all` makes them. Raises RunError
-    if a run's files cannot be read.
+    `out` is the file to write, or a folder that gets a `report.html`; `command` is what makes the page, by default
+    `fedsim report` and the runs' folders. Runs that are interrupted, hold no jobs or no evaluations are reported as
+    such. Labels must be distinct, as `open_all` makes them. Raises RunError if a run's files cannot be read.
     """
-    if not runs:
-        raise RunError("a report needs at least one run")
+    return write_page(run_document(runs, command), out)
+
+
+def write_page(content: Document, out: str | Path) -> Path:
+    """Write a report as one page and return its path; `out` is as for `write_report`."""
     target = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
-    text = page.page(_title(runs), _body(runs))
+    text = page.document(content)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -43,103 +46,117 @@ def write_report(runs: Sequence[Run], out: str | Path) -> Path:
     return target
 
 
+def run_document(runs: Sequence[Run], command: str = "") -> Document:
+    """Return the report about runs, with its figures yet to be drawn. Raises RunError if there is no run."""
+    if not runs:
+        raise RunError("a report needs at least one run")
+    command = command or report_command([run.folder for run in runs])
+    return Document(_title(runs), command, tuple(_blocks(runs)))
+
+
+def report_command(paths: Sequence[Path]) -> str:
+    """Return the command line that makes a report about folders."""
+    return f"fedsim report {shlex.join(map(str, paths))}"
+
+
 def _title(runs: Sequence[Run]) -> str:
     names = [run.label for run in runs]
     listed = ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:4])} and {len(names) - 4} more"
     return f"fedsim: {listed}"
 
 
-def _body(runs: Sequence[Run]) -> Iterator[str]:
-    yield from (page.paragraph(text, "warning") for run in runs for text in troubles(run))
-    yield page.heading("Summary")
-    yield page.table(HEADINGS, [closing(run).cells() for run in runs])
+def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    yield from (Text(text, "warning") for run in runs for text in troubles(run))
+    yield Heading("Summary")
+    yield _summary(runs)
     splits = ", ".join(dict.fromkeys(run.split for run in runs))
-    yield page.paragraph(
+    yield Text(
         f"Accuracies are per client at the last evaluation on the {splits} split; std and angle are over"
-        " clients, worst and best are means over the given share of clients."
+        " clients, worst and best are means over the given share of clients, all of them with equal weight."
         " Lost and late count jobs, empty counts server steps.",
         "note",
     )
     yield from _comparison(runs)
     yield from _accuracy(runs)
+    yield from runs_participation(runs)
     yield from _jobs(runs)
-    for index, run in enumerate(runs):
-        yield from _single(run, f"r{index}")
+    names = slugs(run.label for run in runs)
+    for run, name in zip(runs, names, strict=True):
+        yield from run_section(run, f"{name}-" if len(runs) > 1 else "")
 
 
-def _comparison(runs: Sequence[Run]) -> Iterator[str]:
+_COUNTS = ("steps", "jobs", "jobs lost", "late", "empty steps")
+
+
+def _summary(runs: Sequence[Run]) -> Table:
+    accuracies = (Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items())
+    columns = (Column("run"), *accuracies, *map(Column, _COUNTS), Column("virtual h", 2), Column("wall s", 1))
+    rows = []
+    for found in map(closing, runs):
+        label = found.label if found.status == "done" else f"{found.label} [{found.status}]"
+        counts = (found.steps, found.jobs, found.lost, found.late, found.empty_steps)
+        metrics = (found.metrics[name] for name in ACCURACIES.values())
+        rows.append((label, *metrics, *counts, found.virtual_us / 3.6e9, found.wall_s))
+    return Table("summary", "How the runs ended", columns, tuple(rows))
+
+
+_COMPARED = (
+    Column("run"),
+    Column("mean difference, %", 2, signed=True),
+    Column("± s.e., %", 2),
+    Column("clients better"),
+    Column("clients worse"),
+    Column("equal"),
+    Column("world"),
+)
+
+
+def _comparison(runs: Sequence[Run]) -> Iterator[Block]:
     rows, refused = [], []
     base = next((run for run in runs if run.evaluations()), runs[0])
     for run in (other for other in runs if other is not base):
         try:
             found = compare(base, run)
         except RunError as error:
-            refused.append(page.paragraph(f"Not compared: {error}.", "note"))
+            refused.append(Text(f"Not compared: {error}.", "note"))
             continue
-        mean = f"{found.mean_percent:+.2f} ± {found.standard_error_percent:.2f}"
+        counts = (found.gained, found.lost, found.equal)
         world = {True: "same", False: "different", None: "not kept"}[found.same_world]
-        rows.append((run.label, mean, str(found.gained), str(found.lost), str(found.equal), world))
+        rows.append((run.label, found.mean_percent, found.standard_error_percent, *counts, world))
     if rows or refused:
-        yield page.heading(f"Client by client against {base.label}")
+        yield Heading(f"Client by client against {base.label}")
     if rows:
-        headings = ("run", "mean difference % ± s.e.", "clients better", "clients worse", "equal", "world")
-        yield page.table(headings, rows)
+        caption = f"Differences of the clients' accuracies to those in {base.label}; the standard error is over clients"
+        yield Table("pairs", caption, _COMPARED, tuple(rows))
     yield from refused
 
 
-def _accuracy(runs: Sequence[Run]) -> Iterator[str]:
+def _accuracy(runs: Sequence[Run]) -> Iterator[Block]:
     finals = {run.label: found[-1] if (found := run.evaluations()) else None for run in runs}
-    yield page.heading("Accuracy and fairness")
+    yield Heading("Accuracy and fairness")
     if not any(finals.values()):
-        yield page.paragraph("No evaluation was recorded.")
+        yield Text("No evaluation was recorded.")
         return
     histories = {run.label: run.history(metrics=list(METRICS)) for run in runs}
-    pictures = (
-        accuracy_over_time(histories, by="time"),
-        accuracy_over_time(histories, by="step"),
-        client_accuracy(finals),
-        accuracy_histogram(finals),
+    yield Gallery(
+        (
+            Figure("accuracy-over-time", partial(accuracy_over_time, histories, by="time")),
+            Figure("accuracy-over-steps", partial(accuracy_over_time, histories, by="step")),
+            Figure("accuracy-by-client", partial(client_accuracy, finals)),
+            Figure("accuracy-histogram", partial(accuracy_histogram, finals)),
+        )
     )
-    yield page.figures(page.figure(picture, f"a{i}") for i, picture in enumerate(pictures))
 
 
-def _jobs(runs: Sequence[Run]) -> Iterator[str]:
-    yield page.heading("Jobs")
+def _jobs(runs: Sequence[Run]) -> Iterator[Block]:
+    yield Heading("Jobs")
     by_label = {run.label: run for run in runs}
-    pictures: list[Picture] = []
+    drawn: list[Figure] = []
     if any(lost_by_phase(run) for run in runs):
-        pictures.append(lost_jobs(by_label))
+        drawn.append(Figure("lost-jobs", partial(lost_jobs, by_label)))
     else:
-        yield page.paragraph(
-            "No job was lost." if any(len(run.jobs) for run in runs) else "No job was recorded."
-        )
+        yield Text("No job was lost." if any(len(run.jobs) for run in runs) else "No job was recorded.")
     if any(used_staleness(run).any() for run in runs):
-        pictures.append(staleness(by_label))
-    if pictures:
-        yield page.figures(page.figure(picture, f"j{i}") for i, picture in enumerate(pictures))
-
-
-def _single(run: Run, prefix: str) -> Iterator[str]:
-    yield page.heading(f"Run: {run.label}")
-    yield page.facts(facts(run))
-    if len(run.jobs):
-        yield page.heading("What clients spent", 3)
-        yield page.table(SPENT, waste_rows(run))
-        yield page.paragraph(
-            "Used: the update went into a step or refreshed the history. Wasted: lost, late, stale, void or nonfinite."
-            " The share is that of used and wasted together.",
-            "note",
-        )
-    yield page.heading("Participation", 3)
-    yield _or_reason(lambda: page.figure(participation(run), prefix, wide=True))
-    config = run.folder / CONFIG
-    yield page.heading("Reproduce", 3)
-    yield page.code(f"fedsim run {shlex.quote(str(config))} --out reproduced")
-    yield page.details("Configuration", page.code(config.read_text(encoding="utf-8")))
-
-
-def _or_reason(draw: Callable[[], str]) -> str:
-    try:
-        return draw()
-    except (RunError, TraceError) as error:
-        return page.paragraph(f"Not drawn: {error}.")
+        drawn.append(Figure("staleness", partial(staleness, by_label)))
+    if drawn:
+        yield Gallery(tuple(drawn))

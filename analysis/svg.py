@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from html import escape
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -17,8 +18,9 @@ _FAMILIES = re.compile(r"(font: [^;\"]*?\dpx |font-family: )'[^;\"]*")
 def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
     """Return the figure as one `<svg>` element that scales with the page.
 
-    `prefix` keeps its ids apart from those of other figures; `alt` is its description. Colour `INK` becomes
-    the colour of the text around it. Equal figures give equal text.
+    `prefix` keeps its ids apart from those of other figures; the first sentence of `alt` is its title for those who
+    do not see it, the others are its description. Colour `INK` becomes the colour of the text around it. Equal figures
+    give equal text.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
@@ -34,9 +36,12 @@ def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
     text = _FAMILIES.sub(r"\1system-ui, sans-serif", text)
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
-    opening = f'<svg {box.group()} role="img" aria-label="{_attribute(alt)}">'
-    return re.sub(r"<svg[^>]*>", lambda _: opening, text, count=1).strip()
+    return re.sub(r"<svg[^>]*>", lambda _: _opening(box.group(), prefix, alt), text, count=1).strip()
 
 
-def _attribute(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+def _opening(box: str, prefix: str, alt: str) -> str:
+    title, _, rest = alt.partition(". ")
+    parts = {"title": title, "desc": rest} if rest else {"title": title}
+    named = " ".join(f"{prefix}-{tag}" for tag in parts)
+    inner = "".join(f'<{tag} id="{prefix}-{tag}">{escape(text)}</{tag}>' for tag, text in parts.items())
+    return f'<svg {box} role="img" aria-labelledby="{named}">{inner}'

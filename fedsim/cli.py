@@ -11,11 +11,14 @@ from rich.table import Table
 
 import fedsim
 from fedsim import plugins
+from fedsim.cli_audit import audit
 from fedsim.cli_bench import bench
+from fedsim.cli_compare import compare
 from fedsim.cli_export import export_app
 from fedsim.cli_report import report
 from fedsim.cli_resume import fork, resume, verify
 from fedsim.cli_run import plan, replay, run
+from fedsim.cli_study import study
 from fedsim.cli_trace import trace_app
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
 from fedsim.terminal import Terminal, say
@@ -28,7 +31,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, report, bench):
+for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, bench):
     app.command()(command)
 
 _KINDS = {

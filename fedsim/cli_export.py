@@ -14,11 +14,6 @@ export_app = typer.Typer(
 )
 
 
-@export_app.callback()
-def _root() -> None:
-    """Keep the name of the format a command of its own while there is only one."""
-
-
 @export_app.command()
 def perfetto(
     run: Annotated[Path, typer.Argument(help="The folder of a run.")],
@@ -42,6 +37,24 @@ def perfetto(
         f"{target}: {found.jobs:,} jobs of {found.clients:,} clients, {found.steps:,} steps, "
         f"{found.evaluations:,} evaluations; open it at https://ui.perfetto.dev"
     )
+
+
+@export_app.command()
+def tensorboard(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders; one that holds several arms stands for all of them.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Where the events go: OUT/NAME; by default a folder in each run's.")
+    ] = None,
+) -> None:
+    """Write the curves of runs as events for TensorBoard."""
+    from analysis.run import open_all
+    from analysis.tensorboard import export_tensorboard
+
+    for found in export_tensorboard(open_all(runs), out):
+        say(f"{found.file}: {found.steps:,} steps, {found.evaluations:,} evaluations")
+    say(f"look at them with: tensorboard --logdir {out if out is not None else runs[0]}")
 
 
 def _instant(option: str, text: str) -> int:

@@ -11,13 +11,16 @@ import typer
 from fedsim.cli_run import (
     Device,
     Force,
+    Live,
     Out,
     Quiet,
     RayAddress,
     Sets,
+    TensorBoard,
     WithProfile,
     Workers,
     WriteReport,
+    check_tensorboard,
     close,
     workers_of_text,
 )
@@ -38,18 +41,21 @@ def resume(
     write_report: WriteReport = False,
     profile: WithProfile = False,
     quiet: Quiet = False,
+    live: Live = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Let a run that was interrupted, killed or failed go on from its last checkpoint, as if nothing had happened."""
     from fedsim.pool import begun
     from fedsim.simulation import check_unfinished
 
+    check_tensorboard(tensorboard)
     check_unfinished(run)
     with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
-        from fedsim.progress import shown
         from fedsim.simulation import resume as go_on
+        from fedsim.watching import watching
 
         console = Terminal()
-        with shown(console, quiet) as watch:
+        with watching(console, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
             result = go_on(run, step=step, workers=0, device=device, watch=watch, profile=profile, pool=pool)
     close(console, [result], write_report=write_report)
 

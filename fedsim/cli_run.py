@@ -31,6 +31,11 @@ WithProfile = Annotated[
     bool, typer.Option("--profile", help="Show where the time went, and write profile.json for Perfetto.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
+Live = Annotated[bool, typer.Option("--live", help="Show a dashboard while it runs, in a terminal.")]
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", help="Write events for TensorBoard while it runs: DIR/NAME."),
+]
 Config = Annotated[Path, typer.Argument(help="A TOML file; see docs/config.md.")]
 
 
@@ -45,12 +50,17 @@ def run(
     write_report: WriteReport = False,
     profile: WithProfile = False,
     quiet: Quiet = False,
+    live: Live = False,
+    tensorboard: TensorBoard = None,
 ) -> None:
     """Run a configuration, or each of its arms, and show the result."""
     from fedsim.config import load  # imported late: `fedsim --help` needs neither torch nor pydantic models
 
+    check_tensorboard(tensorboard)
     configs = load(config, tuple(sets or ()))
-    _simulate(configs, out, workers, device, force, write_report, quiet, profile, ray_address)
+    _simulate(
+        configs, out, workers, device, force, write_report, quiet, profile, ray_address, live, tensorboard
+    )
 
 
 def replay(
@@ -127,6 +137,8 @@ def _simulate(
     quiet: bool,
     profile: bool = False,
     ray_address: str | None = None,
+    live: bool = False,
+    tensorboard: Path | None = None,
 ) -> list[Path]:
     """Run, show the result, and return the folders."""
     from time import perf_counter
@@ -135,11 +147,12 @@ def _simulate(
 
     shop = _workshop(configs)  # before there is a thread: it forks
     with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
-        from fedsim.progress import shown
         from fedsim.simulation import simulate
+        from fedsim.watching import watching
 
         console, started = Terminal(), perf_counter()
-        with shown(console, quiet) as watch:
+        names = [config.name for config in configs]
+        with watching(console, names, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
             results = simulate(
                 configs,
                 out=out,
@@ -154,6 +167,14 @@ def _simulate(
         took_s = perf_counter() - started
     close(console, results, write_report=write_report, took_s=took_s if profile else None)
     return [result.folder for result in results]
+
+
+def check_tensorboard(asked: Path | None) -> None:
+    """Raise ConfigError before anything starts if TensorBoard is asked for and not installed."""
+    if asked is not None:
+        from analysis.event_file import check_installed
+
+        check_installed()
 
 
 def close(
@@ -198,10 +219,10 @@ def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> Non
     )
 
 
-def workers_of_text(text: str) -> int | Literal["auto"]:
-    """Return what `--workers` says. Raises ConfigError."""
+def workers_of_text(text: str, option: str = "--workers", least: int = 0) -> int | Literal["auto"]:
+    """Return what an option such as `--workers` says. Raises ConfigError."""
     if text == "auto":
         return "auto"
-    if not text.isdecimal():
-        raise ConfigError(f"--workers: expected 'auto' or a number of at least 0, found {text!r}")
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"{option}: expected 'auto' or a number of at least {least}, found {text!r}")
     return int(text)

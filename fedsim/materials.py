@@ -65,7 +65,7 @@ class Workshop:
 
     def materials(self, config: RunConfig) -> Materials:
         """Return the materials of a run. Raises ConfigError, DataError or TraceError."""
-        if self._last and _alike(self._last[0], config):
+        if self._last and alike(self._last[0], config):
             return self._last[1]
         self._last = None
         ready, trace = self._ready(config)
@@ -78,9 +78,9 @@ class Workshop:
 
     def _ready(self, config: RunConfig) -> tuple[tuple[str, FederatedData] | None, Trace | None]:
         """Return what is there or was begun; None for what could not be made without the rest, or at all."""
-        given = self._given[1] if self._given and _alike(self._given[0], config) else None
+        given = self._given[1] if self._given and alike(self._given[0], config) else None
         begun, self._begun = self._begun, None
-        if begun is None or not _alike(begun, config):
+        if begun is None or not alike(begun, config):
             return None, given
         data = None if self._data is None else self._data.result()
         trace = None if self._world is None else self._world.result()
@@ -142,5 +142,6 @@ def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
     return confounded(trace, known, config.world.confound, config.seed)[0]
 
 
-def _alike(a: RunConfig, b: RunConfig) -> bool:
+def alike(a: RunConfig, b: RunConfig) -> bool:
+    """Return whether two runs have the same data and the same world."""
     return all(getattr(a, name) == getattr(b, name) for name in ("seed", "task", "partition", "world"))

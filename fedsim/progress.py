@@ -23,7 +23,7 @@ def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
     """Yield a watcher that shows progress on `console`; nothing if `quiet`."""
     if quiet:
         yield lambda progress: None
-    elif console.is_terminal:
+    elif console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, refresh_per_second=10, transient=True) as live:
             yield _Line(_LIVE_EVERY_S, lambda text: live.update(Text(text)))
     else:
@@ -48,18 +48,29 @@ class _Line:
             self.write(line(progress, now - self.started))
 
 
+def share_done(progress: Progress) -> float:
+    """Return how much of a run is done, from 0 to 1, by whichever of its ends is nearest; 0 if nothing says."""
+    course, stop = progress.course, progress.setup.plan.stop
+    shares = [
+        there / end
+        for there, end in (
+            (course.step, stop.steps),
+            (course.now_us, stop.time_us),
+            (course.moved_bytes, stop.moved_bytes),
+        )
+        if end
+    ]
+    return min(1.0, max(shares, default=0.0))
+
+
 def line(progress: Progress, elapsed_s: float) -> str:
     """Say where a run stands: virtual time, step, clients online, training and lost, accuracy, time to go."""
     course, setup = progress.course, progress.setup
-    stop = setup.plan.stop
-    done = max(
-        course.step / stop.steps if stop.steps else 0.0,
-        course.now_us / stop.time_us if stop.time_us else 0.0,
-    )
+    stop, done = setup.plan.stop, share_done(progress)
     steps = f"{course.step}/{stop.steps}" if stop.steps else f"{course.step}"
     online = int(setup.world.online(course.now_us).sum())
     accuracy = "-" if math.isnan(progress.accuracy) else f"{progress.accuracy:.1%}"
-    eta = "-" if done <= 0 else f"{elapsed_s * (1 - min(done, 1)) / min(done, 1):.0f} s"
+    eta = "-" if done <= 0 else f"{elapsed_s * (1 - done) / done:.0f} s"
     return (
         f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(course.now_us)}  online {online}  "
         f"training {course.in_flight}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"

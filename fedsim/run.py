@@ -201,7 +201,9 @@ class Run:
 
     def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
         def tell(course: Course) -> None:
-            watch(Progress(self.setup, self.folder, course, self.recorder.last_accuracy, self.recorder.news()))
+            watch(
+                Progress(self.setup, self.folder, course, self.recorder.last_accuracy, self.recorder.news())
+            )
 
         self.recorder.news()
         plan, saver = self.setup.plan, self.saver

@@ -8,7 +8,8 @@ A metric is a function `metric(accuracy, n) -> float` of
 The unit of the result is in the name: `_percent`, `_percent2`, `_rad`, `_deg`, `_nats`; the others are pure
 numbers. Statistics are those of the population (divided by K). A metric placed in this folder is found by
 its name and turns up in `analysis.summary` and `Run.history` without further registration;
-`docs/metrics.md` lists the formulas.
+`docs/metrics.md` lists the formulas. A file with `SMALLER_IS_BETTER = True` says that of its metric, for
+tables that count in how many seeds a rule does better.
 
 >>> import numpy as np
 >>> from analysis.metrics.worst10_percent import worst10_percent

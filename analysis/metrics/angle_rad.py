@@ -6,6 +6,8 @@ import numpy as np
 
 from analysis.arrays import Floats, Ints
 
+SMALLER_IS_BETTER = True
+
 
 def angle_rad(accuracy: Floats, n: Ints) -> float:
     """Return `arccos(sum_k a_k / (|a| sqrt(K)))`, the angle between the accuracies and equality, in radians.

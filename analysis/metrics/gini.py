@@ -6,6 +6,8 @@ import numpy as np
 
 from analysis.arrays import Floats, Ints
 
+SMALLER_IS_BETTER = True
+
 
 def gini(accuracy: Floats, n: Ints) -> float:
     """Return `sum_ij |a_i - a_j| / (2 K sum_k a_k)`.

@@ -6,6 +6,8 @@ import numpy as np
 
 from analysis.arrays import Floats, Ints
 
+SMALLER_IS_BETTER = True
+
 
 def kl_nats(accuracy: Floats, n: Ints) -> float:
     """Return `KL(q || uniform) = sum_k q_k ln(K q_k)` with `q = a / sum a` and `0 ln 0 = 0`, in nats.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from analysis.arrays import Floats, Ints
 
+SMALLER_IS_BETTER = True
+
 
 def std_percent(accuracy: Floats, n: Ints) -> float:
     """Return the population standard deviation, `sqrt(1 / K * sum_k (100 a_k - mean)^2)`, in percent.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from analysis.arrays import Floats, Ints
 
+SMALLER_IS_BETTER = True
+
 
 def variance_percent2(accuracy: Floats, n: Ints) -> float:
     """Return the population variance, `1 / K * sum_k (100 a_k - mean)^2`, in percent squared.

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from analysis.arrays import Ints
 
 INK = "#0a0b0c"
 """Text and axes; `analysis.svg` replaces it by the colour of the surrounding text."""
@@ -18,6 +21,15 @@ GREY = "#808080"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
 """Okabe and Ito, "Color universal design", 2008; without yellow and black, which vanish on some pages."""
 DASHES = ("solid", (0, (5, 2)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.5)))
+MARKERS = {
+    "o": "M9 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
+    "s": "M9.5 2.5h7v7h-7z",
+    "^": "M13 1.5l4.5 8h-9z",
+    "D": "M13 1l5 5-5 5-5-5z",
+}
+"""Markers by their name in matplotlib, and their outline in a legend's box of 26 x 12."""
+POINTS = 150
+"""At most so many points along a curve over steps: more cannot be told apart."""
 
 WIDTH_IN = 5.0
 _UNITS = ((7 * 86400e6, 86400e6, "days"), (3 * 3600e6, 3600e6, "hours"), (300e6, 60e6, "minutes"))
@@ -33,6 +45,8 @@ class Key:
     """Lengths of strokes and gaps; empty for a solid line."""
     area: bool = False
     """Whether it names an area rather than a line."""
+    marker: str = ""
+    """One of `MARKERS`, or none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +69,24 @@ def arm_style(index: int) -> dict[str, Any]:
     }
 
 
-def arm_keys(labels: Sequence[str]) -> tuple[Key, ...]:
+def arm_keys(labels: Sequence[str], *, markers: bool = False) -> tuple[Key, ...]:
     """Return the legend of the arms, in the order that their styles follow; none if there is only one."""
     if len(labels) < 2:
         return ()
-    return tuple(Key(label, COLOURS[i % len(COLOURS)], _dashes(i)) for i, label in enumerate(labels))
+    return tuple(
+        Key(label, COLOURS[i % len(COLOURS)], _dashes(i), marker=arm_marker(i) if markers else "")
+        for i, label in enumerate(labels)
+    )
+
+
+def arm_marker(index: int) -> str:
+    """Return the marker of arm `index`."""
+    return list(MARKERS)[index % len(MARKERS)]
+
+
+def spans(n: int, most: int = POINTS) -> Ints:
+    """Return for each of `n` rows in order which of at most `most` equal groups of neighbours it belongs to."""
+    return np.arange(n) * min(n, most) // max(n, 1)
 
 
 def panels(
@@ -80,6 +107,11 @@ def panels(
 def whole_numbers(axis: Axis, ticks: int = 8) -> None:
     """Put ticks at whole numbers only."""
     axis.set_major_locator(MaxNLocator(nbins=ticks, integer=True, min_n_ticks=1))
+
+
+def from_zero(ax: Axes, least: float = 1.0) -> None:
+    """Let the vertical axis start at zero and reach at least `least`: zeros alone are a line at the bottom."""
+    ax.set_ylim(0, max(ax.get_ylim()[1], least))
 
 
 def time_unit(span_us: int) -> tuple[float, str]:

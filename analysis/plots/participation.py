@@ -21,11 +21,13 @@ from fedsim.world import World
 ROWS, BINS = 200, 600
 """At most so many rows of clients and bins of time, however large the run is."""
 
+STATES = {"downloading": "#56b4e9", "training": "#009e73", "uploading": "#f0e442"}
+"""Colour of each phase of a job."""
 OUTCOMES = {
     "lost": ("#d55e00", ("lost",)),
-    "late": ("#e69f00", ("late",)),
+    "late": ("#e69f00", ("late", "stale", "void")),
     "other": ("#cc79a7", ("unfinished", "nonfinite")),
-    "aggregated": ("#0072b2", ("aggregated",)),
+    "aggregated": ("#0072b2", ("aggregated", "remembered")),
 }
 """Colour and job statuses of each outcome; where several fall into one cell, the first of them is shown."""
 _IDLE_ALPHA = 0.4
@@ -42,6 +44,8 @@ class Raster:
     """[R, T] share of the row's clients that were online in the middle of the bin."""
     in_job: dict[str, Ints]
     """[R, T] jobs that touched the bin, by outcome."""
+    in_phase: dict[str, Ints]
+    """[R, T] jobs that touched the bin in a phase, by state."""
 
 
 def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
@@ -62,16 +66,17 @@ def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
     totals = np.add.reduceat(
         online[order], np.concatenate([[0], np.cumsum(sizes)[:-1]]), axis=0, dtype=np.float64
     )
-    return Raster(end_us, sizes, totals / sizes[:, None], _jobs(run, row_of, rows, bins, end_us))
+    grid = _Grid(row_of, rows, bins, end_us)
+    return Raster(end_us, sizes, totals / sizes[:, None], _outcomes(run, grid), _phases(run, grid))
 
 
 def participation(run: Run) -> Picture:
-    """Draw the number of clients online over a raster of clients by virtual time.
+    """Draw the number of clients online over two rasters of clients by virtual time: phases, and what became of jobs.
 
     Raises RunError if the run kept no world or covers no time, TraceError if the world cannot be read.
     """
     cells = raster(run)
-    figure, (above, below) = panels([1.0, 4.0], width_in=9.5)
+    figure, (above, middle, below) = panels([0.9, 2.7, 2.7], width_in=9.5)
     scale, unit = time_unit(cells.end_us)
     edges = np.linspace(0, cells.end_us / scale, cells.online.shape[1] + 1)
     count = (cells.online * cells.sizes[:, None]).sum(axis=0)
@@ -79,9 +84,10 @@ def participation(run: Run) -> Picture:
     above.set_ylim(0, 1.05 * max(float(count.max()), 1.0))
     whole_numbers(above.yaxis, 4)
     above.set_ylabel("clients\nonline", fontsize=9)
-    _image(below, cells, edges[-1])
+    _image(middle, phase_pixels(cells), cells, edges[-1], "what they do")
+    _image(below, pixels(cells), cells, edges[-1], "what becomes of it")
     below.set_xlabel(f"virtual time, {unit}", fontsize=9)
-    figure.align_ylabels([above, below])
+    figure.align_ylabels([above, middle, below])
     return Picture(figure, _alt(run, cells, count), _caption(cells), _keys(cells))
 
 
@@ -102,18 +108,40 @@ def _clients(run: Run) -> int | None:
     return said if isinstance(said, int) else None
 
 
-def _jobs(run: Run, row_of: Ints, rows: int, bins: int, end_us: int) -> dict[str, Ints]:
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where jobs are counted."""
+
+    row_of: Ints
+    """[K] the row of each client."""
+    rows: int
+    bins: int
+    end_us: int
+
+    def count(self, client: Ints, start_us: Ints, end_us: Ints) -> Ints:
+        """Return [R, T] how many of the stretches touch each cell."""
+        row, change = self.row_of[client], np.zeros((self.rows, self.bins + 1), dtype=np.int64)
+        np.add.at(change, (row, _bin(start_us, self.bins, self.end_us)), 1)
+        np.add.at(change, (row, _bin(end_us, self.bins, self.end_us) + 1), -1)
+        return change.cumsum(axis=1)[:, : self.bins]
+
+
+def _outcomes(run: Run, grid: _Grid) -> dict[str, Ints]:
     status = np.asarray(run.jobs["status"].cast(pa.string()).to_pylist(), dtype=object)
-    row = row_of[run.jobs["client"].to_numpy()]
-    first = _bin(run.jobs["dispatch_us"].to_numpy(), bins, end_us)
-    last = _bin(run.jobs["end_us"].to_numpy(), bins, end_us)
-    found = {}
-    for outcome, (_, statuses) in OUTCOMES.items():
-        mine = np.isin(status, statuses)
-        change = np.zeros((rows, bins + 1), dtype=np.int64)
-        np.add.at(change, (row[mine], first[mine]), 1)
-        np.add.at(change, (row[mine], last[mine] + 1), -1)
-        found[outcome] = change.cumsum(axis=1)[:, :bins]
+    client, start, end = (run.jobs[name].to_numpy() for name in ("client", "dispatch_us", "end_us"))
+    masks = {outcome: np.isin(status, statuses) for outcome, (_, statuses) in OUTCOMES.items()}
+    return {name: grid.count(client[mine], start[mine], end[mine]) for name, mine in masks.items()}
+
+
+def _phases(run: Run, grid: _Grid) -> dict[str, Ints]:
+    """Count the stretches of each phase: none if it was not reached, and up to the job's end if it was cut short."""
+    names = ("client", "dispatch_us", "download_us", "compute_us", "end_us")
+    client, *times = (run.jobs[name].to_numpy() for name in names)
+    end, begun, found = times[-1], np.ones(len(client), dtype=bool), {}
+    for state, start, stop in zip(STATES, times[:-1], times[1:], strict=True):
+        mine = begun & (end > start)
+        found[state] = grid.count(client[mine], start[mine], np.where(stop < 0, end, stop)[mine])
+        begun &= stop >= 0
     return found
 
 
@@ -122,11 +150,11 @@ def _bin(time_us: Ints, bins: int, end_us: int) -> Ints:
     return np.clip((share * bins).astype(np.int64), 0, bins - 1)
 
 
-def _image(ax: Axes, cells: Raster, end: float) -> None:
+def _image(ax: Axes, image: NDArray[np.uint8], cells: Raster, end: float, what: str) -> None:
     k = int(cells.sizes.sum())
-    ax.imshow(pixels(cells), extent=(0, end, k, 0), aspect="auto", interpolation="none")
+    ax.imshow(image, extent=(0, end, k, 0), aspect="auto", interpolation="none")
     ax.grid(visible=False)
-    ax.set_ylabel("clients, most online first", fontsize=9)
+    ax.set_ylabel(f"clients:\n{what}", fontsize=9)
     whole_numbers(ax.yaxis)
 
 
@@ -136,16 +164,33 @@ def pixels(cells: Raster) -> NDArray[np.uint8]:
     In a row of several clients the grey is as dense as the share online, and a job's colour as the share in
     jobs.
     """
+    image = _idle(cells)
+    busy = np.asarray(sum(cells.in_job.values()))
+    for outcome in reversed(OUTCOMES):
+        _paint(image, cells.in_job[outcome] > 0, OUTCOMES[outcome][0], busy / cells.sizes[:, None])
+    return np.asarray(np.rint(255 * image), dtype=np.uint8)
+
+
+def phase_pixels(cells: Raster) -> NDArray[np.uint8]:
+    """Return the same with the colour of the phase that most jobs of a cell are in; of equals, the first."""
+    image = _idle(cells)
+    counts = np.stack([cells.in_phase[state] for state in STATES])
+    most, busy = counts.argmax(axis=0), counts.sum(axis=0)
+    for index, colour in enumerate(STATES.values()):
+        _paint(image, (busy > 0) & (most == index), colour, busy / cells.sizes[:, None])
+    return np.asarray(np.rint(255 * image), dtype=np.uint8)
+
+
+def _idle(cells: Raster) -> Floats:
     image = np.zeros((*cells.online.shape, 4))
     image[..., :3] = _rgb(GREY)
     image[..., 3] = _IDLE_ALPHA * cells.online
-    busy = sum(cells.in_job.values())
-    density = np.clip(np.asarray(busy) / cells.sizes[:, None], 0, 1)
-    for outcome in reversed(OUTCOMES):
-        here = cells.in_job[outcome] > 0
-        image[here, :3] = _rgb(OUTCOMES[outcome][0])
-        image[here, 3] = 0.6 + 0.4 * density[here]
-    return np.asarray(np.rint(255 * image), dtype=np.uint8)
+    return image
+
+
+def _paint(image: Floats, here: NDArray[np.bool_], colour: str, density: Floats) -> None:
+    image[here, :3] = _rgb(colour)
+    image[here, 3] = 0.6 + 0.4 * np.clip(density, 0, 1)[here]
 
 
 def _rgb(colour: str) -> Floats:
@@ -154,30 +199,35 @@ def _rgb(colour: str) -> Floats:
 
 def _keys(cells: Raster) -> tuple[Key, ...]:
     names = {
-        "aggregated": "in a job, aggregated",
-        "lost": "in a job, lost",
-        "late": "in a job, late",
-        "other": "in a job, unfinished or not finite",
+        "aggregated": "aggregated",
+        "lost": "lost",
+        "late": "late",
+        "other": "unfinished or not finite",
     }
+    phases = tuple(Key(state, STATES[state], area=True) for state in STATES if cells.in_phase[state].any())
     seen = [o for o in names if cells.in_job[o].any()]
-    jobs = tuple(Key(names[o], OUTCOMES[o][0], area=True) for o in seen)
-    return (Key("online, idle", GREY + "66", area=True), *jobs, Key("offline", "transparent", area=True))
+    jobs = tuple(Key(f"job {names[o]}", OUTCOMES[o][0], area=True) for o in seen)
+    idle = (Key("offline", "transparent", area=True), Key("online, idle", GREY + "66", area=True))
+    return (*idle, *phases, *jobs)
 
 
 def _caption(cells: Raster) -> str:
     k, rows = int(cells.sizes.sum()), len(cells.sizes)
     grouped = (
-        f" Each of the {rows} rows stands for about {k / rows:.0f} clients; in a cell lost goes before late"
-        " before aggregated."
+        f" Each of the {rows} rows stands for about {k / rows:.0f} clients; in a cell the phase of most of its jobs is"
+        " shown, and lost goes before late before aggregated."
         if rows < k
         else ""
     )
-    return f"Clients online (above) and what each client did (below).{grouped}"
+    return (
+        "Clients online (above); what each client does (middle) and what becomes of its jobs (below), those most online"
+        f" first.{grouped}"
+    )
 
 
 def _alt(run: Run, cells: Raster, count: Floats) -> str:
     k = int(cells.sizes.sum())
     return (
-        f"{run.label}: raster of {k} clients over virtual time under a curve of the number online,"
-        f" on average {count.mean():.0f}, from {count.min():.0f} to {count.max():.0f}; {len(run.jobs)} jobs."
+        f"{run.label}: what clients do over virtual time. Two rasters of {k} clients under a curve of the number"
+        f" online, on average {count.mean():.0f}, from {count.min():.0f} to {count.max():.0f}; {len(run.jobs)} jobs."
     )

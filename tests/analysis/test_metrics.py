@@ -162,6 +162,12 @@ def test_the_mean_over_samples_is_the_share_of_correct_samples() -> None:
     assert found["mean_over_samples_percent"] == pytest.approx(100 * (15 + 10) / 40)
 
 
+def test_the_spread_over_samples_is_that_of_clients_repeated() -> None:
+    found, repeated = summary([0.5, 1.0], [30, 10]), summary([0.5, 0.5, 0.5, 1.0], [1, 1, 1, 1])
+    assert found["std_over_samples_percent"] == pytest.approx(repeated["std_percent"])
+    assert found["std_over_samples_percent"] == pytest.approx(100 * np.sqrt(3) / 8)
+
+
 def test_clients_without_samples_are_left_out() -> None:
     assert summary([0.5, np.nan, 0.7], [5, 0, 5]) == summary([0.5, 0.7], [5, 5])
     assert all(np.isnan(value) for value in summary([np.nan], [0]).values())

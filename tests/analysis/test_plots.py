@@ -16,7 +16,7 @@ from analysis.plots.accuracy_histogram import accuracy_histogram
 from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from analysis.plots.client_accuracy import client_accuracy
 from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
-from analysis.plots.participation import OUTCOMES, participation, pixels, raster
+from analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
 from analysis.plots.staleness import staleness, used_staleness
 from analysis.svg import inline_svg
 from fedsim.errors import RunError
@@ -61,6 +61,24 @@ def test_pixels_show_nothing_offline_and_the_outcome_in_a_job(tmp_path: Path) ->
     assert image[0, 2, 3] == image[1, 0, 3] == 0
 
 
+def test_phases_follow_each_other_and_end_with_the_job(tmp_path: Path) -> None:
+    jobs = {
+        "client": [0, 1, 2],
+        "dispatch_us": [0, 0, 0],
+        "download_us": [250, 250, -1],
+        "compute_us": [500, -1, -1],
+        "end_us": [760, 510, 10],
+    }
+    cells = raster(made(tmp_path / "x", jobs, [(c, 0, 1000 - c) for c in range(3)], clients=3), bins=4)
+    np.testing.assert_array_equal(cells.in_phase["downloading"], [[1, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]])
+    np.testing.assert_array_equal(cells.in_phase["training"], [[0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]])
+    np.testing.assert_array_equal(cells.in_phase["uploading"], [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
+    image = phase_pixels(cells)
+    assert tuple(image[0, 3]) == (*bytes.fromhex(STATES["uploading"][1:]), 255)
+    assert tuple(image[1, 2]) == (*bytes.fromhex(STATES["training"][1:]), 255)
+    assert 0 < image[1, 3, 3] < 255
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 40), st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 20))
 def test_binning_keeps_the_number_of_clients_and_jobs(
@@ -102,10 +120,15 @@ def test_a_raster_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
 
 
 def test_participation_names_only_the_outcomes_that_occur(tmp_path: Path) -> None:
-    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"]}
+    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"], "download_us": [-1]}
     picture = participation(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=2))
-    assert [key.label for key in picture.keys] == ["online, idle", "in a job, lost", "offline"]
-    assert "raster of 2 clients" in picture.alt
+    assert [key.label for key in picture.keys] == [
+        "offline",
+        "online, idle",
+        "downloading",
+        "job lost",
+    ]
+    assert "rasters of 2 clients" in picture.alt
 
 
 def test_curves_hold_the_history(tmp_path: Path) -> None:
@@ -167,11 +190,13 @@ def test_the_unit_of_time_fits_the_span(span_s: int, unit: str) -> None:
 
 
 def test_svg_takes_the_colour_and_font_of_the_page(tmp_path: Path) -> None:
-    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"]}
+    jobs = {"client": [0], "dispatch_us": [0], "end_us": [240], "status": ["lost"], "download_us": [-1]}
     picture = participation(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=2))
-    text = inline_svg(picture.figure, "f1", 'say "x" <y>')
+    text = inline_svg(picture.figure, "f1", 'say "x". 1 < <y>. The end.')
     assert text.startswith('<svg viewBox="')
-    assert 'aria-label="say &quot;x&quot; &lt;y&gt;"' in text
+    assert 'role="img" aria-labelledby="f1-title f1-desc"' in text
+    assert '<title id="f1-title">say &quot;x&quot;</title>' in text
+    assert '<desc id="f1-desc">1 &lt; &lt;y&gt;. The end.</desc>' in text
     assert "currentColor" in text
     assert "DejaVu" not in text
     assert "<style" not in text

@@ -11,7 +11,9 @@ import pytest
 
 from fedsim.ahead import Ahead
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs memory shared between forked processes")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="needs memory shared between forked processes"
+)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,185 @@
+"""What a report is made of before it becomes a page or files: words, tables of values, figures drawn on demand."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.plots._picture import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_UNITS = {
+    "percent2": "%²",
+    "percent": "%",
+    "rad": "rad",
+    "deg": "°",
+    "nats": "nats",
+    "s": "s",
+    "h": "h",
+    "us": "µs",
+    "bytes": "bytes",
+}
+"""How the unit at the end of a name is written."""
+_LARGE = 1e4
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading; those of level 2 are listed at the top of the page."""
+
+    text: str
+    level: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A paragraph; `kind` is "", "note" or "warning"."""
+
+    text: str
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Preformatted text; with a `summary` it is folded away under it."""
+
+    text: str
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names and what they are."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Other pages: their names and addresses relative to this one."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: its heading, with the unit, and how its numbers are written."""
+
+    heading: str
+    digits: int | None = 0
+    """Digits behind the point of a number that is not whole; None: four digits in all, for any magnitude."""
+    signed: bool = False
+
+    def show(self, value: Any) -> str:
+        """Write a value; a dash says that there is none."""
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return "–"
+        if isinstance(value, float) and self.digits is None:
+            return f"{value:.4g}" if abs(value) < _LARGE else f"{value:,.0f}"
+        if isinstance(value, float):
+            return f"{value:{'+' if self.signed else ''}.{self.digits}f}"
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Values with their headings; the first of a row is its name."""
+
+    name: str
+    """Its own among the tables and figures of a report: `--only`, and the file that it is written to."""
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def words(self) -> list[bool]:
+        """Say of each column whether it holds words, which begin with a letter, rather than numbers."""
+        values = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
+        return [any(isinstance(v, str) and v[:1].isalpha() for v in column) for column in values]
+
+    def texts(self) -> Iterator[tuple[str, ...]]:
+        """Yield the rows as they are shown."""
+        for row in self.rows:
+            yield tuple(column.show(value) for column, value in zip(self.columns, row, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A picture that is drawn when it is asked for."""
+
+    name: str
+    """Its own among the tables and figures of a report: `--only`, and the file that it is written to."""
+    draw: Callable[[], Picture]
+    """Raises RunError or TraceError that says why there is nothing to be drawn."""
+    wide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gallery:
+    """Figures beside each other, where there is room."""
+
+    figures: tuple[Figure, ...]
+
+
+Block = Heading | Text | Code | Facts | Links | Table | Figure | Gallery
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report: its title, what makes it again, and its parts."""
+
+    title: str
+    command: str
+    """What makes the report, to be followed by options."""
+    blocks: tuple[Block, ...]
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """All figures by name."""
+        drawn: list[Figure] = []
+        for block in self.blocks:
+            drawn += (
+                block.figures if isinstance(block, Gallery) else [block] if isinstance(block, Figure) else []
+            )
+        return {figure.name: figure for figure in drawn}
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """All tables by name."""
+        return {block.name: block for block in self.blocks if isinstance(block, Table)}
+
+
+def frame_table(
+    name: str, caption: str, frame: pd.DataFrame, columns: Mapping[str, Column] | None = None
+) -> Table:
+    """Make a table of a frame, column by column; those that `columns` does not name get a heading of their own."""
+    given = columns or {}
+    shown = tuple(given.get(str(c), Column(heading_of(str(c)), 3)) for c in frame.columns)
+    values = [frame[c].astype(object).tolist() for c in frame.columns]
+    return Table(name, caption, shown, tuple(zip(*values, strict=True)))
+
+
+def heading_of(name: str) -> str:
+    """Write the name of a column as a heading with its unit: `worst10_percent` is `worst 10, %`."""
+    for suffix, unit in _UNITS.items():
+        if name.endswith(f"_{suffix}"):
+            return f"{_spaced(name.removesuffix(f'_{suffix}'))}, {unit}"
+    return _spaced(name)
+
+
+def slugs(texts: Iterable[str]) -> list[str]:
+    """Return a name for each text that may stand in a file name, an address and an id, all of them different."""
+    found: list[str] = []
+    for text in texts:
+        plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
+        again = sum(1 for other in found if re.fullmatch(rf"{re.escape(plain)}(-\d+)?", other))
+        found.append(f"{plain}-{again + 1}" if again else plain)
+    return found
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=\d)", " ", name.replace("_", " "))

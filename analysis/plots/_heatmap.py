@@ -1,0 +1,47 @@
+"""Values as colours: a map that colour-blind readers can follow, with its scale beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from analysis.arrays import Floats
+from analysis.plots._picture import INK
+
+COLOURS = "cividis"
+"""Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018: looks the same with and without deuteranomaly."""
+
+
+def heat(ax: Axes, values: Floats, edges: Sequence[float], norm: Normalize) -> None:
+    """Draw `values` [rows, columns]: row i from i to i + 1 downwards, columns from `edges[0]` to `edges[-1]`.
+
+    NaN leaves the page as it is.
+    """
+    extent = (edges[0], edges[-1], len(values), 0)
+    ax.imshow(values, norm=norm, cmap=COLOURS, extent=extent, aspect="auto", interpolation="none")
+    ax.grid(visible=False)
+
+
+def scale_beside(figure: Figure, axes: Sequence[Axes], label: str) -> None:
+    """Put the scale of the colours of the first panel to the right of all."""
+    bar = figure.colorbar(axes[0].images[0], ax=list(axes), pad=0.01, aspect=30)
+    bar.set_label(label, fontsize=9, color=INK)
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    bar.ax.tick_params(labelsize=9, colors=INK, which="both")
+    bar.outline.set_edgecolor(INK)
+
+
+def shares() -> Normalize:
+    """Return the scale of shares in percent."""
+    return Normalize(0, 100)
+
+
+def powers(tables: Sequence[Floats], decades: int = 4) -> Normalize:
+    """Return a logarithmic scale up to the largest value, over some powers of ten."""
+    largest = max((float(np.nanmax(t)) for t in tables if (t > 0).any()), default=1.0)
+    return LogNorm(largest / 10**decades, largest, clip=True)

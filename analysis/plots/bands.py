@@ -1,0 +1,34 @@
+"""Curves over many steps: the mean of neighbouring steps, and between which values they lie."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from analysis.arrays import Floats
+from analysis.plots._picture import arm_style, spans
+
+BAND_ALPHA = 0.18
+
+
+def draw_band(ax: Axes, x: Floats, low: Floats, middle: Floats, high: Floats, index: int) -> None:
+    """Draw a curve in the style of arm `index` over the area from `low` to `high` (all [N]; NaN leaves a gap)."""
+    style = arm_style(index)
+    ax.fill_between(x, low, high, color=style["color"], alpha=BAND_ALPHA, linewidth=0)
+    ax.plot(x, middle, marker="o" if len(x) == 1 else None, markersize=4, **style)
+
+
+def over_steps(ax: Axes, x: Floats, y: Floats, index: int) -> None:
+    """Draw values over steps; where they are many, the mean of neighbours over the area from least to largest.
+
+    NaN says that a step has no value, and steps without one are passed over.
+    """
+    known = ~np.isnan(y)
+    if not known.any():
+        return
+    x, y = x[known], y[known]
+    starts = np.flatnonzero(np.diff(spans(len(y)), prepend=-1))
+    counts = np.diff(np.append(starts, len(y)))
+    middle = np.add.reduceat(y, starts) / counts
+    at = x[starts + counts - 1]
+    draw_band(ax, at, np.minimum.reduceat(y, starts), middle, np.maximum.reduceat(y, starts), index)

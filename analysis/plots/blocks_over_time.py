@@ -1,0 +1,33 @@
+"""How many blocks of layers a layer-wise rule works on, after it has merged some."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.plots._picture import Picture, panels, time_unit, whole_numbers
+from analysis.plots.bands import over_steps
+from analysis.run import Run
+from fedsim.errors import RunError
+
+
+def blocks_over_time(run: Run) -> Picture:
+    """Draw the number of blocks over virtual time. Raises RunError if the rule does not work on several."""
+    steps = run.frame("steps")
+    steps = steps[steps.blocks > 0]
+    if not (steps.blocks > 1).any():
+        raise RunError(f"{run.folder}: the rule does not say that it works on several blocks of layers")
+    figure, (ax,) = panels([1.5])
+    scale, unit = time_unit(int(steps.time_us.max()))
+    blocks = steps.blocks.to_numpy(dtype=float)
+    over_steps(ax, steps.time_us.to_numpy() / scale, blocks, 0)
+    ax.set_ylim(0, 1.1 * blocks.max())
+    whole_numbers(ax.yaxis, 5)
+    ax.set_ylabel("blocks", fontsize=9)
+    ax.set_xlabel(f"virtual time, {unit}", fontsize=9)
+    merged = 100 * np.mean(blocks < blocks.max())
+    alt = (
+        f"Line chart of blocks of layers over virtual time. From {blocks.min():.0f} to {blocks.max():.0f};"
+        f" fewer than the most in {merged:.1f} % of steps."
+    )
+    caption = "Blocks of layers that the direction was computed on, after the rule merged those whose step was zero."
+    return Picture(figure, alt, caption)

@@ -1,0 +1,57 @@
+"""Which layers the conflicts are in, and when."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.observatory import KINDS, by_layer, layer_times, recorded
+from analysis.plots._heatmap import heat, scale_beside, shares
+from analysis.plots._picture import Picture, panels, whole_numbers
+from analysis.run import Run
+from fedsim.errors import RunError
+
+BINS = 60
+
+
+def conflict_layers(run: Run) -> Picture:
+    """Draw the share of rows in conflict with the direction by layer and step, present and absent.
+
+    Raises RunError if the run did not record conflicts layer by layer.
+    """
+    rows = recorded(run)
+    layers = int(rows.block.max()) + 1
+    if not layers:
+        raise RunError(
+            f'{run.folder}: conflicts of the whole model alone were recorded, with [record] "model"'
+        )
+    there = [kind for kind in KINDS if (rows.kind == kind).any()]
+    height = min(max(0.22 * layers, 0.8), 4.0)
+    figure, axes = panels([height + 0.15] * len(there))
+    for ax, kind in zip(axes, there, strict=True):
+        edges, share = layer_times(rows, kind, BINS)
+        heat(ax, share, list(edges), shares())
+        ax.set_ylabel(f"layer,\n{kind}", fontsize=9)
+        ax.set_yticks(*_names(layers))
+    axes[-1].set_xlabel("server steps", fontsize=9)
+    whole_numbers(axes[-1].xaxis)
+    scale_beside(figure, axes, "rows in conflict, %")
+    table = by_layer(rows)
+    words = [
+        f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %"
+        for row in table[table.block >= 0]
+        .sort_values("conflict_percent", ascending=False)
+        .head(6)
+        .itertuples()
+    ]
+    alt = f"Map of conflicts by layer and step. Most of them: {'; '.join(words)}."
+    caption = (
+        "Share of rows at more than 90° from the direction within a layer (0 is next to the input), over groups of"
+        " neighbouring steps: updates of present clients, and remembered ones of absent clients."
+    )
+    return Picture(figure, alt, caption)
+
+
+def _names(layers: int) -> tuple[list[float], list[str]]:
+    """Return where to write the numbers of layers, and the numbers: at most a dozen."""
+    shown = np.unique(np.linspace(0, layers - 1, min(layers, 12)).round().astype(int))
+    return [float(layer) + 0.5 for layer in shown], [str(layer) for layer in shown]

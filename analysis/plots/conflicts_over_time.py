@@ -1,0 +1,99 @@
+"""How often and how sharply the direction went against clients, present and absent, as training goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.arrays import Floats
+from analysis.observatory import KINDS, over_time, recorded
+from analysis.plots._picture import Key, Picture, arm_keys, from_zero, panels, time_unit
+from analysis.plots.bands import draw_band, over_steps
+from analysis.run import Run
+from fedsim.errors import RunError
+
+
+def conflict_counts(run: Run) -> Picture:
+    """Draw the conflicts that `steps.parquet` holds of every run whose rule needs inner products.
+
+    Raises RunError if the rule needs none.
+    """
+    steps = run.frame("steps")
+    steps = steps[(steps.updates > 0) & (steps.model_conflicts >= 0)]
+    if steps.empty:
+        raise RunError(f"{run.folder}: no step has inner products of updates, which its rule does not need")
+    figure, axes = panels([1.35] * 3)
+    scale, unit = time_unit(int(steps.time_us.max()))
+    x = steps.time_us.to_numpy() / scale
+    present = 100 * (steps.model_conflicts / steps.updates).to_numpy()
+    pairs = (steps.updates * (steps.updates - 1) / 2).to_numpy()
+    among = 100 * np.divide(steps.conflicts.to_numpy(), pairs, out=np.full(len(x), np.nan), where=pairs > 0)
+    over_steps(axes[0], x, among, 2)
+    over_steps(axes[1], x, present, 0)
+    for index, column in enumerate(("smallest_cosine", "smallest_absent_cosine")):
+        over_steps(axes[2], x, _degrees(steps[column].to_numpy()), index)
+    axes[2].axhline(90, color="#808080", linewidth=0.8)
+    for ax, label in zip(
+        axes, ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °"), strict=True
+    ):
+        ax.set_ylabel(label, fontsize=9)
+    from_zero(axes[0])
+    from_zero(axes[1])
+    axes[2].set_xlabel(f"virtual time, {unit}", fontsize=9)
+    figure.align_ylabels(axes)
+    alt = (
+        f"Three line charts of conflicts over virtual time. On average {np.nanmean(present):.1f} % of the updates"
+        f" of a step were against its direction, and {_mean(among):.1f} % of the pairs of updates against each other."
+    )
+    caption = (
+        "Conflicts over virtual time: pairs of updates at more than 90° from each other, updates at more than 90° from"
+        " the direction, and the largest angle between the direction and an update. The area goes from the least to the"
+        " largest of neighbouring steps."
+    )
+    return Picture(figure, alt, caption, _keys(bool(steps.smallest_absent_cosine.notna().any())))
+
+
+def conflict_angles(run: Run) -> Picture:
+    """Draw the share of rows against the direction and their angles, present and absent.
+
+    Raises RunError if the run did not record conflicts.
+    """
+    found = over_time(recorded(run), run.frame("steps").set_index("step").time_us)
+    figure, axes = panels([1.5, 1.8])
+    scale, unit = time_unit(int(found.time_us.max()))
+    words = []
+    for index, kind in enumerate(KINDS):
+        mine = found[found.kind == kind]
+        if mine.empty:
+            continue
+        x = mine.time_us.to_numpy() / scale
+        share = mine.conflict_percent.to_numpy()
+        draw_band(axes[0], x, share, share, share, index)
+        low, middle, high = (mine[f"angle{which}_deg"].to_numpy() for which in ("_low", "", "_high"))
+        draw_band(axes[1], x, low, middle, high, index)
+        mean, angle = np.average(share, weights=mine.rows), mine.angle_deg.median()
+        words.append(f"{kind}: {mean:.1f} % of rows against it, median angle {angle:.1f}°")
+    axes[0].set_ylabel("rows against\nthe step, %", fontsize=9)
+    from_zero(axes[0])
+    axes[1].axhline(90, color="#808080", linewidth=0.8)
+    axes[1].set_ylabel("angle to the\ndirection, °", fontsize=9)
+    axes[1].set_xlabel(f"virtual time, {unit}", fontsize=9)
+    figure.align_ylabels(axes)
+    alt = f"Two line charts of rows of the step against its direction. {'; '.join(words)}."
+    caption = (
+        "Rows of a step's stack at more than 90° from its direction (above), and the median of their angles with the"
+        " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
+        " clients."
+    )
+    return Picture(figure, alt, caption, _keys("absent" in set(found.kind)))
+
+
+def _keys(absent: bool) -> tuple[Key, ...]:
+    return arm_keys(["present clients", "absent clients, remembered"]) if absent else ()
+
+
+def _degrees(cosines: Floats) -> Floats:
+    return np.asarray(np.degrees(np.arccos(np.clip(cosines, -1.0, 1.0))))
+
+
+def _mean(values: Floats) -> float:
+    return float(np.nanmean(values)) if not np.isnan(values).all() else 0.0

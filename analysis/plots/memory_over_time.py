@@ -1,0 +1,54 @@
+"""How old what a step uses is: staleness of updates, remembered updates and their ages, over virtual time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from analysis.observatory import history_age, recorded
+from analysis.plots._picture import Picture, arm_keys, from_zero, panels, time_unit
+from analysis.plots.bands import over_steps
+from analysis.run import Run
+from fedsim.errors import RunError
+
+
+def memory_over_time(run: Run) -> Picture:
+    """Draw rows used by steps, the mean staleness of updates and, where conflicts were recorded, the history's age.
+
+    Raises RunError if no step used an update.
+    """
+    steps = run.frame("steps")
+    steps = steps[steps.updates > 0]
+    if steps.empty:
+        raise RunError(f"{run.folder}: no step used an update")
+    ages = history_age(recorded(run)) if len(run.conflicts) else None
+    figure, axes = panels([1.3] * (2 if ages is None or ages.empty else 3))
+    scale, unit = time_unit(int(steps.time_us.max()))
+    x = steps.time_us.to_numpy() / scale
+    over_steps(axes[0], x, steps.updates.to_numpy(dtype=float), 0)
+    over_steps(axes[0], x, steps.remembered.to_numpy(dtype=float), 1)
+    over_steps(axes[1], x, steps.mean_staleness.to_numpy(), 0)
+    labels = ["rows that\ncount", "staleness,\nsteps", "age of\nhistory, steps"]
+    words = f"remembered rows that count: {steps.remembered.mean():.1f} on average"
+    if len(axes) > 2 and ages is not None:
+        over_steps(axes[2], x, ages["mean"].reindex(steps.step).to_numpy(), 1)
+        words += f", {np.average(ages['mean']):.1f} steps old, the oldest {ages['max'].max()}"
+    for ax, label in zip(axes, labels, strict=False):
+        ax.set_ylabel(label, fontsize=9)
+        from_zero(ax)
+    axes[-1].set_xlabel(f"virtual time, {unit}", fontsize=9)
+    figure.align_ylabels(axes)
+    alt = (
+        f"Line charts of the age of what steps use. Updates in a step: {steps.updates.mean():.1f} on average, their"
+        f" staleness {steps.mean_staleness.mean():.2f} steps; {words}."
+    )
+    caption = (
+        "Updates and remembered rows of absent clients that count in a step, the mean staleness of the updates, and the"
+        " mean age of those rows. The area goes from the least to the largest of neighbouring steps."
+    )
+    if len(axes) < 3:
+        caption += (
+            ' The age of remembered rows is known where conflicts are recorded: [record] conflicts = "model".'
+        )
+    return Picture(
+        figure, alt, caption, arm_keys(["updates of present clients", "remembered, of absent clients"])
+    )

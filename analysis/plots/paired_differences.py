@@ -1,0 +1,71 @@
+"""How much better each level does than the baseline: every seed, the mean and its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+
+from analysis.document import heading_of
+from analysis.paired import PairedDifference
+from analysis.plots._picture import COLOURS, GREY, Picture, arm_marker, panels
+
+_BELOW, _SPREAD = 0.27, 0.16
+"""Seeds of a level lie so far below its line, and so far apart, so that equal ones are seen."""
+
+
+def paired_differences(found: Sequence[PairedDifference], levels: Sequence[str]) -> Picture:
+    """Draw differences by one metric at one point, in a panel for each combination of the other levels.
+
+    `levels` are those of the axis, the baseline among them: each has the colour that it has in curves.
+    """
+    groups: dict[str, list[PairedDifference]] = {}
+    for each in found:
+        groups.setdefault(each.where, []).append(each)
+    figure, axes = panels([0.34 + 0.42 * len(group) for group in groups.values()])
+    for ax, (where, group) in zip(axes, groups.items(), strict=True):
+        ax.axvline(0, color=GREY, linewidth=1)
+        for y, each in enumerate(group):
+            _draw(ax, y, each, levels.index(each.level))
+        ax.set_yticks(range(len(group)), [each.level for each in group])
+        ax.set_ylim(len(group) - 0.45, -0.45)
+        ax.grid(visible=False, axis="y")
+        if where:
+            ax.set_title(where, fontsize=9, loc="left", color=ax.xaxis.label.get_color())
+    first = found[0]
+    axes[-1].set_xlabel(f"difference of {heading_of(first.metric)}", fontsize=9)
+    return Picture(figure, _alt(found), _caption(first))
+
+
+def _draw(ax: Axes, y: int, each: PairedDifference, index: int) -> None:
+    colour, marker = COLOURS[index % len(COLOURS)], arm_marker(index)
+    for i, value in enumerate(each.values):
+        offset = _BELOW + _SPREAD * ((i + 0.5) / each.n - 0.5)
+        ax.plot(value, y + offset, marker=marker, markersize=4.5, color=colour, alpha=0.6, markeredgewidth=0)
+    if each.t_interval is not None:
+        ax.plot(each.t_interval, (y, y), color=colour, linewidth=0.9, solid_capstyle="butt")
+    if each.interval is not None:
+        ax.plot(each.interval, (y, y), color=colour, linewidth=2.2, solid_capstyle="butt")
+    if each.n:
+        ax.plot(each.mean, y, marker=marker, markersize=8, color=colour)
+
+
+def _caption(first: PairedDifference) -> str:
+    wanted = "smaller" if first.smaller_is_better else "larger"
+    return (
+        f"{heading_of(first.metric)}: level minus {first.baseline}, paired by seed; {wanted} is better. Small marks are"
+        " seeds, the large one their mean, the bar its 95 % bootstrap interval and the thin line that of Student's t."
+    )
+
+
+def _alt(found: Sequence[PairedDifference]) -> str:
+    words = []
+    for each in found:
+        where = f" ({each.where})" if each.where else ""
+        sure = (
+            "" if each.interval is None else f", interval {each.interval[0]:+.3g} to {each.interval[1]:+.3g}"
+        )
+        words.append(f"{each.level}{where}: mean {each.mean:+.3g}{sure}, {each.n} seeds")
+    first = found[0]
+    title = f"Differences of {heading_of(first.metric)} to {first.baseline}, paired by seed"
+    return f"{title}. {'; '.join(words)}."

@@ -1,0 +1,59 @@
+"""Fairness against participation: the accuracy of groups of clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from analysis.plots._picture import Picture, arm_keys, arm_marker, arm_style, panels
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SHIFT = 0.5
+"""Arms lie beside each other over so much of the room of a group."""
+_WORD = 14
+
+
+def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, where: str = "") -> Picture:
+    """Draw the mean accuracy of groups of clients, each client counting once, for each arm by label.
+
+    Each table has a row per group: `by` (a panel each), `group`, `mean_percent`, and the ends of an interval, `low` and
+    `high`, NaN if there is none. `interval` says in words what that is, `where` what is equal among arms.
+    """
+    kinds = list(dict.fromkeys(by for table in tables.values() for by in table["by"]))
+    figure, axes = panels([1.75] * len(kinds), share_x=False)
+    words = []
+    for ax, by in zip(axes, kinds, strict=True):
+        mine = {label: table[table["by"] == by] for label, table in tables.items()}
+        names = list(dict.fromkeys(name for table in mine.values() for name in table["group"]))
+        for index, (label, table) in enumerate(mine.items()):
+            at = np.array([names.index(name) for name in table["group"]], dtype=np.float64)
+            at += _SHIFT * ((index + 0.5) / len(mine) - 0.5)
+            style = arm_style(index)
+            ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
+            ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)
+            if len(table):
+                low = table.loc[table["mean_percent"].idxmin()]
+                words.append(
+                    f"{label}, by {_plain(by)}: worst group {low['group']} with {low['mean_percent']:.1f} %"
+                )
+        ax.set_xticks(range(len(names)), [_short(name) for name in names])
+        ax.set_xlim(-0.6, len(names) - 0.4)
+        ax.set_xlabel(_plain(by), fontsize=9)
+        ax.set_ylabel("mean\naccuracy, %", fontsize=9)
+    figure.align_ylabels(axes)
+    among = f" ({where})" if where else ""
+    alt = f"Mean accuracy of groups of clients{among}. {'; '.join(words)}."
+    caption = f"Mean accuracy of groups of clients{among}, each client counting once; the bar is {interval}."
+    return Picture(figure, alt, caption, arm_keys(list(tables), markers=True))
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _WORD else f"{name[: _WORD - 1]}…"

@@ -1,0 +1,51 @@
+"""Who was protected: how much remembered updates of a client counted, against how often it was there."""
+
+from __future__ import annotations
+
+from analysis.observatory import by_client, recorded
+from analysis.plots._picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
+from analysis.run import Run
+from fedsim.errors import RunError
+
+_MOST = 2000
+
+
+def protection(run: Run) -> Picture:
+    """Draw each client's mean share of the weights while absent, and how often steps were against it, by presence.
+
+    Raises RunError if the run did not record conflicts, or never remembered an absent client.
+    """
+    clients = by_client(recorded(run))
+    if not clients.absent_steps.any():
+        raise RunError(f"{run.folder}: no update of an absent client was in any step")
+    shown = clients.iloc[:: -(-len(clients) // _MOST)]
+    figure, axes = panels([1.7, 1.7])
+    x = shown.present_steps.to_numpy()
+    columns = ("absent_weight_percent", "against_percent")
+    for index, (ax, column) in enumerate(zip(axes, columns, strict=True)):
+        ax.scatter(
+            x,
+            shown[column],
+            s=14,
+            alpha=0.7,
+            color=COLOURS[1 - index],
+            marker=arm_marker(index),
+            linewidths=0,
+        )
+        from_zero(ax)
+    axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
+    axes[1].set_ylabel("rows against\nthe step, %", fontsize=9)
+    axes[1].set_xlabel("steps in which the client was there", fontsize=9)
+    whole_numbers(axes[1].xaxis)
+    figure.align_ylabels(axes)
+    protected = int((clients.protected_steps > 0).sum())
+    alt = (
+        f"Two scatter plots of clients by the steps in which they were there. {protected} of {len(clients)} clients had"
+        f" a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
+        f" on average {clients.against_percent.mean():.1f} % of a client's rows were against the direction."
+    )
+    caption = (
+        "Each point is a client: the mean share of the weights that its remembered update had in steps without it"
+        " (above), and the share of its rows at more than 90° from the direction (below)."
+    )
+    return Picture(figure, alt, caption)

@@ -1,0 +1,81 @@
+"""Accuracy and fairness as training goes on: the mean over seeds, and between which values the seeds lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from analysis.arrays import Floats
+from analysis.document import heading_of
+from analysis.plots._picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
+from analysis.plots.bands import draw_band
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def study_curves(
+    histories: Mapping[str, Sequence[pd.DataFrame]],
+    metrics: Sequence[str],
+    by: Literal["time", "step"],
+    where: str = "",
+) -> Picture:
+    """Draw metrics of each level over virtual time or server steps.
+
+    `histories` holds `Run.history` of each seed's run by level, perhaps none; `where` says in words what is equal.
+    """
+    column = "time_us" if by == "time" else "step"
+    longest = max((int(h[column].max()) for hs in histories.values() for h in hs if len(h)), default=0)
+    scale, unit = time_unit(longest) if by == "time" else (1.0, "")
+    figure, axes = panels([1.35] * len(metrics))
+    words = []
+    for index, (level, runs) in enumerate(histories.items()):
+        held = [h for h in runs if len(h)]
+        if not held:
+            continue
+        x, values = on_one_grid(held, column, metrics)
+        for ax, table in zip(axes, values, strict=True):
+            draw_band(ax, x / scale, table.min(axis=0), table.mean(axis=0), table.max(axis=0), index)
+        ends = ", ".join(
+            f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True)
+        )
+        words.append(f"{level} ends with {ends} over {len(held)} seeds")
+    for ax, metric in zip(axes, metrics, strict=True):
+        ax.set_ylabel(heading_of(metric).replace(" ", "\n", 1), fontsize=9)
+        ax.margins(x=0.02, y=0.08)
+    if by == "step":
+        whole_numbers(axes[-1].xaxis)
+    over = f"virtual time, {unit}" if by == "time" else "server steps"
+    axes[-1].set_xlabel(over, fontsize=9)
+    figure.align_ylabels(axes)
+    among = f" ({where})" if where else ""
+    caption = (
+        f"Metrics over {over}{among}: the mean over seeds, with the area from the least to the largest seed, as far as"
+        " all seeds went."
+    )
+    return Picture(
+        figure,
+        f"{len(metrics)} line charts over {over}{among}. {'; '.join(words)}.",
+        caption,
+        arm_keys(list(histories)),
+    )
+
+
+def on_one_grid(
+    histories: Sequence[pd.DataFrame], column: str, metrics: Sequence[str]
+) -> tuple[Floats, list[Floats]]:
+    """Return points [N] at which any run was evaluated, from where to where all were, and each metric [seeds, N].
+
+    Between evaluations a run has the values of the last one.
+    """
+    points = [h[column].to_numpy(dtype=np.float64) for h in histories]
+    first, last = max(p[0] for p in points), min(p[-1] for p in points)
+    every = np.unique(np.concatenate(points))
+    grid = every[(every >= first) & (every <= last)]
+    if not len(grid):  # some run ended before another was first evaluated
+        grid = np.array([first])
+    grid = grid[np.unique(np.linspace(0, len(grid) - 1, min(len(grid), POINTS)).round().astype(int))]
+    at = [np.maximum(np.searchsorted(p, grid, side="right") - 1, 0) for p in points]
+    return grid, [np.stack([h[m].to_numpy()[i] for h, i in zip(histories, at, strict=True)]) for m in metrics]

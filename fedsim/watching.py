@@ -1,0 +1,48 @@
+"""Who watches runs that a command starts: a line, or a dashboard, and TensorBoard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from fedsim.progress import shown
+from fedsim.run import Progress, Watch
+
+
+@contextmanager
+def watching(
+    console: Console,
+    names: Sequence[str] = (),
+    *,
+    quiet: bool = False,
+    live: bool = False,
+    tensorboard: Path | None = None,
+) -> Iterator[Watch]:
+    """Yield a watcher of runs.
+
+    Args:
+        names: of the runs that will follow each other, as far as it is known.
+        live: show a dashboard (`fedsim.live`) in place of a line.
+        tensorboard: a folder to write events to (`fedsim.boards`).
+    """
+    with ExitStack() as opened:
+        watches = []
+        if live:
+            from fedsim.live import dashboard
+
+            watches.append(opened.enter_context(dashboard(console, names, quiet)))
+        else:
+            watches.append(opened.enter_context(shown(console, quiet)))
+        if tensorboard is not None:
+            from fedsim.boards import writing_events
+
+            watches.append(opened.enter_context(writing_events(tensorboard)))
+
+        def tell(progress: Progress) -> None:
+            for watch in watches:
+                watch(progress)
+
+        yield tell

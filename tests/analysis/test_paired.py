@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from synthetic_runs import evals_table
+from synthetic_studies import write_study
+
+import analysis
+from analysis.difference_tables import cells, difference_frame, difference_table
+from analysis.findings import level_frame, study_frames, study_tables
+from analysis.paired import differences_of, is_smaller_better
+from analysis.study import Cell, Study
+from fedsim import plugins
+from fedsim.errors import RunError
+
+FEDFV = {1: 3.0, 2: -1.0, 3: 4.0, 4: 2.0, 5: 0.0, 6: 5.0}
+"""By seed, in percent, how much better than FedAvg."""
+
+
+def made(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+    if (levels["rule"], levels["dropout"], seed) == ("fedlf", "high", 4):
+        return None
+    gain = {"fedavg": 0.0, "fedfv": FEDFV[seed], "fedlf": 2.0 * seed}[levels["rule"]]
+    base = 40 + 5 * seed + gain - 3 * (levels["dropout"] == "high")
+    accuracy = np.array([[0.1] * 4, [base - 2, base + 2, base, base]]) / [[1], [100]]
+    return {"evals": evals_table(accuracy, n=1000)}
+
+
+AXES = {"rule": ("fedavg", "fedfv", "fedlf"), "dropout": ("none", "high")}
+COMPARE = {
+    "axis": "rule",
+    "baseline": "fedavg",
+    "metrics": ["mean_percent", "angle_rad"],
+    "at": ["end", "steps"],
+}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("studies") / "made"
+    return write_study(folder, made, axes=AXES, seeds=tuple(FEDFV), compare=COMPARE)
+
+
+def text_of(printable: object, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), record=True)
+    console.print(printable)
+    return console.export_text()
+
+
+def test_differences_are_taken_seed_by_seed(study: Study) -> None:
+    found = analysis.differences(study, "mean_percent")
+    assert [(d.level, d.others["dropout"]) for d in found] == [
+        (rule, dropout) for rule in ("fedfv", "fedlf") for dropout in ("none", "high")
+    ]
+    first = found[0]
+    assert dict(zip(first.seeds, first.values.tolist(), strict=True)) == pytest.approx(FEDFV)
+    values = np.array(list(FEDFV.values()))
+    assert (first.mean, first.std) == pytest.approx((values.mean(), values.std(ddof=1)))
+    assert first.effect_size == pytest.approx(values.mean() / values.std(ddof=1))
+    assert (first.better, first.worse) == pytest.approx((4 / 6, 1 / 6))
+    assert first.sign_p == pytest.approx(0.375)  # 4 above, 1 below, 1 left out
+    assert first.p_value == pytest.approx(0.125)  # ranks 3, -1, 4, 2, 5: 4 of 32 ways are as far from 7.5
+    half = 2.570581835636314 * values.std(ddof=1) / np.sqrt(6)
+    assert first.t_interval == pytest.approx((values.mean() - half, values.mean() + half))
+    assert first.interval is not None
+    assert -1 < first.interval[0] < values.mean() < first.interval[1] < 5
+    assert first.seeds_needed == 12
+    assert np.isnan(first.point_gap)
+
+
+def test_a_seed_with_a_run_missing_is_left_out_and_named(study: Study) -> None:
+    last = analysis.differences(study, "mean_percent")[-1]
+    assert (last.level, last.others, last.missing) == ("fedlf", {"dropout": "high"}, (4,))
+    assert last.values.tolist() == pytest.approx([2, 4, 6, 10, 12])
+    assert last.sign_p == last.p_value == pytest.approx(1 / 16)
+    text = " ".join(text_of(difference_table(analysis.differences(study, "mean_percent"))).split())
+    assert "Left out for fedlf (dropout=high): seeds 4, of which a run is not done" in text
+    assert "With 5 seeds that differ neither test can give a p below 0.0625" in text
+    assert "Holm corrects the rank test for the 4 comparisons" in text
+    assert "Seeds without a difference are left out of both tests." in text
+
+
+def test_holm_covers_the_comparisons_of_one_list(study: Study) -> None:
+    found = analysis.differences(study, "mean_percent")
+    assert [d.p_holm for d in found] == pytest.approx([0.25, 0.25, 0.125, 0.1875])
+    (alone,) = analysis.differences(study.asked({"axis": "dropout"}), "mean_percent")[:1]
+    assert alone.p_value <= alone.p_holm
+
+
+def test_a_size_of_interest_has_its_own_number_of_seeds(study: Study) -> None:
+    first = analysis.differences(study, "mean_percent", size=first_std(study))[0]
+    assert first.seeds_needed == 10  # an effect of 1
+    assert first.size == pytest.approx(first.std)
+
+
+def first_std(study: Study) -> float:
+    return analysis.differences(study, "mean_percent")[0].std
+
+
+def test_smaller_can_be_better(study: Study) -> None:
+    first = analysis.differences(study, "angle_rad")[0]
+    assert first.smaller_is_better
+    assert first.better == pytest.approx(np.mean(first.values < 0)) == pytest.approx(4 / 6)
+    small = {n for n in plugins.names("metric") if is_smaller_better(n)}
+    spread = {"variance_percent2", "std_percent", "std_over_samples_percent"}
+    assert small == spread | {"angle_rad", "angle_deg", "kl_nats", "gini"}
+
+
+def test_two_seeds_give_no_interval(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "two", made, axes=AXES, seeds=(1, 2), compare=COMPARE)
+    first = analysis.differences(study, "mean_percent")[0]
+    assert first.interval is first.t_interval is first.pairing_interval is None
+    assert cells(first)[3] == "+1\n–\n–"
+    assert "With fewer than 3 seeds no interval is given." in " ".join(
+        text_of(difference_table([first])).split()
+    )
+
+
+def test_no_pair_at_all_is_shown_as_such(tmp_path: Path) -> None:
+    def apart(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        both = levels | {"dropout": "none"}
+        return made(both, seed) if (levels["rule"] == "fedfv") == (seed == 1) else None
+
+    study = write_study(tmp_path / "apart", apart, axes={"rule": ("fedavg", "fedfv")}, seeds=(1, 2))
+    (found,) = analysis.differences(study, "mean_percent")
+    assert (found.n, found.missing) == (0, (1, 2))
+    assert np.isnan([found.mean, found.p_value, found.better]).all()
+    assert cells(found)[2:6] == ["0", "–\n–\n–", "–\n–\n–", "–\n–"]
+
+
+def test_nothing_to_compare_with_says_so(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "one", made, axes={"rule": ("fedavg",), "dropout": ("none",)}, seeds=(1,))
+    with pytest.raises(RunError, match="no level of axis 'rule' has runs beside those of 'fedavg'"):
+        analysis.differences(study, "mean_percent")
+    assert [name for name in study_frames(study) if "differences" in name] == []
+    assert len(study_tables(study)) == 1
+
+
+numbers = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(numbers)
+def test_swapping_level_and_baseline_turns_the_signs(pairs: list[tuple[int, int]]) -> None:
+    import pandas as pd
+
+    seeds = tuple(range(len(pairs)))
+    planned = tuple(Cell({"rule": rule}, seed, Path(), "done") for seed in seeds for rule in "ab")
+    study = Study(Path(), "made", "", {"rule": ("a", "b")}, seeds, {}, planned)
+    rows = [{"rule": r, "seed": s, "x": p["ab".index(r)] / 7} for s, p in enumerate(pairs) for r in "ab"]
+    frame = pd.DataFrame(rows)
+    (there,) = differences_of(study, frame, "x", baseline="a")
+    (back,) = differences_of(study, frame, "x", baseline="b")
+    np.testing.assert_array_equal(there.values, -back.values)
+    same = ("sign_p", "p_value", "p_holm", "seeds_needed", "std")
+    assert [getattr(there, n) for n in same] == pytest.approx([getattr(back, n) for n in same], nan_ok=True)
+    assert there.pairing_factor == pytest.approx(back.pairing_factor, nan_ok=True)
+    assert (there.better, there.worse) == (back.worse, back.better)
+    if there.interval and back.interval:
+        assert there.interval == pytest.approx((-back.interval[1], -back.interval[0]))
+
+
+def test_frames_hold_what_the_differences_say(study: Study) -> None:
+    frames = study_frames(study)
+    assert list(frames) == ["levels.end", "differences.end", "levels.steps", "differences.steps"]
+    frame = frames["differences.end"]
+    assert len(frame) == 2 * 4
+    found = analysis.differences(study, "mean_percent")
+    row = difference_frame(found).iloc[0]
+    assert (row["mean"], row["low"], row["high"]) == (found[0].mean, *(found[0].interval or ()))
+    assert frame.iloc[0]["dropout"] == "none"
+    levels = level_frame(study, metrics=["mean_percent"])
+    plain = levels[(levels["rule"] == "fedavg") & (levels["dropout"] == "none")].iloc[0]
+    assert (plain["n"], plain["mean"], plain["std"]) == pytest.approx(
+        (6, 57.5, np.std(5 * np.arange(6), ddof=1))
+    )
+    assert plain["low"] < 57.5 < plain["high"]
+
+
+def test_tables_fit_a_terminal_and_never_break_a_number(study: Study) -> None:
+    for table in study_tables(study):
+        text = text_of(table, width=80)
+        assert max(map(len, text.splitlines())) <= 80
+        assert "…" not in text
+    assert all(
+        part in text_of(difference_table(analysis.differences(study, "mean_percent")), 80)
+        for part in ("+2.17",)
+    )
+
+
+def test_names_from_a_file_are_shown_as_they_are(tmp_path: Path) -> None:
+    def either(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        hostile = levels["rule"] != "plain"
+        return None if hostile and seed == 2 else made({"rule": "fedavg", "dropout": "none"}, seed)
+
+    study = write_study(tmp_path / "s", either, axes={"rule": ("plain", "[red]x")}, seeds=(1, 2))
+    text = " ".join(text_of(difference_table(analysis.differences(study, "mean_percent"))).split())
+    assert "Left out for [red]x: seeds 2" in text

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from analysis.bootstrap import FEWEST, client_draws, interval, mean_of
+from analysis.paired_tests import holm, power, seeds_needed, sign_test, signed_rank_test, smallest_p
+from analysis.pairing import pairing_factor
+
+few = settings(max_examples=60, deadline=None)
+whole = st.lists(st.integers(-5, 5), min_size=1, max_size=9)
+
+
+def enumerated(values: list[int], statistic: object) -> float:
+    """The share of all ways to give the magnitudes signs with a statistic as far from 0 as found."""
+    kept = [v for v in values if v]
+    found = abs(statistic(kept))  # type: ignore[operator]
+    ways = [
+        [s * abs(v) for s, v in zip(signs, kept, strict=True)] for signs in product((-1, 1), repeat=len(kept))
+    ]
+    return float(np.mean([abs(statistic(way)) >= found - 1e-9 for way in ways]))  # type: ignore[operator]
+
+
+def signed_ranks(values: list[int]) -> float:
+    return float(np.sign(values) @ stats.rankdata(np.abs(values))) if values else 0.0
+
+
+@few
+@given(whole)
+def test_p_values_are_those_of_all_signs_enumerated(values: list[int]) -> None:
+    assert signed_rank_test(values) == pytest.approx(enumerated(values, signed_ranks))
+    assert sign_test(values) == pytest.approx(enumerated(values, lambda way: float(np.sign(way).sum())))
+
+
+@pytest.mark.parametrize("n", [3, 8, 30])
+def test_without_ties_the_rank_test_is_scipys(n: int) -> None:
+    values = np.random.default_rng(n).normal(0.3, 1, n)
+    assert signed_rank_test(values) == pytest.approx(stats.wilcoxon(values, method="exact").pvalue)
+
+
+@few
+@given(whole)
+def test_tests_do_not_depend_on_the_direction(values: list[int]) -> None:
+    turned = [-v for v in values]
+    assert signed_rank_test(values) == signed_rank_test(turned)
+    assert sign_test(values) == sign_test(turned)
+    assert min(signed_rank_test(values), sign_test(values)) >= smallest_p(len(values))
+
+
+def test_differences_of_nothing_tell_nothing() -> None:
+    assert sign_test([0, 0]) == signed_rank_test([0, 0]) == 1
+    assert signed_rank_test([1, 2, 3, 4, 5, 6]) == sign_test([1] * 6) == smallest_p(6) == 1 / 32
+
+
+def test_holm_steps_down() -> None:
+    np.testing.assert_allclose(holm([0.01, 0.04, 0.03, 0.005]), [0.03, 0.06, 0.06, 0.02])
+    np.testing.assert_allclose(holm([0.9, np.nan, 0.8]), [1, np.nan, 1])
+    assert len(holm([])) == 0
+
+
+@few
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_is_between_the_p_value_and_bonferroni(given_p: list[float]) -> None:
+    corrected = holm(given_p)
+    assert (corrected >= np.array(given_p) - 1e-12).all()
+    assert (corrected <= np.minimum(1, len(given_p) * np.array(given_p)) + 1e-12).all()
+
+
+@pytest.mark.parametrize(("effect", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10), (-0.5, 34)])
+def test_seeds_needed_are_those_of_the_published_tables(effect: float, n: int) -> None:
+    """Paired t test, two-sided, alpha 0.05, power 0.8, as G*Power has it."""
+    assert seeds_needed(effect) == n
+    assert power(n, effect) >= 0.8 > power(n - 1, effect)
+
+
+def test_power_is_the_share_of_studies_that_see_the_effect() -> None:
+    samples = np.random.default_rng(5).normal(0.9, 1, (20_000, 10))
+    seen = np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05)
+    assert power(10, 0.9) == pytest.approx(seen, abs=0.01)
+
+
+def test_where_no_number_of_seeds_helps_none_is_given() -> None:
+    assert seeds_needed(0.0) is seeds_needed(float("nan")) is seeds_needed(1e-6) is None
+    assert seeds_needed(float("inf")) == seeds_needed(100.0) == 3
+
+
+def test_an_interval_takes_three_observations() -> None:
+    assert interval(mean_of(np.array([1.0, 2.0])), 2) is None
+    low, high = interval(mean_of(np.array([1.0, 2.0, 4.0])), 3) or (0, 0)
+    assert (low, high) == (1, 4)
+    assert FEWEST == 3
+
+
+def test_with_many_observations_it_is_the_percentile_interval() -> None:
+    values = np.random.default_rng(0).normal(size=400)
+    theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=5000, random_state=1)
+    found = interval(mean_of(values), 400)
+    np.testing.assert_allclose(found, theirs.confidence_interval, atol=0.01)
+
+
+@pytest.mark.parametrize(("n", "least"), [(6, 0.91), (12, 0.93)])
+def test_the_interval_covers_the_truth_about_as_often_as_it_says(n: int, least: float) -> None:
+    """Of normal data; the plain percentile interval covers 85 and 91 %."""
+    samples = np.random.default_rng(n).normal(size=(1500, n))
+    found = [interval(mean_of(s), n, draws=1000) or (1, -1) for s in samples]
+    assert least < np.mean([low <= 0 <= high for low, high in found]) < 0.975
+
+
+@few
+@given(st.lists(st.floats(-100, 100), min_size=3, max_size=12))
+def test_the_interval_turns_with_the_data_and_lies_within_them(values: list[float]) -> None:
+    x = np.array(values)
+    low, high = interval(mean_of(x), len(x), draws=500) or (np.nan, np.nan)
+    assert x.min() - 1e-9 <= low <= high <= x.max() + 1e-9
+    assert interval(mean_of(-x), len(x), draws=500) == pytest.approx((-high, -low))
+    assert interval(mean_of(x), len(x), draws=500) == (low, high)
+
+
+def test_large_samples_of_clients_are_drawn_less_often() -> None:
+    assert [client_draws(n) for n in (1, 50, 5000, 10**6)] == [2000, 2000, 1000, 500]
+
+
+def test_pairing_wins_what_the_two_have_in_common() -> None:
+    rng = np.random.default_rng(3)
+    common, own = rng.normal(0, 3, 1000), rng.normal(0, 1, (2, 1000))
+    factor, found = pairing_factor(common + own[0], common + own[1])
+    assert factor == pytest.approx(10, rel=0.2)  # (2 (9 + 1)) / 2
+    assert found is not None
+    assert found[0] < 10 < found[1]
+    assert pairing_factor(own[0], own[1])[0] == pytest.approx(1, abs=0.15)
+
+
+def test_pairing_of_equal_or_few_values() -> None:
+    a = np.array([1.0, 2.0, 5.0])
+    assert pairing_factor(a, a + 1)[0] == np.inf
+    assert np.isnan(pairing_factor(a * 0, a * 0)[0])
+    factor, found = pairing_factor(a[:1], a[:1])
+    assert np.isnan(factor)
+    assert found is None
+    hand = (a.var() + (2 * a).var()) / a.var()
+    assert pairing_factor(a, 2 * a)[0] == pairing_factor(2 * a, a)[0] == pytest.approx(hand)
