@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -86,7 +87,7 @@ def advice(ages: pd.DataFrame) -> str:
     return f"Remembered updates tell conflicts better than chance up to an age of {age} steps; {beyond}."
 
 
-def _interval(row: dict[str, float], name: str, scale: float, digits: int) -> str:
+def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int) -> str:
     value, low, high = (scale * row[key] for key in (name, f"{name}_low", f"{name}_high"))
     return (
         f"{value:.{digits}f}" if low != low else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -64,6 +64,8 @@ class Result:
     folder: Path
     status: Literal["done", "interrupted"]
     digest: str | None
+    accuracy: float
+    """Mean accuracy over clients at the last evaluation; NaN without one."""
 
 
 Watch = Callable[[Progress], None]
@@ -173,7 +175,7 @@ class Run:
             digest = self._finish(timeline, trainer, "done", ended_by)
         except KeyboardInterrupt:
             self._finish(timeline, None, "interrupted", "interrupt")
-            return Result(self.folder, "interrupted", None)
+            return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
         except ServerLost:
             if trainer:
                 with suppress(RunError):
@@ -184,7 +186,7 @@ class Run:
             raise
         if self.setup.config.checkpoint.keep != "all":
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
-        return Result(self.folder, "done", digest)
+        return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
     def _go_back(self, lost: ServerLost) -> None:
         """Return to the last checkpoint, or to the start; what follows is the same."""

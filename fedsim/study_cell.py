@@ -63,21 +63,23 @@ class Player:
         Raises KeyboardInterrupt at the second interrupt.
         """
         watch, began = _Watch(cell.number, self._interrupts, tell), time.monotonic()
+        accuracy = float("nan")
         try:
-            state = self._state(cell, folder, watch)
+            state, accuracy = self._state(cell, folder, watch)
         except Error as error:
             state = State("failed", error=str(error))
         except Exception as error:  # of a plug-in, say: the other cells are not to blame
             state = State("failed", error=f"{type(error).__name__}: {error}")
-        return Ended(cell.number, state, time.monotonic() - began, watch.accuracy)
+        return Ended(cell.number, state, time.monotonic() - began, accuracy)
 
-    def _state(self, cell: Cell, folder: Path, watch: _Watch) -> State:
+    def _state(self, cell: Cell, folder: Path, watch: _Watch) -> tuple[State, float]:
+        """Return how the cell ended, and its mean accuracy at the end if it is known."""
         _wait_until_free(folder)
         found = found_in(folder, cell.config)
         if found.state.status == "done" and not found.differences:
-            return found.state  # its process was killed before it could say so
+            return found.state, float("nan")  # its process was killed before it could say so
         result = self._again(folder, watch) if found.unfinished else self._anew(cell, folder, watch)
-        return State(result.status, result.digest)
+        return State(result.status, result.digest), result.accuracy
 
     def _again(self, folder: Path, watch: _Watch) -> Result:
         return resume(folder, workers=0, device=self._device, watch=watch)
@@ -96,12 +98,10 @@ class _Watch:
 
     def __init__(self, number: int, interrupts: Interrupts, tell: Callable[[Standing], None]) -> None:
         self.number, self.interrupts, self.tell = number, interrupts, tell
-        self.accuracy = float("nan")
         self._told = 0.0
         self._passed = False
 
     def __call__(self, progress: Progress) -> None:
-        self.accuracy = progress.accuracy
         if self.interrupts.asked and not self._passed:
             self._passed = True
             signal.raise_signal(signal.SIGTERM)

@@ -211,8 +211,7 @@ def test_jobs_that_start_at_times_of_their_own_end_as_alone(leave, tiny, amounts
             found = world.outcomes(who, when, Work(*amounts), limit)
         except TraceError:  # somebody's sessions never meet a time at which the job can go on
             with pytest.raises(TraceError, match="got no further"):
-                for client, t in jobs:
-                    world.outcomes([client], t, Work(*amounts))
+                _ = [world.outcomes([client], t, Work(*amounts)) for client, t in jobs]
             return
         for i, (client, t) in enumerate(jobs):
             one = world.outcomes([client], t, Work(*amounts), None if limit is None else t + 7)
