@@ -1,5 +1,6 @@
 """A Ray cluster of three nodes on this machine, in a process of its own: prints its address, and is told by lines.
 
+`--gpus` lets the nodes say that they have 1, 3 and 1 of them: Ray then hands out shares of GPUs that are not there.
 `lose` kills the node that was added last, with all that runs and lies there; the end of the input ends the cluster.
 """
 
@@ -12,8 +13,9 @@ from ray.cluster_utils import Cluster
 
 def main() -> None:
     """Serve until the input ends."""
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    gpus = (1, 3, 1) if "--gpus" in sys.argv else (0, 0, 0)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": gpus[0]})
+    nodes = [cluster.add_node(num_cpus=1, num_gpus=n) for n in gpus[1:]]
     print(cluster.address, flush=True)
     for line in sys.stdin:
         if line.strip() == "lose":
