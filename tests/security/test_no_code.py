@@ -112,6 +112,10 @@ FORBIDDEN = {
 }
 
 
+OWN = {("fedsim/ahead.py", "pickle.loads")}
+"""What a process reads from its own child, through a pipe and memory that have no name."""
+
+
 @cache
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
     """Return every call in a file, with the dotted name of what is called."""
@@ -128,7 +132,8 @@ def test_no_file_of_the_product_runs_what_it_reads(root: Path) -> None:
     for path in product(root):
         for name, call in calls(path):
             shell = any(k.arg == "shell" for k in call.keywords)
-            assert name not in FORBIDDEN or safely_loaded(name, call), f"{path}:{call.lineno}: {name}"
+            own = (path.relative_to(root).as_posix(), name) in OWN
+            assert name not in FORBIDDEN or own or safely_loaded(name, call), f"{path}:{call.lineno}: {name}"
             assert not shell, f"{path}:{call.lineno}: a shell"
 
 
@@ -148,7 +153,7 @@ def test_nothing_but_the_terminal_writes_to_the_terminal(root: Path) -> None:
 
 def test_only_plugins_import_by_name(root: Path) -> None:
     """One place decides which code a configuration may name; the others name parts of fedsim."""
-    allowed = {"fedsim/plugins.py", "fedsim/__init__.py", "fedsim/cluster.py"}
+    allowed = {"fedsim/plugins.py", "fedsim/__init__.py", "fedsim/cluster.py", "analysis/__init__.py"}
     for path in product(root):
         for name, call in calls(path):
             if name.startswith("importlib.") and "resources" not in name and "util.find_spec" not in name:
