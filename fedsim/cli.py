@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import sys
+import threading
+from contextlib import suppress
 from typing import Annotated, Any
 
 import pydantic
@@ -99,7 +103,20 @@ def _shown(default: object) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    sys.exit(_code(arguments))
+    code = _code(arguments)
+    if arguments is None:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End the process as it would by itself, but do not take apart what was imported: of torch that takes a second."""
+    if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        with suppress(OSError):  # nobody reads any more: the interpreter says so in its own way
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
 
 
 def _code(arguments: list[str] | None) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedsim.arrivals import Arrivals
-from fedsim.auditing import Held, compared, joined
+from fedsim.audit_rows import Held, compared, joined
 from fedsim.bad_numbers import SKIP, BadUpdates, diverged, judge
 from fedsim.diagnostics import diagnose, each_row
 from fedsim.errors import RunError, SolverError

@@ -110,3 +110,13 @@ def test_a_name_of_the_package_is_no_module_of_it() -> None:
 
     modules = {path.stem for path in Path(fedsim.__path__[0]).glob("*.py")}
     assert not modules & set(fedsim.__all__)
+
+
+def test_a_configuration_is_read_without_torch_and_scipy(root: Path) -> None:
+    """They take seconds to import, in which other processes make data and world."""
+    code = (
+        "import sys; from fedsim.config import load; import fedsim.cli, fedsim.materials; "
+        "load('examples/oort_fedbuff.toml'); print({'torch', 'scipy', 'ray'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
