@@ -26,12 +26,13 @@ from fedsim.errors import RunError, ServerLost
 from fedsim.evaluation import Evaluation, chunks_of, per_client
 from fedsim.hosts import Build
 from fedsim.job import Cohort, Reports
+from fedsim.keeping import Memories
 from fedsim.local import WorkbenchSpec
 from fedsim.pool import Processes
 from fedsim.profile import SERVER, WORKER
 from fedsim.server import ServerSpec
 from fedsim.stopwatch import Times
-from fedsim.trainer import Memories, Pending, Stepped, kept_of, named, named_personal, saved_parts, starts_of
+from fedsim.trainer import Pending, Stepped, kept_of, named, named_personal, saved_parts, starts_of
 
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""

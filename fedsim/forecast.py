@@ -23,6 +23,7 @@ from fedsim.ledger import Ledger
 from fedsim.local import Workbench
 from fedsim.materials import Workshop
 from fedsim.plan_folder import begin, finish
+from fedsim.planning import PlanningTrainer
 from fedsim.pool import workers_of
 from fedsim.recorder import Recorder
 from fedsim.records import STATUSES
@@ -31,7 +32,7 @@ from fedsim.setup import Setup, prepare
 from fedsim.simulation import one_thread
 from fedsim.terminal import shown
 from fedsim.timeline import Timeline
-from fedsim.trainer import Pending, PlanningTrainer, Stepped
+from fedsim.trainer import Pending, Stepped
 from fedsim.units import show_bytes, show_us
 
 _LOSSES = 2 / 3

@@ -106,11 +106,6 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         bad_updates=config.bad_updates.rule(),
     )
     needs = server.algorithm().needs
-    if server.late_rows and not needs.memory:
-        raise ConfigError(
-            f"pacing.late: 'history' needs a rule that remembers absent clients, and {algorithm.name!r} does not: use "
-            "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
-        )
     bench = WorkbenchSpec(
         model=model,
         model_options=options,
@@ -127,21 +122,31 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         mode=config.train.mode,
         adversaries=adversaries_of(config),
     )
-    if bench.sgd.augment is not None:
-        check_images(bench.sgd.augment, bench.in_shape)
+    _check_together(config, server, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
     history = config.memory.plan(history_size(server), device)
     bench, server = replace(bench, mode=mode), replace(server, history=history)
     config = config.settled(mode, history)
+    world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
+    _check_time_passes(config, world)
+    plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
+    return Setup(config, data, trace, world, plan, bench, server, network)
+
+
+def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec) -> None:
+    """Refuse what no table of the configuration can know alone."""
+    if server.late_rows and not server.algorithm().needs.memory:
+        raise ConfigError(
+            f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
+            "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
+        )
+    if bench.sgd.augment is not None:
+        check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:
         raise ConfigError(
             f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
             "replays): a job for the record alone would leave a trace. Use another method, or no audit"
         )
-    world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
-    _check_time_passes(config, world)
-    plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
-    return Setup(config, data, trace, world, plan, bench, server, network)
 
 
 def _late_rows(config: RunConfig) -> int:

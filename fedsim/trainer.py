@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from fedsim.arrivals import Arrivals
 from fedsim.auditing import LOSSES, parts_of
 from fedsim.evaluation import Evaluation, chunks_of, per_client
 from fedsim.job import Cohort, Job, Reports
+from fedsim.keeping import Memories
 from fedsim.local import Workbench
 from fedsim.server import Server
 from fedsim.stopwatch import Stopwatch, Times
@@ -99,48 +100,6 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Release everything. Safe to call twice."""
-
-
-class Memories(Generic[T]):
-    """What clients keep from job to job, as the trainer knows it: rows, or handles of rows that may not exist yet.
-
-    A client's next job starts from what its last one keeps that was submitted and not forgotten. `settled` holds, by
-    client, what was kept by the last job that a step used.
-    """
-
-    def __init__(self) -> None:
-        self.settled: dict[int, T] = {}
-        self._latest: dict[int, T] = {}
-        self._open: dict[int, tuple[T, T | None]] = {}
-
-    def of(self, client: int) -> T | None:
-        """Return what the client's next job starts from, None if it has nothing."""
-        return self._latest.get(client)
-
-    def begin(self, client: int, keeps: T) -> None:
-        """Note what a client keeps from the last job that a step used, before it has any other."""
-        self.settled[client] = self._latest[client] = keeps
-
-    def submit(self, job: int, client: int, keeps: T) -> None:
-        """Note what a job will keep."""
-        self._open[job] = keeps, self._latest.get(client)
-        self._latest[client] = keeps
-
-    def settle(self, job: int, client: int) -> None:
-        """Note that a step uses the job."""
-        self.settled[client] = self._open.pop(job)[0]
-
-    def forget(self, job: int, client: int) -> None:
-        """Leave the client as it was before the job, if that was submitted."""
-        if job not in self._open:
-            return
-        keeps, before = self._open.pop(job)
-        if self._latest[client] is not keeps:
-            raise ValueError(f"job {job} cannot be forgotten: client {client} has a later one")
-        if before is None:
-            del self._latest[client]
-        else:
-            self._latest[client] = before
 
 
 @dataclass(slots=True, eq=False)
@@ -329,57 +288,6 @@ class InlineTrainer:
         self._early.clear()
         self._starts.clear()
         self._memories = Memories()
-
-
-class PlanningTrainer:
-    """Trains nothing: the same timeline without its computation, for planning and for tests of timing."""
-
-    def submit(self, cohort: Cohort) -> None:
-        """Do nothing."""
-
-    def forget(self, cohort: Cohort) -> None:
-        """Do nothing."""
-
-    def reports(self, cohort: Cohort) -> Reports:
-        """Know none."""
-        return Reports.nothing(len(cohort))
-
-    def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Know none."""
-        return np.full(len(clients), np.nan)
-
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
-        """Say what the server would have been given."""
-        columns: StepColumns = {"status": "applied" if arrivals.m else "empty"} | arrivals.columns(arrivals.m)
-        stepped = Stepped(columns, Reports.nothing(len(cohort)))
-        return lambda: stepped
-
-    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
-        """Report that no client was evaluated."""
-        nobody = np.zeros(0, dtype=np.int64)
-        return lambda: Evaluation(nobody, nobody, nobody, np.zeros(0))
-
-    def save(self) -> dict[str, Any]:
-        """Have nothing to save."""
-        return {}
-
-    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
-        """Take over nothing."""
-
-    def params(self) -> dict[str, torch.Tensor]:
-        """Return no parameters."""
-        return {}
-
-    def peak_bytes(self) -> int:
-        """There is no other process."""
-        return 0
-
-    def times(self) -> list[Times]:
-        """There is no other process."""
-        return []
-
-    def close(self) -> None:
-        """Do nothing."""
 
 
 def saved_parts(

@@ -13,11 +13,12 @@ import analysis
 from fedsim.config import load
 from fedsim.course import Course
 from fedsim.local import Workbench
+from fedsim.planning import PlanningTrainer
 from fedsim.recorder import Recorder
 from fedsim.server import Server
 from fedsim.setup import prepare
 from fedsim.timeline import Timeline
-from fedsim.trainer import PlanningTrainer, Trainer
+from fedsim.trainer import Trainer
 from shuffled import ShuffledTrainer
 from small import run, small
 

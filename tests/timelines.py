@@ -17,11 +17,12 @@ from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort, Job
 from fedsim.ledger import Ledger
 from fedsim.pacing import Pacing
+from fedsim.planning import PlanningTrainer
 from fedsim.records import STATUSES
 from fedsim.selection import Clients, Facts, Selector, View, stateless
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
-from fedsim.trainer import Pending, PlanningTrainer, StepColumns, Stepped
+from fedsim.trainer import Pending, StepColumns, Stepped
 from fedsim.units import US
 from fedsim.world import Leave, Work, World
 

@@ -264,7 +264,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.usefixtures("no_downloads")
 def test_a_sound_file_is_read(name: str, tmp_path: Path) -> None:
-    READERS[name].read(READERS[name].make(tmp_path))
+    assert refusal(READERS[name], READERS[name].make(tmp_path)) is None
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)

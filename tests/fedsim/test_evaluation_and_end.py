@@ -13,9 +13,9 @@ from fedsim.course import Course, Stop
 from fedsim.evaluation import Evaluation
 from fedsim.evaluator import Evaluator
 from fedsim.pacing import sync
+from fedsim.planning import PlanningTrainer
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import Trace
-from fedsim.trainer import PlanningTrainer
 from fedsim.units import US
 from small import run, small
 from timelines import Book, plan_of

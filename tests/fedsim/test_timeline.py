@@ -17,10 +17,11 @@ from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
 from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.planning import PlanningTrainer
 from fedsim.selection import Clients, Facts, View, stateless
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
-from fedsim.trainer import Pending, PlanningTrainer, StepColumns, Stepped
+from fedsim.trainer import Pending, StepColumns, Stepped
 from fedsim.units import US
 from fedsim.world import Work, World
 from timelines import Flight, entries

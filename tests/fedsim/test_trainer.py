@@ -14,11 +14,12 @@ from fedsim.data import FederatedData
 from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.job import Cohort, Job
+from fedsim.keeping import Memories
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.network import build_network
 from fedsim.server import Server, ServerSpec
 from fedsim.tasks.digits import digits
-from fedsim.trainer import InlineTrainer, Memories, Pending, Stepped, Trainer
+from fedsim.trainer import InlineTrainer, Pending, Stepped, Trainer
 from shuffled import ShuffledTrainer
 
 K = 12
