@@ -1,4 +1,4 @@
-"""fedsim as a contestant of `works.py`: trains one work as users do, with its clock, records and run folder.
+"""fedsim as a contestant of `works.py`: trains one work as `fedsim run` does, with its clock, records and run folder.
 
 Four runs follow one another in one process and, with `--workers`, one pool: one round with all of the start-up, one
 round again, `1 + rounds` rounds, and a few rounds with an evaluation after each. Differences between them are seconds
@@ -12,12 +12,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
-from contest import say
 from works import WORKS, configured
 
-import analysis
-from fedsim.simulation import simulate
+from fedsim.materials import Workshop
+from fedsim.pool import begun
+
+if TYPE_CHECKING:
+    import analysis
 
 EVALUATIONS = 3
 
@@ -50,12 +54,21 @@ def main() -> None:
         configured(work, name=name, rounds=rounds, every=every, quick=given.quick, sets=given.set)
         for name, (rounds, every) in plans.items()
     ]
-    called = time.time()
-    with tempfile.TemporaryDirectory() as folder:
-        results = simulate(configs, out=folder, workers=given.workers, device="cpu")
+    shop = Workshop()
+    shop.begin(configs[0])
+    pool = begun(given.workers, "cpu", None)
+    with tempfile.TemporaryDirectory() as folder, pool or nullcontext():
+        import analysis  # torch, while processes start and another one reads the data
+        from fedsim.simulation import simulate
+
+        called = time.time()
+        results = simulate(configs, out=folder, workers=0, device="cpu", shop=shop, pool=pool)
         first, again, long, evaluated = (analysis.open(result.folder) for result in results)
         round_s = (loop_s(long) - loop_s(again)) / given.rounds
         tested = long.final()
+
+        from contest import say
+
         say(
             first_s=called - given.since + float(first.manifest["wall_s"]["total"]),
             round_s=round_s,

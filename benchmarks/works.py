@@ -25,10 +25,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedsim.config import RunConfig, changed, parse
-from fedsim.setup import Setup, prepare
+
+if TYPE_CHECKING:
+    from fedsim.setup import Setup
 
 HERE = Path(__file__).resolve().parent
 PEERS_PYTHON = Path(os.environ.get("FEDSIM_PEERS_PYTHON", HERE.parent / ".venv-peers" / "bin" / "python"))
@@ -203,6 +205,8 @@ def compete(name: str, argv: Sequence[str], rounds: int, timeout_s: float) -> Fo
 
 def measure(work: str, names: Sequence[str], given: argparse.Namespace) -> dict[str, list[Found | None]]:
     """Let all contestants run once per repetition, one after the other; returns what each found by repetition."""
+    from fedsim.setup import prepare  # torch, which contestants that import this module load later
+
     found: dict[str, list[Found | None]] = {name: [] for name in names}
     rounds = given.rounds or (2 if given.quick else WORKS[work].rounds)
     with tempfile.TemporaryDirectory() as folder:

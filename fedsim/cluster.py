@@ -11,10 +11,12 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -30,6 +32,8 @@ _OWN = {
 }
 _PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
 """What the processes of an existing cluster are given of this program, so that all run the same code."""
+_NEEDLESS = ("start_monitor", "start_log_monitor", "start_api_server")
+"""What starts the autoscaler, the follower of log files, and what is behind the dashboard."""
 _LEAST_STORE = 2**29
 
 
@@ -80,13 +84,14 @@ def opened(address: str | None, cpus: int) -> Cluster:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
             # "local": else Ray joins whatever RAY_ADDRESS or an earlier `ray start` on this machine points to.
-            ray.init(
-                "local",
-                num_cpus=cpus,
-                object_store_memory=_store_bytes(),
-                include_dashboard=False,
-                **quiet,
-            )
+            with _fewer_helpers():
+                ray.init(
+                    "local",
+                    num_cpus=cpus,
+                    object_store_memory=_store_bytes(),
+                    include_dashboard=False,
+                    **quiet,
+                )
         else:
             _join(address, quiet)
     every: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
@@ -94,6 +99,21 @@ def opened(address: str | None, cpus: int) -> Cluster:
     found = {str(node["NodeID"]): int(node["Resources"].get("CPU", 0)) for node in nodes}
     gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
     return Cluster(owned, {node: n for node, n in found.items() if n}, gpus, _node())
+
+
+@contextmanager
+def _fewer_helpers() -> Iterator[None]:
+    """Let Ray start without the programs that nobody asks here: each is a Python process that has to import Ray first.
+
+    `ray.init` has no option for it. Where a version of Ray has no such method, the program starts.
+    """
+    from ray._private.node import Node
+
+    with ExitStack() as patches:
+        for name in _NEEDLESS:
+            if hasattr(Node, name):
+                patches.enter_context(patch.object(Node, name, lambda *given, **named: None))
+        yield
 
 
 def _join(address: str, quiet: Mapping[str, Any]) -> None:
