@@ -5,11 +5,13 @@ from __future__ import annotations
 import heapq
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.costs import Costs
 from fedsim.course import Course, Ints, Kind, Plan
 from fedsim.job import Cohort
 from fedsim.outcomes import Outcomes, without
@@ -125,17 +127,11 @@ class Handout:
             step_us=0,
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
-            expected_us=self._expected_us,
+            expected_us=partial(_expected_us, self.world, self.plan.costs, self.course),
             ask_losses=self.trainer.losses,
             world=self.world if self.plan.selector.clairvoyant else None,
             **self.course.known.columns(),
         )
-
-    def _expected_us(self, clients: Ints) -> Ints:
-        costs = self.plan.costs
-        none_before = np.zeros(len(clients), dtype=np.int64)
-        plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
-        return self.world.expected_us(clients, self.course.now_us, plain)
 
     def give(self, chosen: Ints, attempt: int = 0) -> None:
         """Give a job to each of the chosen clients; `attempt` counts how often the same work was lost before."""
@@ -277,3 +273,10 @@ class Handout:
         work = self.plan.costs.of(jobs.clients, jobs.nths, jobs.shares)
         done = self.world.outcomes(jobs.clients, dispatch_us, work, until_us=self.course.now_us)
         self.course.ledger.cut(rows, done)
+
+
+def _expected_us(world: World, costs: Costs, course: Course, clients: Ints) -> Ints:
+    """Return how long a job of each of the clients would take at the speeds that they have now."""
+    none_before = np.zeros(len(clients), dtype=np.int64)
+    plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
+    return world.expected_us(clients, course.now_us, plain)

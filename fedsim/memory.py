@@ -5,7 +5,9 @@ from __future__ import annotations
 import resource
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +22,7 @@ from fedsim.units import show_bytes
 PLAIN = ClientMethod()
 _PROCESS_BYTES = 600 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _SOLVER_MATRICES = 4
 """Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside the Gram matrices they are given."""
 
@@ -145,6 +148,15 @@ def check_fits(
     )
 
 
+def forget_peak() -> None:
+    """Let `peak_bytes` begin anew, where the system can: what runs before took does not count for the next."""
+    with suppress(OSError):
+        _CLEAR.write_text("5")
+
+
 def peak_bytes() -> int:
     """Return the highest resident memory of this process so far."""
+    with suppress(OSError, ValueError, StopIteration):
+        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

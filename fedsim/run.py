@@ -184,6 +184,10 @@ class Run:
         except Exception as error:
             self._fail(timeline, error)
             raise
+        finally:
+            self.saver.timeline = (
+                None  # they know each other: the data would stay until somebody looks for such circles
+            )
         if self.setup.config.checkpoint.keep != "all":
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
         return Result(self.folder, "done", digest, self.recorder.last_accuracy)

@@ -16,6 +16,7 @@ from fedsim.errors import CheckpointError, ConfigError, FolderError
 from fedsim.files import refuse_links, write_json
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
+from fedsim.memory import forget_peak
 from fedsim.pool import RayPool, begun
 from fedsim.run import CONFIG, WORLD, Progress, Result, Run, Watch, owner_of
 from fedsim.setup import prepare
@@ -66,7 +67,9 @@ def simulate(
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
         count = pool.workers if pool else 0
-        for run, folder in zip(runs, folders, strict=True):
+        for number, (run, folder) in enumerate(zip(runs, folders, strict=True)):
+            if number:
+                forget_peak()
             clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 setup = prepare(run, place, shop)

@@ -12,6 +12,7 @@ from fedsim.errors import Error, RunError
 from fedsim.folders import alone
 from fedsim.interrupts import Interrupts
 from fedsim.materials import Workshop
+from fedsim.memory import forget_peak
 from fedsim.progress import share_done
 from fedsim.run import Progress, Result, Run
 from fedsim.setup import prepare
@@ -85,6 +86,7 @@ class Player:
         return resume(folder, workers=0, device=self._device, watch=watch)
 
     def _anew(self, cell: Cell, folder: Path, watch: _Watch) -> Result:
+        forget_peak()
         with one_thread():
             clock = Stopwatch()
             with clock.part("start"):

@@ -1,0 +1,61 @@
+"""What runs that follow one another in one process leave behind."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from fedsim.config import parse
+from fedsim.data import FederatedData
+from fedsim.errors import RunError
+from fedsim.history import GradientHistory
+from fedsim.local import Workbench
+from fedsim.materials import Workshop
+from fedsim.run import Progress, Run
+from fedsim.setup import prepare
+from fedsim.stopwatch import Stopwatch
+from fedsim.timeline import Timeline
+
+
+def _run(folder: Path, *, fails: bool) -> None:
+    raw = {
+        "name": "one",
+        "task": {"name": "synthetic", "clients": 6},
+        "algorithm": {"name": "fedfv"},
+        "pacing": {"preset": "sync", "clients": 2},
+        "stop": {"steps": 2},
+        "checkpoint": {"every_steps": 1},
+    }
+
+    def watch(progress: Progress) -> None:
+        if fails:
+            raise RunError("no more")
+
+    run = Run(prepare(parse(raw, "here", "one")[0], "cpu", Workshop()), folder, Stopwatch(), 0)
+    if fails:
+        with pytest.raises(RunError):
+            run.go(None, watch)
+    else:
+        run.go(None, watch)
+
+
+def _alive() -> Counter[str]:
+    """Count what a run consists of."""
+    kinds = (Run, Timeline, Workbench, GradientHistory, FederatedData)
+    return Counter(type(o).__name__ for o in gc.get_objects() if type(o) in kinds)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_that_is_over_leaves_no_data_and_no_history(tmp_path: Path, fails: bool) -> None:
+    """Not even until Python looks for circles: that is seldom, and a study's data piled up to gigabytes."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = _alive()
+        _run(tmp_path / "one", fails=fails)
+        assert _alive() == before
+    finally:
+        gc.enable()
