@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-import torch
 from rich.table import Table
 
 from fedsim.arrivals import Arrivals
@@ -18,27 +15,26 @@ from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.errors import ConfigError
 from fedsim.evaluation import Evaluation
-from fedsim.job import Cohort, Ints, Job, Report, Reports
+from fedsim.job import Cohort, Ints
 from fedsim.ledger import Ledger
-from fedsim.local import Workbench
 from fedsim.materials import Workshop
 from fedsim.plan_folder import begin, finish
 from fedsim.planning import PlanningTrainer
 from fedsim.pool import workers_of
 from fedsim.recorder import Recorder
 from fedsim.records import STATUSES
-from fedsim.server import Server
+from fedsim.server import ServerSpec
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import one_thread
 from fedsim.terminal import shown
 from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, Stepped
+from fedsim.trials import wall_s
 from fedsim.units import show_bytes, show_us
 
+_REMEMBERED = STATUSES.index("remembered")
 _LOSSES = 2 / 3
 """What an audit's two forward passes over a client's samples cost, in passes of training."""
-_MEASURED_S = 0.05
-"""How long each part of a run is tried, to predict its wall time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +73,37 @@ class Forecast:
     """Wall time that the plan itself took."""
 
 
+class Window:
+    """Which clients' rows a server remembers: how many there are at each step."""
+
+    def __init__(self, server: ServerSpec) -> None:
+        self.memory, self.memory_us = server.algorithm().needs.memory, server.memory_us
+        self.most = server.n_clients if server.history is None else server.history.remembered
+        self._step, self._us = (np.full(server.n_clients, -1, dtype=np.int64) for _ in range(2))
+
+    def step(self, step: int, now_us: int, present: Ints, kept: Ints) -> int:
+        """Return how many rows of others there are; then remember those of the clients in `kept`."""
+        if not self.memory:
+            return 0
+        there = (self._step >= 0) & (step - self._step <= self.memory)
+        if self.memory_us:
+            there &= now_us - self._us <= self.memory_us
+        there[present] = False
+        self._step[kept], self._us[kept] = step, now_us
+        return min(int(there.sum()), self.most)
+
+
 @dataclass
 class Tally:
     """Counts what happens, and passes it on to a Recorder if there is one."""
 
     ledger: Ledger
+    window: Window
     recorder: Recorder | None = None
     staleness: list[Ints] = field(default_factory=list)
     step_us: list[int] = field(default_factory=list)
+    remembered: list[int] = field(default_factory=list)
+    """Rows of absent clients that the server has at each step."""
     jobs: dict[str, int] = field(default_factory=dict)
     waits: int = 0
     evaluations: int = 0
@@ -94,8 +113,15 @@ class Tally:
         columns = result().columns
         self.step_us.append(columns["time_us"])
         self.waits += columns["waits"]
-        used = self.ledger.table[rows]
-        self.staleness.append((used["step"] - used["version"])[used["step"] >= 0])
+        ended = self.ledger.table[rows]
+        used = ended["step"] >= 0
+        self.staleness.append((ended["step"] - ended["version"])[used])
+        kept = used | (ended["status"] == _REMEMBERED)
+        self.remembered.append(
+            self.window.step(
+                columns["step"], columns["time_us"], ended["client"][used], ended["client"][kept]
+            )
+        )
         if self.recorder is None:
             self.crowded()
         else:
@@ -165,7 +191,8 @@ def forecast(
         if out is not None:
             recorder = begin(out / config.name, config, setup.data.train.sizes, course.ledger, force=force)
         started = time.perf_counter()
-        tally, trainer = Tally(course.ledger, recorder), CountingTrainer(setup, ahead=count > 0)
+        tally = Tally(course.ledger, Window(setup.server), recorder)
+        trainer = CountingTrainer(setup, ahead=count > 0)
         timeline = Timeline(setup.world, setup.plan, trainer, tally, course)
         ended_by = timeline.run()
         timeline.abandon()
@@ -175,7 +202,9 @@ def forecast(
         else:
             finish(recorder, config, course, ended_by)
             tally.jobs = recorder.counts
-        wall_s = planned_s + _wall_s(setup, trainer.passes + trainer.audited, tally, max(count, 1))
+        remembered = np.array(tally.remembered, dtype=np.int64)
+        passes = trainer.passes + trainer.audited
+        loop_s = wall_s(setup, passes, tally.evaluations, remembered, max(count, 1))
     return Forecast(
         name=config.name,
         ended_by=ended_by,
@@ -193,7 +222,7 @@ def forecast(
         audited=trainer.audited,
         evaluations=tally.evaluations,
         exact=_exact(setup),
-        wall_s=wall_s,
+        wall_s=planned_s + loop_s,
         memory_bytes=predicted,
         planned_s=planned_s,
     )
@@ -215,51 +244,6 @@ def _exact(setup: Setup) -> str:
     if plan.stop.metric is not None:
         return f"the run may end earlier, when {plan.stop.metric!r} says so"
     return "the run may end earlier, by wall time" if plan.stop.wall_s is not None else ""
-
-
-def _wall_s(setup: Setup, passes: float, tally: Tally, workers: int) -> float:
-    """Predict from short trials: training and evaluation are spread over the workers, server steps are not."""
-    bench = Workbench(setup.bench, setup.data)
-    start = setup.initial()
-    row = torch.empty_like(start)
-    sizes = setup.data.train.sizes
-    typical = int(np.argsort(sizes)[len(sizes) // 2])
-    each_s = _seconds(lambda: bench.run(Job(0, typical, 0, 0), start, row))
-    per_pass = each_s / max(float(sizes[typical]) * setup.bench.method().passes(setup.bench.sgd.epochs), 1.0)
-    rows = bench.splits[setup.plan.evaluate.split].indices
-    tried = rows[:2048]
-    evaluate_s = _seconds(lambda: bench.losses(start, torch.from_numpy(tried))) if len(tried) else 0.0
-    whole_s = evaluate_s * len(rows) / max(len(tried), 1)
-    step_s = _step_s(setup, start)
-    return (passes * per_pass + tally.evaluations * whole_s) / workers + len(tally.step_us) * step_s
-
-
-def _step_s(setup: Setup, start: torch.Tensor) -> float:
-    """Return the time of a server step with as many updates as one may have, beside what is remembered of them."""
-    m = min(setup.plan.pacing.most_updates, setup.data.n_clients)
-    server = Server(replace(setup.server, n_clients=m, history=None), start)
-    rows = torch.randn(m, len(start), generator=torch.Generator().manual_seed(0)) * 1e-3
-    clients = np.arange(m, dtype=np.int64)
-    steps = iter(range(10**9))
-
-    def step() -> Any:
-        reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * m)
-        still = np.zeros(m, dtype=np.int64)
-        arrivals = Arrivals(next(steps), clients, still, setup.data.train.sizes[clients], clients, reports)
-        return server.step(arrivals, rows)
-
-    return _seconds(step)
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    """Return the median time of a call, tried for a while after one to warm up."""
-    work()
-    taken: list[float] = []
-    while not taken or sum(taken) < _MEASURED_S:
-        started = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - started)
-    return median(taken)
 
 
 def table(found: Forecast) -> Table:

@@ -1,0 +1,133 @@
+"""How long a run will take on this machine: short trials of its parts, and what follows for all of it.
+
+A server step costs more the more rows are remembered: inner products with the new rows and a longer sum, in proportion
+to their number and length, and a rule that solves for all of them, faster than that. Trials of both are small: the
+first with few rows that are rather long, the second with many short ones.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.arrivals import Arrivals
+from fedsim.job import Cohort, Ints, Report, Reports
+from fedsim.local import Workbench
+from fedsim.server import Server, ServerSpec
+from fedsim.setup import Setup
+
+_MEASURED_S = 0.05
+"""How long each part of a run is tried."""
+_SIDE_BY_SIDE = 16
+"""Clients that are trained in a trial at most."""
+_LONG, _FEW = 2**15, 64
+"""Columns of the rows in a trial of products and sums, and how many rows are remembered in it, at most."""
+_SHORT, _MANY = 2**10, 400
+"""The same in a trial of solving."""
+_GROWTH = (1.0, 3.0)
+"""With which power of the number of rows solving may grow."""
+
+
+def wall_s(setup: Setup, passes: float, evaluations: int, remembered: Ints, workers: int) -> float:
+    """Predict the wall time of a run's loop in seconds.
+
+    Args:
+        passes: passes over a training sample, all jobs together.
+        remembered: [S] rows of absent clients at each server step.
+        workers: training and evaluation are spread over them; server steps are not.
+    """
+    bench, start = Workbench(setup.bench, setup.data), setup.initial()
+    rows = bench.splits[setup.plan.evaluate.split].indices
+    tried = torch.from_numpy(rows[:2048])
+    whole_s = _seconds(lambda: bench.losses(start, tried)) * len(rows) / len(tried) if len(tried) else 0.0
+    clients_s = passes * _pass_s(setup, bench, start) + evaluations * whole_s
+    return clients_s / workers + float(_steps_s(setup, remembered).sum())
+
+
+def _pass_s(setup: Setup, bench: Workbench, start: torch.Tensor) -> float:
+    """Return the time of one pass over a sample, where clients of middling size train side by side."""
+    sizes = setup.data.train.sizes
+    k = min(setup.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
+    first = (len(sizes) - k) // 2
+    clients = np.argsort(sizes, kind="stable")[first : first + k]
+    still, number = np.zeros(k, dtype=np.int64), np.arange(k)
+    cohort = Cohort(number, clients, still, still, np.ones(k), number)
+    rows = torch.empty(k, len(start))
+    taken = _seconds(lambda: bench.train(cohort, [start] * k, rows))
+    return taken / max(float(sizes[clients].sum()) * setup.bench.method().passes(setup.bench.sgd.epochs), 1.0)
+
+
+def _steps_s(setup: Setup, remembered: Ints) -> NDArray[np.float64]:
+    """Return the time [S] of each server step."""
+    spec = replace(setup.server, device="cpu")
+    m = min(setup.plan.pacing.most_updates, setup.data.n_clients)
+    short, long = _cut(spec, _SHORT), _cut(spec, _LONG)
+    columns, tried = spec.blocks[-1][1], long.blocks[-1][1]
+    solve_s, sum_s = _step_s(short, m, 0), _step_s(long, m, 0)
+    alone_s = solve_s + max(sum_s - solve_s, 0.0) * columns / tried
+    most = int(remembered.max(initial=0))
+    if not most:
+        return np.full(len(remembered), alone_s)
+    few = min(most, _FEW)
+    each_s = max(_step_s(long, m, few) - sum_s, 0.0) / few * columns / tried
+    return alone_s + each_s * remembered + _solving_s(short, m, most, solve_s)(remembered)
+
+
+def _cut(spec: ServerSpec, columns: int) -> ServerSpec:
+    """Return the same server for a model of at most so many columns, its layers cut in proportion."""
+    share = min(columns / spec.blocks[-1][1], 1.0)
+    ends = np.cumsum([max(round((b - a) * share), 1) for a, b in spec.blocks]).tolist()
+    return replace(spec, blocks=list(zip([0, *ends[:-1]], ends, strict=True)))
+
+
+def _solving_s(short: ServerSpec, m: int, most: int, alone_s: float) -> Callable[[Ints], NDArray[np.float64]]:
+    """Return a function of numbers of remembered rows: how much longer solving takes than without any."""
+    many = min(most, _MANY)
+    more_s = max(_step_s(short, m, many) - alone_s, 0.0)
+    half_s = max(_step_s(short, m, max(many // 2, 1)) - alone_s, 0.0)
+    power = float(np.clip(math.log2(more_s / half_s), *_GROWTH)) if more_s and half_s else _GROWTH[0]
+    return lambda rows: more_s * (rows / many) ** power
+
+
+def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
+    """Return the time of a server step with `m` updates, beside so many remembered rows of other clients."""
+    n = m + remembered
+    plan = None if spec.history is None else replace(spec.history, present=m, remembered=n)
+    columns = spec.blocks[-1][1]
+    server = Server(
+        replace(spec, n_clients=n, most_updates=m, history=plan, memory_us=0), torch.zeros(columns)
+    )
+    draws = torch.Generator().manual_seed(0)
+    common = torch.randn(columns, generator=draws)
+    for first in range(m, n, m):
+        clients = np.arange(first, min(first + m, n))
+        server.step(_arrivals(clients), 1e-3 * (common + torch.randn(len(clients), columns, generator=draws)))
+    rows = 1e-3 * (common + torch.randn(m, columns, generator=draws))
+    present = _arrivals(np.arange(m))
+    return _seconds(lambda: server.step(present, rows))
+
+
+def _arrivals(clients: Ints) -> Arrivals:
+    """Return updates of clients that are all of the same step, so that none grows too old to be remembered."""
+    k = len(clients)
+    reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * k)
+    return Arrivals(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """Return the median time of a call, tried for a while after one to warm up."""
+    work()
+    taken: list[float] = []
+    while not taken or sum(taken) < _MEASURED_S:
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return median(taken)
