@@ -1,7 +1,9 @@
 """A first solution for the point of least norm of a whole convex hull, from nothing but its Gram matrix.
 
 Exact reduction to non-negative least squares: minimise ½ ‖Σ x_i v_i‖² + ½ (Σ x_i - 1)² over x >= 0, then λ = x / Σ x.
-With H = G + 11ᵀ its solution has Hx = 1 where x > 0 and Hx >= 1 elsewhere.
+With H = G + 11ᵀ its solution has Hx = 1 where x > 0 and Hx >= 1 elsewhere. The same holds for G + s 11ᵀ with any s > 0,
+and for any units of the rows: where norms differ by orders of magnitude, so that G + 11ᵀ has nothing left of the
+shortest row, vectors of norm 1 and s = min G_ii have it all.
 """
 
 from __future__ import annotations
@@ -15,14 +17,32 @@ from fedsim.stack import Floats
 
 _MANY = 64
 """From so many rows on, pivoting is faster than adding rows one by one."""
+_WIDE = 1e-8
+"""Ratio of squared norms from which on rows are brought to one scale."""
+_RIDGE = 1e-12
 _PIVOTS = 100
 _PATIENCE = 3
 
 
 def unbounded(g: Floats) -> Floats:
     """Return the weights `[n]` of the point of least norm, or zeros if they were not found."""
-    x = pivoted(g) if len(g) >= _MANY else None
+    squares = g.diagonal()
+    if 0 < squares.min() < _WIDE * squares.max():
+        x = scaled(g)
+    else:
+        x = pivoted(g + 1.0, np.ones(len(g))) if len(g) >= _MANY else None
     return one_by_one(g) if x is None else x
+
+
+def scaled(g: Floats) -> Floats | None:
+    """Solve by `pivoted` for rows of norm 1, none of them zero; also where some depend on others, but for rounding."""
+    norms = np.sqrt(g.diagonal())
+    goal = norms.min() / norms
+    x = pivoted(g / np.outer(norms, norms) + np.outer(goal, goal) + _RIDGE * np.eye(len(g)), goal)
+    if x is None:
+        return None
+    x /= norms
+    return np.asarray(x / x.sum())
 
 
 def one_by_one(g: Floats) -> Floats:
@@ -39,20 +59,20 @@ def one_by_one(g: Floats) -> Floats:
     return np.asarray(x / x.sum()) if x.any() else x
 
 
-def pivoted(g: Floats) -> Floats | None:
-    """Solve by block principal pivoting (Júdice and Pires 1994; Kim and Park 2011), from all rows down.
+def pivoted(h: Floats, goal: Floats) -> Floats | None:
+    """Return x >= 0 of sum 1, up to a factor with Hx = goal where x > 0 and Hx >= goal elsewhere, for goal > 0.
 
-    All rows on the wrong side change sides at once, as long as they get fewer, then only the last one of them. Takes
-    a few factorisations, however many rows have weight. None where `g` is singular or rows keep changing sides.
+    By block principal pivoting (Júdice and Pires 1994; Kim and Park 2011), from all rows down: all rows on the wrong
+    side change sides at once, as long as they get fewer, then only the last one of them. Takes a few factorisations,
+    however many rows have weight. None where `h` is singular or rows keep changing sides.
     """
-    h = g + 1.0
-    free = np.ones(len(g), dtype=np.bool_)
-    fewest, patience = len(g) + 1, _PATIENCE
+    free = np.ones(len(h), dtype=np.bool_)
+    fewest, patience = len(h) + 1, _PATIENCE
     for _ in range(_PIVOTS):
-        x = _optimum(h, np.flatnonzero(free))
+        x = _optimum(h, goal, np.flatnonzero(free))
         if x is None:
             return None
-        wrong = np.where(free, x < 0, h @ x < 1 - 1e-12)
+        wrong = np.where(free, x < 0, h @ x < goal * (1 - 1e-12))
         count = int(wrong.sum())
         if not count:
             return np.asarray(x / x.sum())
@@ -66,10 +86,10 @@ def pivoted(g: Floats) -> Floats | None:
     return None
 
 
-def _optimum(h: Floats, rows: NDArray[np.intp]) -> Floats | None:
-    """Solve Hx = 1 for the `rows`, x = 0 elsewhere; None if the matrix is singular within rounding."""
+def _optimum(h: Floats, goal: Floats, rows: NDArray[np.intp]) -> Floats | None:
+    """Solve Hx = goal for the `rows`, x = 0 elsewhere; None if the matrix is singular within rounding."""
     factor, info = lapack.dpotrf(h if len(rows) == len(h) else h[np.ix_(rows, rows)])
     x = np.zeros(len(h))
     if not info:
-        x[rows] = lapack.dpotrs(factor, np.ones(len(rows)))[0]
+        x[rows] = lapack.dpotrs(factor, goal[rows])[0]
     return x if x.sum() > 0 else None

@@ -102,6 +102,26 @@ def test_a_zero_update_has_no_row() -> None:
         assert result.weights[0, 1] == 0
 
 
+def test_a_client_that_hardly_moves_does_not_decide_for_all() -> None:
+    """Its update is the rounding of float32, and would be the step as the least-norm point, a billion times as long."""
+    rows = updates(1, 5, sum(SIZES))
+    others, tiny = np.delete(rows, 3, axis=0), rows.copy()
+    tiny[3] *= 1e-11
+    losses = [1.0, 2.0, 3.0, 0.0, 4.0]
+    result, small = (
+        combine("fedlf", rows, losses=losses, blocks=SIZES, fair_row=False)
+        for rows in (tiny, np.where(np.arange(5)[:, None] == 3, 1e6, 1.0) * tiny)
+    )
+    alone = combine("fedlf", others, losses=np.delete(losses, 3), blocks=SIZES, fair_row=False)
+    assert not result.weights[:, 3].any()
+    np.testing.assert_allclose(_unit(result), _unit(alone), atol=1e-9)
+    assert result.weights.max() < 10 < 1e3 < small.weights[:, 3].max(), "a small update is a row as before"
+
+
+def _unit(result: Combined[Any]) -> NDArray[np.float64]:
+    return np.asarray(result.direction / np.linalg.norm(result.direction))
+
+
 @pytest.mark.parametrize(
     ("absent", "n_seen", "used"),
     [

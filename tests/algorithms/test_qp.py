@@ -102,20 +102,40 @@ def test_many_rows(n: int, d: int) -> None:
     assert_optimal(rows, weights, 1e-12)
 
 
+@pytest.mark.parametrize(("n", "common"), [(20, 0.0), (300, 0.0), (300, 1.0)])
+@pytest.mark.parametrize("depends", [False, True], ids=["independent", "one is the mean of others"])
+def test_rows_of_all_lengths(n: int, common: float, depends: bool) -> None:
+    """The shortest row bounds the point, so longer ones must be looked at in its scale."""
+    lengths = 10.0 ** np.random.default_rng(n).uniform(-7, 0, n)
+    rows = updates(5, n, 1000, common)
+    rows *= (lengths / np.linalg.norm(rows, axis=1))[:, None]
+    if depends:
+        rows = np.vstack([rows, rows[:10].mean(axis=0)])
+    weights, residual = min_norm(rows @ rows.T)
+    assert residual <= 1e-13
+    point = weights @ rows
+    norm = np.linalg.norm(point)
+    assert (rows @ point >= norm**2 - 1e-7 * norm * np.linalg.norm(rows, axis=1)).all()
+    held = rows[weights > 0]
+    off = np.abs(held @ point - norm**2) / (norm * np.linalg.norm(held, axis=1))
+    assert off.max() <= 1e-7
+
+
 @fast
 @given(seeds, st.integers(1, 40), st.integers(0, 40), st.floats(0, 3))
 def test_both_starts_find_the_same_point(seed: int, n: int, more: int, common: float) -> None:
     rows = updates(seed, n, n + more, common)
     gram = rows @ rows.T / (rows**2).sum(axis=1).max()
-    pivoted, one_by_one = _qp_start.pivoted(gram), _qp_start.one_by_one(gram)
+    pivoted, one_by_one = _qp_start.pivoted(gram + 1.0, np.ones(n)), _qp_start.one_by_one(gram)
     assert pivoted is not None
+    pivoted /= pivoted.sum()
     assert_optimal(rows, pivoted, 1e-8)
     np.testing.assert_allclose(pivoted @ rows, one_by_one @ rows, atol=1e-6 * np.abs(rows).max())
 
 
 def test_pivoting_leaves_singular_matrices_to_the_other_start() -> None:
     rows = updates(3, 100, 20)
-    assert _qp_start.pivoted(rows @ rows.T) is None
+    assert _qp_start.pivoted(rows @ rows.T + 1.0, np.ones(100)) is None
     weights, residual = min_norm(rows @ rows.T)
     assert residual <= 1e-13
     assert_optimal(rows, weights, 1e-12)
