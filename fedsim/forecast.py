@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 from fedsim.arrivals import Arrivals
@@ -85,12 +86,18 @@ class Window:
         """Return how many rows of others there are; then remember those of the clients in `kept`."""
         if not self.memory:
             return 0
-        there = (self._step >= 0) & (step - self._step <= self.memory)
-        if self.memory_us:
-            there &= now_us - self._us <= self.memory_us
+        there = self._there(step, now_us)
         there[present] = False
         self._step[kept], self._us[kept] = step, now_us
-        return min(int(there.sum()), self.most)
+        alive = np.flatnonzero(self._there(step + 1, now_us))
+        excess = len(alive) - self.most
+        if excess > 0:  # those received longest ago go, of equal age those with the lowest numbers
+            self._step[alive[np.argsort(self._step[alive], kind="stable")[:excess]]] = -1
+        return int(there.sum())
+
+    def _there(self, step: int, now_us: int) -> NDArray[np.bool_]:
+        there = (self._step >= 0) & (step - self._step <= self.memory)
+        return there & (now_us - self._us <= self.memory_us) if self.memory_us else there
 
 
 @dataclass

@@ -18,6 +18,8 @@ from fedsim.config import RunConfig
 from fedsim.errors import ConfigError, RunError
 from fedsim.forecast import Forecast, forecast, table
 from fedsim.records import JOBS, STEPS
+from fedsim.server import Server
+from fedsim.stack import Stack
 from small import run, small
 
 LEARNED = {"loss_before", "loss_train"}
@@ -105,6 +107,48 @@ def test_passes_are_those_of_the_jobs_that_reported(kind: str, tmp_path: Path) -
     epochs = done.config["train"]["epochs"]
     assert found.passes == pytest.approx((trained.n_samples * trained.share).sum() * epochs)
     assert found.passes > 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": {"name": "fedlf"}},
+        {"algorithm": {"name": "fedfv", "tau": 2}},
+        {"algorithm": {"name": "fedlf", "memory": "3min"}},
+        {"algorithm": {"name": "fedlf"}, "memory": {"slots": 4}},
+        {"algorithm": {"name": "fedavg"}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["sync", "fedbuff", "history"])
+def test_a_plan_knows_how_much_the_server_remembers(
+    kind: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "history" and changes["algorithm"]["name"] == "fedavg":
+        return  # late updates refresh a memory, and it has none
+    seen: list[int] = []
+    weigh = Server._weigh
+
+    def noting(server: Server, stack: Stack, rows: Any) -> Any:
+        seen.append(stack.n - stack.m)
+        return weigh(server, stack, rows)
+
+    monkeypatch.setattr(Server, "_weigh", noting)
+    config = small(**KINDS[kind] | changes)
+    run(config, tmp_path)
+    foretold: list[int] = []
+
+    def told(setup: Any, passes: float, evaluations: int, remembered: Any, workers: int) -> float:
+        foretold.extend(remembered.tolist())
+        return 0.0
+
+    monkeypatch.setattr("fedsim.forecast.wall_s", told)
+    forecast(config, workers=0)
+    if kind == "history":  # late rows count from their own step on, a little later than foretold
+        assert np.abs(np.array(foretold) - seen).max() <= 2
+    else:
+        assert foretold == seen
+    assert (max(seen) > 0) == (changes["algorithm"]["name"] != "fedavg")
 
 
 def test_actors_train_ahead_what_nobody_will_use() -> None:
