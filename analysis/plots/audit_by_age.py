@@ -8,6 +8,8 @@ from matplotlib.axes import Axes
 
 from analysis.plots._picture import Key, Picture, arm_marker, arm_style, panels
 
+_SHORT = 3
+"""Letters of a name that fit below a mark side by side with its neighbours; longer ones take two lines."""
 _LINES = (
     ("precision", "real among reported"),
     ("recall", "reported among real"),
@@ -29,7 +31,7 @@ def audit_by_age(ages: pd.DataFrame) -> Picture:
     conflict.set_ylim(-0.05, 1.05)
     conflict.set_ylabel("share of\nconflicts", fontsize=9)
     names = [_name(a, b) for a, b in zip(ages["from_age"].tolist(), ages["to_age"].tolist(), strict=True)]
-    conflict.set_xticks(at, names)
+    conflict.set_xticks(at, [name.replace("–", "–\n") if len(name) > _SHORT else name for name in names])
     conflict.set_xlabel("age of the remembered update, server steps", fontsize=9)
     words = "; ".join(
         f"age {name}: cosine {cosine:.2f}, told rightly {agreement:.2f}"
