@@ -179,7 +179,7 @@ def test_both_ends_of_a_long_run_are_measured(monkeypatch: pytest.MonkeyPatch, c
         "memory.slots=20",
         "evaluate.clients=5",
     ]
-    argv = ["long_run.py", "--ends", "3", *(f"--set={text}" for text in changes)]
+    argv = ["long_run.py", "--ends", "3", "--after", "2", *(f"--set={text}" for text in changes)]
     monkeypatch.setattr(sys, "argv", argv)
     long_run.main()
     row = cells(next(line for line in reversed(capsys.readouterr().out.splitlines()) if line.startswith("|")))
