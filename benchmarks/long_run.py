@@ -60,8 +60,8 @@ def main() -> None:
         f"| {peak / 2**20:,.0f} | {peak / predicted:.2f} | {time.time() - started:.0f} |"
     )
     print(
-        f"\nmedians of {given.ends} steps: after the first {given.after}, and the last; wall milliseconds a step by part: "
-        f"{parts}"
+        f"\nmedians of {given.ends} steps: after the first {given.after}, and the last; wall ms a step by part: "
+        + parts
     )
 
 
