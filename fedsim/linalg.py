@@ -37,6 +37,9 @@ _WIDENED_ON_GPU = 2**23
 """The same on a GPU."""
 _LONG = 2**16
 """Columns that are added up at a time where rows are turned to float32."""
+_LARGE = 2**20
+"""Numbers from which on rows are gathered into memory that is kept for that."""
+_buffers: dict[torch.dtype, torch.Tensor] = {}
 _MOVED = 2**25
 """Numbers that are gathered, or brought from the host to a GPU, at a time."""
 
@@ -165,8 +168,24 @@ def _add_gathered(
     most = max(numbers // max(len(out), 1), 1)
     for a in range(0, len(used), most):
         some = used[a : a + most]
-        part = torch.index_select(rows, 0, torch.from_numpy(some).to(rows.device))
+        part = _gathered(rows, torch.from_numpy(some).to(rows.device))
         out.addmv_(part.to(device=out.device, dtype=out.dtype).T, _factors(weights[some], out))
+
+
+def _gathered(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return rows [k, P]; large ones on the host lie in memory that the next call uses again.
+
+    The system hands out large memory page by page and takes it back each time, which takes longer than the copy.
+    """
+    size = len(places) * rows.shape[1]
+    if not rows.is_cpu or size < _LARGE or size > _MOVED:
+        return torch.index_select(rows, 0, places)
+    held = _buffers.get(rows.dtype)
+    if held is None or len(held) < size:
+        with torch.inference_mode(False):  # else it could be used within that mode alone
+            held = _buffers[rows.dtype] = torch.empty(size, dtype=rows.dtype)
+    out = held[:size].view(len(places), -1)
+    return torch.index_select(rows, 0, places, out=out)
 
 
 def _factors(weights: Floats, like: torch.Tensor) -> torch.Tensor:

@@ -105,3 +105,15 @@ def test_rows_on_a_gpu_give_the_same_as_on_the_processor(place: str) -> None:
     add_weighted(out, kept, weights, BLOCKS)
     add_weighted(summed, kept.to(place), weights, BLOCKS)
     torch.testing.assert_close(summed.cpu(), out, rtol=1e-5, atol=1e-4)
+
+
+def test_rows_gathered_into_kept_memory_are_those_of_the_call() -> None:
+    columns, draws = 40_000, np.random.default_rng(4)
+    for n, used in [(80, 30), (90, 40), (80, 28)]:
+        rows = torch.randn(n, columns, generator=torch.Generator().manual_seed(n))
+        weights = np.zeros(n)
+        weights[draws.permutation(n)[:used]] = draws.uniform(0.1, 1, used)
+        with torch.inference_mode(n == 80):
+            found = weighted_sum(rows, weights, [(0, columns)])
+        expected = torch.from_numpy(weights) @ rows.double()
+        torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
