@@ -24,9 +24,9 @@ Deviations and choices:
 - Zero means a norm of at most `zero_tolerance` times the weighted sum of the rows' norms (the paper gives no
   tolerance). The lowest zero block joins the next, the last one the block before it, one at a time.
 - With equal losses, one client or zero losses, g_P = 0 and there is no fair row. A client whose whole update
-  is zero has no row either, or nobody could move. Zero is a norm of at most a millionth of the present
-  updates' mean norm: a client that fits its samples sends the rounding of float32, which would be the
-  least-norm point, and so the step, at the mean's norm.
+  is zero has no row either, or nobody could move. Zero is a norm of at most `zero_tolerance` times the mean
+  norm of the present updates: a client that fits its samples sends little but the rounding of float32, which
+  would be the least-norm point, and so the step, at the mean's norm.
 - `form="released"` is the authors' public code: every fragment is rescaled to the mean norm of its block, g_P
   is made of the rescaled fragments, nothing is merged, and a direction that conflicts at model level is
   halved while it is over twice as long as before the final rescaling. The code fails on zero fragments: here
@@ -64,8 +64,6 @@ Absent = Literal["window", "none", "previous", "all"]
 Ablation = Literal["none", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8"]
 Rows = NDArray[np.intp]
 
-_FLOAT32 = 1e-6
-"""Norm of an update that is nothing but rounding, relative to the mean norm, at most."""
 _ABLATIONS: dict[str, dict[str, Any]] = {
     "none": {},
     "M1": {"mean": True},
@@ -111,7 +109,7 @@ class _Variant:
         window = stack.n_seen / stack.m if stack.n_seen > stack.m else 0.0
         oldest = {"window": window, "none": 0.0, "previous": 1.0, "all": math.inf}[self.absent]
         norms = np.sqrt(stack.gram().diagonal())
-        tiny = _FLOAT32 * norms[: stack.m].mean() if self.form == "paper" else 0.0
+        tiny = self.zero_tolerance * norms[: stack.m].mean() if self.form == "paper" else 0.0
         return np.flatnonzero((stack.ages <= oldest) & (norms > tiny))
 
 
