@@ -11,7 +11,7 @@ import analysis
 from analysis.event_file import check_installed
 from analysis.tensorboard import Board
 from fedsim.news import Measured
-from fedsim.run import Progress, Watch
+from fedsim.result import Progress, Watch
 
 _FLUSH_S = 5.0
 

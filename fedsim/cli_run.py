@@ -15,7 +15,7 @@ from fedsim.terminal import Terminal
 if TYPE_CHECKING:
     from fedsim.config import RunConfig
     from fedsim.materials import Workshop
-    from fedsim.run import Result
+    from fedsim.result import Result
 
 Sets = Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.alpha=0.2")]
 Out = Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")]

@@ -27,7 +27,8 @@ from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.pool import RayPool, begun
 from fedsim.reshape import kept_online
-from fedsim.run import CONFIG, WORLD, Result, Run, Watch, owner_of
+from fedsim.result import Result, Watch
+from fedsim.run import CONFIG, WORLD, Run, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import Device, device_of, one_thread

@@ -23,7 +23,7 @@ from fedsim.live_view import View
 from fedsim.news import News
 from fedsim.progress import share_done, shown
 from fedsim.records import PERSONAL
-from fedsim.run import Progress, Watch
+from fedsim.result import Progress, Watch
 
 METRICS = ("mean_percent", "worst10_percent", "angle_rad")
 _EVERY_S = 0.25

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from fedsim.run import Progress, Watch
+from fedsim.result import Progress, Watch
 from fedsim.units import show_us
 
 _PLAIN_EVERY_S = 5.0

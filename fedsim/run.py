@@ -10,9 +10,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tomli_w
 
@@ -26,12 +25,12 @@ from fedsim.folders import alone, make_folder
 from fedsim.interrupts import Interrupts
 from fedsim.local import Workbench
 from fedsim.manifest import FORMAT, MANIFEST, read_manifest
-from fedsim.news import News
 from fedsim.pool import RayPool
 from fedsim.profile import DRIVER, seconds_by_process, write_profile
 from fedsim.recorder import Recorder
 from fedsim.records import OPTIONAL, PARTS
 from fedsim.recovery import saying_how_to_reproduce
+from fedsim.result import Progress, Result, Watch
 from fedsim.saver import Reached, Saver, open_jobs
 from fedsim.server import Server
 from fedsim.setup import Setup
@@ -43,32 +42,6 @@ from fedsim.trainer import InlineTrainer, Trainer
 CONFIG, WORLD = "config.resolved.toml", "world.parquet"
 _SERVERS = 3
 """How often the server's process may die before a run gives up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a watcher is told after each step."""
-
-    setup: Setup
-    folder: Path
-    course: Course
-    accuracy: float
-    """Mean accuracy over clients at the last evaluation that is known; NaN before."""
-    news: News
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """A finished run."""
-
-    folder: Path
-    status: Literal["done", "interrupted"]
-    digest: str | None
-    accuracy: float
-    """Mean accuracy over clients at the last evaluation; NaN without one."""
-
-
-Watch = Callable[[Progress], None]
 
 
 class Run:

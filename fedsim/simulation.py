@@ -18,7 +18,8 @@ from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
 from fedsim.pool import RayPool, begun
-from fedsim.run import CONFIG, WORLD, Progress, Result, Run, Watch, owner_of
+from fedsim.result import Progress, Result, Watch
+from fedsim.run import CONFIG, WORLD, Run, owner_of
 from fedsim.setup import prepare
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import read_trace

@@ -14,7 +14,8 @@ from fedsim.interrupts import Interrupts
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
 from fedsim.progress import share_done
-from fedsim.run import Progress, Result, Run
+from fedsim.result import Progress, Result
+from fedsim.run import Run
 from fedsim.setup import prepare
 from fedsim.simulation import Device, device_of, one_thread, resume
 from fedsim.stopwatch import Stopwatch

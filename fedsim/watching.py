@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.progress import shown
-from fedsim.run import Progress, Watch
+from fedsim.result import Progress, Watch
 
 
 @contextmanager

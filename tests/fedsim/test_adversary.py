@@ -13,7 +13,7 @@ from fedsim.adversary import Adversary, attacked, nth_jobs
 from fedsim.config import RunConfig, load
 from fedsim.errors import ConfigError
 from fedsim.job import Cohort
-from fedsim.run import Progress
+from fedsim.result import Progress
 from fedsim.simulation import resume
 from fedsim.units import US
 from small import run, small

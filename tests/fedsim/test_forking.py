@@ -14,7 +14,7 @@ from fedsim.checkpoint import checkpoints
 from fedsim.errors import CheckpointError, ConfigError, TraceError
 from fedsim.forking import At, fork
 from fedsim.manifest import read_manifest
-from fedsim.run import Result
+from fedsim.result import Result
 from fedsim.simulation import resume
 from fedsim.trace import read_trace
 from fedsim.world import World

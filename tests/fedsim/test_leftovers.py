@@ -14,7 +14,8 @@ from fedsim.errors import RunError
 from fedsim.history import GradientHistory
 from fedsim.local import Workbench
 from fedsim.materials import Workshop
-from fedsim.run import Progress, Run
+from fedsim.result import Progress
+from fedsim.run import Run
 from fedsim.setup import prepare
 from fedsim.stopwatch import Stopwatch
 from fedsim.timeline import Timeline

@@ -17,7 +17,7 @@ from fedsim.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.files import write_json
 from fedsim.folders import alone
 from fedsim.manifest import read_manifest
-from fedsim.run import Result
+from fedsim.result import Result
 from fedsim.saver import Saver
 from fedsim.simulation import resume
 from fedsim.timeline import Timeline
