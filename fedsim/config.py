@@ -6,7 +6,7 @@ options beside its name; they are checked against the signature of its factory. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -233,7 +233,33 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> list[RunConfig]:
     with one line for each problem.
     """
     path = Path(path)
-    return parse(changed(read_toml(path), sets), path.name, default_name=path.stem)
+    raw = changed(read_toml(path), sets)
+    found = parse(raw, path.name, default_name=path.stem)
+    for text in sets:
+        _check_kept(raw, text)
+    return found
+
+
+def _check_kept(raw: Mapping[str, Any], text: str) -> None:
+    """Raise ConfigError if each arm of a configuration replaces what an assignment gave."""
+    key, value = (part.strip() for part in text.split("=", 1))
+    arms = raw.get("arms", {})
+    keys = [part.strip() for part in key.split(".")]
+    if keys[0] != "arms" and arms and not any(_same(merged(raw, arm), raw, keys) for arm in arms.values()):
+        first = next(iter(arms))
+        raise ConfigError(
+            f"--set {text}: no effect, as each arm says otherwise in its own {keys[0]!r}; set it in an arm, such as "
+            f"arms.{first}.{key}={value}"
+        )
+
+
+def _same(one: Any, other: Any, keys: Sequence[str]) -> bool:
+    """Return whether two configurations hold the same at a place."""
+    for key in keys:
+        if not isinstance(one, Mapping) or key not in one:
+            return False
+        one, other = one[key], other[key]
+    return bool(one == other)
 
 
 def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:

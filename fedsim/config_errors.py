@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -12,6 +13,9 @@ from fedsim.errors import ConfigError, closest
 from fedsim.files import from_toml
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
+_SHOULD = "Input should be "
+_TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
+"""What pydantic calls the kinds of a value that may be of several kinds."""
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -51,7 +55,7 @@ def assign(config: dict[str, Any], text: str) -> None:
 
 def problems(error: pydantic.ValidationError, model: type[pydantic.BaseModel], file: Path | str) -> str:
     """Write each error as `file: world.horizonn: unknown key; did you mean 'horizon'?`, one to a line."""
-    return "\n".join(line for found in error.errors() for line in _lines(found, model, str(file)))
+    return "\n".join(line for found in _merged(error.errors()) for line in _lines(found, model, str(file)))
 
 
 def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
@@ -68,6 +72,21 @@ def _value(text: str) -> Any:
     except ValueError:
         return text
     return parsed["value"] if set(parsed) == {"value"} else text
+
+
+def _merged(errors: Sequence[Any]) -> list[dict[str, Any]]:
+    """Put together what is wrong with a value that may be of several kinds: one error for each kind, with its tag."""
+    merged: list[dict[str, Any]] = []
+    for error in errors:
+        loc, said = error["loc"], str(error["msg"]).partition(", unable to parse")[0]
+        found = {**error, "msg": said}
+        if said.startswith(_SHOULD) and len(loc) > 1 and _TAG.fullmatch(str(loc[-1])):
+            found["loc"] = loc[:-1]
+            if merged and merged[-1]["loc"] == loc[:-1]:
+                merged[-1]["msg"] += f" or {said.removeprefix(_SHOULD)}"
+                continue
+        merged.append(found)
+    return merged
 
 
 def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[str]:

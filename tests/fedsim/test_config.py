@@ -153,6 +153,22 @@ def test_a_mistake_in_an_arm_names_the_arm() -> None:
         parse(GOOD | {"arms": {"a": {}, "b": {"seed": "x"}}}, "x.toml", "x")
 
 
+def test_an_assignment_that_every_arm_replaces_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    arms = {
+        "a": {"algorithm": {"name": "fedfv"}},
+        "b": {"algorithm": {"name": "fedlf"}, "train": {"lr": 0.5}},
+    }
+    path.write_text(tomli_w.dumps(GOOD | {"arms": arms}))
+    for text in ("algorithm.name=qfedavg", "algorithm.alpha = 0.3"):
+        with pytest.raises(ConfigError, match=r"no effect.*such as arms\.a\.algorithm\.(name=qf|alpha=0)"):
+            load(path, (text,))
+    assert [run.train.lr for run in load(path, ("train.lr=0.2",))] == [0.2, 0.5]
+    assert load(path, ("algorithm.name=fedlf",))[1].algorithm.name == "fedlf"
+    first, _ = load(path, ("arms.a.algorithm.alpha=0.3", "train.lr=1", "train.lr=2"))
+    assert (first.algorithm.options, first.train.lr) == ({"alpha": 0.3}, 2)
+
+
 def test_assignments_come_before_the_check(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(GOOD))

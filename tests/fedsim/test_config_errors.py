@@ -1,12 +1,13 @@
 """Reading TOML, assignments, and how validation errors are told."""
 
 import tomllib
+from typing import Annotated, Literal
 
 import pytest
 import tomli_w
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedsim.config_errors import assign, read_toml, validated
 from fedsim.errors import ConfigError
@@ -31,6 +32,8 @@ class Root(BaseModel):
     pacing: Leaf | None = None
     arms: dict[str, Leaf] = {}
     stages: list[Leaf] = []
+    size: Annotated[int, Field(gt=0)] | Literal["full", "half"] = 1
+    sizes: list[Annotated[int, Field(gt=0)] | Literal["full"]] = []
 
 
 def told(raw):
@@ -52,13 +55,24 @@ def test_every_problem_is_one_line_with_file_key_and_the_closest_name():
     }
     assert told(raw) == [
         "run.toml: name: missing",
-        "run.toml: pacing.deadline: input should be a valid number, unable to parse string as a number, found 'soon'",
+        "run.toml: pacing.deadline: input should be a valid number, found 'soon'",
         "run.toml: pacing.bufer: unknown key; did you mean 'buffer'?",
         "run.toml: arms.a.deadlin: unknown key; did you mean 'deadline'?",
         "run.toml: stages.1.buffer: should be even,",
         "run.toml: stages.1.buffer: or 1",
         "run.toml: stages.2.zzz: unknown key; known: buffer, deadline",
         "run.toml: nam: unknown key; did you mean 'name'?",
+    ]
+
+
+def test_a_value_of_several_kinds_has_one_line():
+    assert told(
+        {"name": "x", "size": "ful", "sizes": ["full", 0], "pacing": {"buffer": "x", "deadline": "x"}}
+    ) == [
+        "run.toml: pacing.buffer: input should be a valid integer, found 'x'",
+        "run.toml: pacing.deadline: input should be a valid number, found 'x'",
+        "run.toml: size: input should be a valid integer or 'full' or 'half', found 'ful'",
+        "run.toml: sizes.1: input should be greater than 0 or 'full', found 0",
     ]
 
 
