@@ -161,13 +161,13 @@ class RayTrainer:
         self._load[chunk.worker] -= int(self._costs[client])
         return chunk, place
 
-    def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
         """Spread the clients over the actors and wait."""
-        return np.concatenate(self._get(self._losses(self._params, clients)))
+        return np.concatenate(self._get(self._losses(self._params, clients, version)))
 
-    def _losses(self, params: Any, clients: NDArray[np.int64]) -> list[Any]:
+    def _losses(self, params: Any, clients: NDArray[np.int64], version: int | None) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
-        return [self._at(w, "losses", params, g) for w, g in enumerate(groups)]
+        return [self._at(w, "losses", params, g, version) for w, g in enumerate(groups)]
 
     def _audit(self, cohort: Cohort) -> None:
         """Let the actors do the jobs of an audit, and the server look at what they would send."""
@@ -191,14 +191,17 @@ class RayTrainer:
         if self._searches or audit is not None:
             proposed = self._at_server("propose", 2, arrivals, takes, *stores)
             workers = len(self._clients) if self._searches else 0
-            losses = [self._at(w, "share_of_losses", *proposed, w, workers) for w in range(workers)]
+            step = arrivals.step
+            losses = [self._at(w, "share_of_losses", *proposed, step, w, workers) for w in range(workers)]
             if audit is not None:
                 self._audit(audit)
             made = self._at_server("accept", 3, *losses)
         else:
             made = self._at_server("step", 3, arrivals, takes, *stores)
         stepped, self._params, self._average = made
-        realised = [] if audit is None else [self._losses(m, audit.clients) for m in (before, self._params)]
+        realised = (
+            [] if audit is None else [self._losses(m, audit.clients, None) for m in (before, self._params)]
+        )
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
         held = [chunk.needs for chunk, _ in taken]

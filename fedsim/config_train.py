@@ -42,6 +42,8 @@ class TrainSection(Section):
     mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
     """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
     augment: AugmentSection | None = None
+    loss_samples: PositiveInt | Literal["all"] = "all"
+    """Most samples on which a client takes the loss of a received model, where a rule or a selector asks for it."""
 
     def local_sgd(self) -> LocalSGD:
         """Return the settings as the trainer wants them. It imports torch, which takes seconds."""
@@ -49,4 +51,13 @@ class TrainSection(Section):
 
         size = None if self.batch_size == "full" else self.batch_size
         augment = None if self.augment is None else self.augment.augment()
-        return LocalSGD(self.epochs, size, self.lr, self.lr_decay, self.momentum, self.weight_decay, augment)
+        return LocalSGD(
+            self.epochs,
+            size,
+            self.lr,
+            self.lr_decay,
+            self.momentum,
+            self.weight_decay,
+            augment,
+            None if self.loss_samples == "all" else self.loss_samples,
+        )

@@ -128,7 +128,7 @@ class Handout:
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
             expected_us=partial(_expected_us, self.world, self.plan.costs, self.course),
-            ask_losses=self.trainer.losses,
+            ask_losses=partial(_ask_losses, self.trainer, self.course),
             world=self.world if self.plan.selector.clairvoyant else None,
             **self.course.known.columns(),
         )
@@ -280,3 +280,8 @@ def _expected_us(world: World, costs: Costs, course: Course, clients: Ints) -> I
     none_before = np.zeros(len(clients), dtype=np.int64)
     plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
     return world.expected_us(clients, course.now_us, plain)
+
+
+def _ask_losses(trainer: Trainer, course: Course, clients: Ints) -> Floats:
+    """Return the mean training loss [k] of the current model on the data of each of the clients."""
+    return trainer.losses(clients, course.step)

@@ -20,8 +20,8 @@ from fedsim.client import ClientMethod, Tensors
 from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
 from fedsim.evaluation import EVAL_ROWS
-from fedsim.job import Cohort, Job, Report, Reports
-from fedsim.minibatches import groups
+from fedsim.job import Cohort, Ints, Job, Report, Reports
+from fedsim.minibatches import groups, probed
 from fedsim.modes import Mode, may_draw, resolve_mode
 from fedsim.modes.dense import Dense
 from fedsim.modes.vmap import Vmap
@@ -42,6 +42,8 @@ class LocalSGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
     augment: Augment | None = None
+    loss_samples: int | None = None
+    """Most samples on which a client takes the loss of a received model. None: the whole local training set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Workbench:
         self.flat.copy_(params)
         before, during, rms, keep = math.nan, math.nan, math.nan, None
         if self.spec.losses and not self.method.reports_loss:
-            before = float(self._forward(local.rows)[0].mean())
+            before = float(self._mean_losses([params], self._probed(np.array([job.client]), job.version))[0])
         if self.method.train is None:
             during = local.descend(Descent(self.sgd))
             rms = local.loss_rms
@@ -179,7 +181,7 @@ class Workbench:
             losses = self._side_by_side.train(group.on(self.device), mine, rows)
             reports.loss_train[group.jobs], reports.loss_rms[group.jobs] = group.means(losses)
         if self.spec.losses:
-            reports.loss_before[:] = self._mean_losses(starts, cohort.clients)
+            reports.loss_before[:] = self._mean_losses(starts, self._probed(cohort.clients, cohort.versions))
         for i, client in enumerate(cohort.clients.tolist()):
             if self.spec.after:
                 self.flat.copy_(starts[i] - rows[i])
@@ -228,17 +230,26 @@ class Workbench:
         self.flat.copy_(params)
         return self._forward(rows)[0]
 
-    def _mean_losses(self, models: Sequence[torch.Tensor], clients: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return [k] the mean training loss of each of `clients` [k] with its own of `models` [k] x [P]."""
-        if isinstance(self._side_by_side, Dense):
-            train = self.splits["train"]
-            return self._side_by_side.mean_losses(models, [train.rows(client) for client in clients.tolist()])
-        rows = map(self._rows, clients.tolist())
-        return np.array([self.losses(model, r).mean() for model, r in zip(models, rows, strict=True)])
+    def _probed(self, clients: Ints, version: Ints | int) -> list[Ints]:
+        """Return the rows [k] of samples on which each client takes the loss of a version, or of one of its own."""
+        versions = np.broadcast_to(version, clients.shape)
+        return probed(self.splits["train"], clients, versions, self.sgd.loss_samples, self.seed)
 
-    def trial_losses(self, models: torch.Tensor, clients: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
-        found = [self._mean_losses([model] * len(clients), clients) for model in models]
+    def _mean_losses(self, models: Sequence[torch.Tensor], rows: Sequence[Ints]) -> NDArray[np.float64]:
+        """Return the mean loss [k] of each of `models` [k] x [P] on its own rows of samples."""
+        if isinstance(self._side_by_side, Dense):
+            return self._side_by_side.mean_losses(models, rows)
+        each = zip(models, map(torch.from_numpy, rows), strict=True)
+        return np.array([self.losses(model, own.to(self.device)).mean() for model, own in each])
+
+    def trial_losses(self, models: torch.Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
+        """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P].
+
+        Losses are taken on the samples on which jobs of the version take theirs, without one on all samples.
+        """
+        every = map(self.splits["train"].rows, clients.tolist())
+        rows = list(every) if version is None else self._probed(clients, version)
+        found = [self._mean_losses([model] * len(clients), rows) for model in models]
         return np.array(found, dtype=np.float64).reshape(len(models), len(clients))
 
     def evaluate(

@@ -1,4 +1,4 @@
-"""Which samples are in which minibatch: orders of whole cohorts, drawn at once, and groups of jobs laid side by side.
+"""Which samples a client uses when: orders of whole cohorts, drawn at once, and groups of jobs laid side by side.
 
 A client's order in an epoch is a function of (seed, purpose, client, nth job, epoch), so it depends neither on who else
 trains nor on how.
@@ -53,6 +53,19 @@ def orders(seed: int, purpose: str, clients: Ints, nths: Ints, epochs: Ints, siz
     keys |= position.astype(np.uint64)
     keys.sort()
     return (keys & np.uint64(2**_POSITION_BITS - 1)).astype(np.int64)
+
+
+def probed(split: Split, clients: Ints, versions: Ints, most: int | None, seed: int) -> list[Ints]:
+    """Return the rows [k] of the samples on which each client takes the loss of a version of the model.
+
+    They are all of its samples, or `most` of them where it has more: drawn without replacement, anew for each version.
+    """
+    rows, sizes = [split.rows(client) for client in clients.tolist()], split.sizes[clients]
+    if most is None or most >= sizes.max(initial=0):
+        return rows
+    found = orders(seed, "losses", clients, versions, np.zeros_like(clients), sizes)
+    places = np.split(found, np.cumsum(sizes)[:-1])
+    return [own[np.sort(order[:most])] for own, order in zip(rows, places, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

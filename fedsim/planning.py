@@ -29,7 +29,7 @@ class PlanningTrainer:
         """Know none."""
         return Reports.nothing(len(cohort))
 
-    def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
         """Know none."""
         return np.full(len(clients), np.nan)
 

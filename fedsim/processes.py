@@ -93,20 +93,29 @@ class ClientActor:
         reports, rows, *after = zip(*done, strict=True)
         return Reports.joined(reports), np.concatenate(rows), *(after[0] if after else ())
 
-    def losses(self, params: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return the mean training loss [k] of clients with the model [P]."""
-        return np.asarray(self.trial_losses(params[None], clients)[0])
+    def losses(
+        self, params: NDArray[np.float32], clients: NDArray[np.int64], version: int | None
+    ) -> NDArray[np.float64]:
+        """Return the mean training loss [k] of clients with the model [P]; see `Workbench.trial_losses`."""
+        return np.asarray(self.trial_losses(params[None], clients, version)[0])
 
-    def trial_losses(self, models: NDArray[np.float32], clients: NDArray[np.int64]) -> NDArray[np.float64]:
+    def trial_losses(
+        self, models: NDArray[np.float32], clients: NDArray[np.int64], version: int | None
+    ) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of clients with each of `models` [T, P]."""
         with self.clock.part("evaluate"):
-            return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients)
+            return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients, version)
 
     def share_of_losses(
-        self, models: NDArray[np.float32], clients: NDArray[np.int64], worker: int, workers: int
+        self,
+        models: NDArray[np.float32],
+        clients: NDArray[np.int64],
+        version: int,
+        worker: int,
+        workers: int,
     ) -> NDArray[np.float64]:
         """Return `trial_losses` of one worker's share of the clients, in the order of the workers."""
-        return self.trial_losses(models, np.array_split(clients, workers)[worker])
+        return self.trial_losses(models, np.array_split(clients, workers)[worker], version)
 
     def evaluate(
         self,

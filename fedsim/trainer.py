@@ -57,8 +57,8 @@ class Trainer(Protocol):
     def reports(self, cohort: Cohort) -> Reports:
         """Wait for submitted jobs and return what they report; they remain to be collected by a step."""
 
-    def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return [k] the mean training loss of the current model on each client's data."""
+    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+        """Return [k] the mean training loss of the current model, which is of this version, on each client's data."""
 
     def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         """Let the server take a step with submitted jobs, in the order of `arrivals`, and only once with each.
@@ -199,9 +199,10 @@ class InlineTrainer:
         early = [self._early.pop(job) for job in jobs]
         return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
 
-    def losses(self, clients: NDArray[np.int64]) -> NDArray[np.float64]:
+    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
         """Look now."""
-        return np.asarray(self.bench.trial_losses(self.server.params[None].to(self.bench.device), clients)[0])
+        models = self.server.params[None].to(self.bench.device)
+        return np.asarray(self.bench.trial_losses(models, clients, version)[0])
 
     def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
         """Train, and take the step now."""
@@ -212,14 +213,15 @@ class InlineTrainer:
                 self._memories.settle(job, client)
         arrivals = replace(arrivals, reports=reports)
         before, models = self.server.params, self.server.propose(arrivals, rows)
-        losses = self.bench.trial_losses(models, self.server.proposed) if len(models) else None
+        proposed = self.server.proposed
+        losses = self.bench.trial_losses(models, proposed, arrivals.step) if len(models) else None
         if arrivals.audit is not None:
             self._audit(arrivals.audit)
         stepped = Stepped(self.server.accept(losses), self.server.reports)
         if "audited" in stepped.columns:
             models, clients = torch.stack([before, self.server.params]), stepped.columns["audited"]["client"]
             with self.clock.part("audit"):
-                losses = self.bench.trial_losses(models.to(self.bench.device), clients)
+                losses = self.bench.trial_losses(models.to(self.bench.device), clients, None)
             stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]

@@ -24,6 +24,7 @@ BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # they are scripts: they find each other as neighbours
 
 import contest  # noqa: E402
+import fair_rules  # noqa: E402
 import floors  # noqa: E402
 import long_run  # noqa: E402
 import pacing  # noqa: E402
@@ -168,6 +169,13 @@ def test_pacings_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) 
     *_, rounds, buffered = printed(pacing.main, "--quick --work W2", monkeypatch, capsys)
     assert rounds[2] == "1.00"
     assert float(buffered[1]) > 0
+
+
+def test_fair_rules_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    *_, fedavg, fedfv, _, fedlf, some = printed(fair_rules.main, "--quick --work W2", monkeypatch, capsys)
+    assert fedavg[2] == "1.00"
+    assert [row[0] for row in (fedfv, fedlf, some)] == ["fedfv", "fedlf", "fedlf, losses on 100 samples"]
+    assert all(float(row[1]) > 0 for row in (fedavg, fedfv, fedlf, some))
 
 
 def test_both_ends_of_a_long_run_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -2,7 +2,8 @@
 
 Draw d candidates without replacement with probability in proportion to n_i, then take the k of them with the largest
 local loss. `asked` (π_pow-d) asks the d clients for the loss of the current model, which takes no virtual time here.
-`reported` (π_rpow-d) takes the loss that each reported last; it is infinite for those that never did.
+`reported` (π_rpow-d) takes the loss that each reported last; it is infinite for those that never did. With `[train]
+loss_samples` clients are asked for the loss on so many of their samples (π_cpow-d).
 
 Known to the server: data sizes and losses.
 """

@@ -10,7 +10,7 @@ from fedsim.data import Split
 from fedsim.errors import DataError
 from fedsim.job import Cohort
 from fedsim.local import LocalSGD
-from fedsim.minibatches import Steps, groups, orders
+from fedsim.minibatches import Steps, groups, orders, probed
 
 
 def order(*segments: tuple[int, int, int, int], seed: int = 1, purpose: str = "batches") -> list[list[int]]:
@@ -91,3 +91,37 @@ def test_groups_are_of_equal_width_and_learning_rate() -> None:
         (32, 1.0, [1, 4]),
     ]
     assert [len(g.jobs) for g in groups(jobs, split, LocalSGD(batch_size=2), 1, most=2)] == [2, 2, 1]
+
+
+SIZES = np.array([5, 40, 0, 12, 9, 1])
+SPLIT = Split(np.random.default_rng(2).permutation(67), np.concatenate([[0], np.cumsum(SIZES)]))
+
+
+def probe(clients: list[int], version: int = 0, most: int | None = 9, seed: int = 1) -> list[list[int]]:
+    rows = probed(SPLIT, np.array(clients), np.full(len(clients), version), most, seed)
+    return [own.tolist() for own in rows]
+
+
+def test_losses_are_taken_on_all_samples_or_on_some_of_them() -> None:
+    every = [SPLIT.rows(client).tolist() for client in range(6)]
+    assert probe([0, 1, 2, 3, 4, 5], most=None) == probe([0, 1, 2, 3, 4, 5], most=40) == every
+    some = probe([0, 1, 2, 3, 4, 5])
+    assert [len(own) for own in some] == [5, 9, 0, 9, 9, 1]
+    assert all(some[client] == every[client] for client in (0, 2, 4, 5))
+    for client in (1, 3):
+        places = [every[client].index(row) for row in some[client]]
+        assert places == sorted(set(places)), "in the order of the client's samples, none twice"
+
+
+def test_which_samples_depends_on_seed_client_and_version_alone() -> None:
+    together = probe([3, 1, 4])
+    assert [probe([client])[0] for client in (3, 1, 4)] == together
+    assert probe([1, 1]) == [together[1]] * 2
+    assert probe([1], version=1)[0] != together[1] != probe([1], seed=2)[0]
+
+
+def test_every_sample_is_as_likely_to_be_probed() -> None:
+    n = 4_000
+    found = probed(SPLIT, np.full(n, 3), np.arange(n), 9, 1)
+    counts = np.bincount(np.concatenate(found), minlength=67)[SPLIT.rows(3)]
+    assert abs(counts - n * 9 / 12).max() < 5 * np.sqrt(n * 9 / 12 * 3 / 12)

@@ -33,6 +33,12 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
         LocalSGD(batch_size=8, lr=0.1, epochs=2, augment=Augment(2, True)),
     ),
     "decay": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.1, lr_decay=0.9)),
+    "some losses": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, loss_samples=9)),
+    "large, some losses": (
+        "mlp",
+        {"hidden": [200, 200]},
+        LocalSGD(batch_size=50, lr=0.1, loss_samples=9),
+    ),
 }
 
 

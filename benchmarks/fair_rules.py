@@ -1,0 +1,39 @@
+"""What fair rules cost beside FedAvg: rounds of W1 of `works.py` under each, losses on all samples and on some.
+
+All run in turns, and a ratio is taken within each repetition.
+
+    python benchmarks/fair_rules.py                 # one process
+    python benchmarks/fair_rules.py --workers 2
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from turns import arguments, closing, measure, ratio
+
+SOME = 100
+RULES = ("fedfv", "fedlf")
+
+
+def main() -> None:
+    """Run, and print a table."""
+    given = arguments(__doc__).parse_args()
+    variants = {"fedavg": ["algorithm.name=fedavg"]}
+    for rule in RULES:
+        variants[rule] = [f"algorithm.name={rule}"]
+        variants[f"{rule}, losses on {SOME} samples"] = [
+            f"algorithm.name={rule}",
+            f"train.loss_samples={SOME}",
+        ]
+    found = measure(variants, given)
+    seconds = {name: [s / given.steps for s, _ in runs] for name, runs in found.items()}
+    print("| rule | ms a round | FedAvg = 1 |")
+    print("|---|---|---|")
+    for name, own in seconds.items():
+        print(f"| {name} | {1e3 * median(own):.0f} | {ratio(own, seconds['fedavg']):.2f} |")
+    print(f"\n{closing(given)}")
+
+
+if __name__ == "__main__":
+    main()
