@@ -1,7 +1,7 @@
 """Whether a long run ends as fast and as small as it began: seconds of a step at both ends, memory against prediction.
 
-Seconds are processor time of this process, in which the whole run takes place, medians over a hundred steps each: the
-last ones, and those after the first hundred, in which the history fills.
+Seconds are processor time of this process, in all of its threads together, in which the whole run takes place; medians
+over a hundred steps each: the last ones, and those after the first hundred, in which the history fills.
 
     python benchmarks/long_run.py                                    # FedLF, 10,000 clients, a simulated week
     python benchmarks/long_run.py --set memory.slots=500 --ends 50

@@ -30,6 +30,7 @@ from fedsim.history import GradientHistory
 from fedsim.linalg import Blocks, block_products, weighted_sum
 from fedsim.rules import build_rule
 from fedsim.stack import Stack
+from fedsim.threads import at_most
 
 MODELS = {
     "0.2M": [157_000, 40_200, 2_010],  # MLP 784-200-200-10
@@ -54,7 +55,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     build_rule("fedlf", {})  # libraries loaded after the limit would not obey it
-    with threadpool_limits(1):
+    with threadpool_limits(1), at_most(1):
         tables(arguments)
 
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Generic, TypeVar
 
+from fedsim.machine import cores
+
 T = TypeVar("T")
 
 _ALIGNED = 64
@@ -22,7 +24,7 @@ _ALIGNED = 64
 def pays() -> bool:
     """Whether a second process would be of use: it is forked, so that it need not import anything."""
     first = multiprocessing.current_process().name == "MainProcess"
-    return first and sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
+    return first and sys.platform == "linux" and cores() > 1
 
 
 class Ahead(Generic[T]):

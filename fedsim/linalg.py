@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.stack import Floats
+from fedsim.threads import each, in_order
 
 Blocks = Sequence[tuple[int, int]]
 """Half-open column ranges `[start, stop)`, contiguous and covering all P columns."""
@@ -37,9 +38,13 @@ _WIDENED_ON_GPU = 2**23
 """The same on a GPU."""
 _LONG = 2**16
 """Columns that are added up at a time where rows are turned to float32."""
-_LARGE = 2**20
-"""Numbers from which on rows are gathered into memory that is kept for that."""
-_buffers: dict[torch.dtype, torch.Tensor] = {}
+_MANY = 256
+"""Rows on the right of a product of more rows on the left."""
+_COLUMNS = 2**12
+"""Columns that are gathered at a time on the host. The system hands out large memory page by page and takes it back
+each time, which takes longer than the copy."""
+_WORTH = 2**28
+"""Multiplications from which on threads are worth their start: several milliseconds of work."""
 _MOVED = 2**25
 """Numbers that are gathered, or brought from the host to a GPU, at a time."""
 
@@ -107,19 +112,31 @@ def _products(left: NDArray[Any], right: NDArray[Any]) -> Floats:
     """Multiply strips of columns, many at a time, and add up; NumPy does half the work where both are the same rows."""
     few = len(left) <= _FEW
     strip = _width(len(left), len(right)) if few else TILE
-    most = max(_SMALL // (len(left) * strip), 1) if few else len(right)
-    if few and left.ctypes.data == right.ctypes.data:
-        most = min(most, -(-len(right) // 2))  # the routine for equal operands has no such shortcut
+    same = left.ctypes.data == right.ctypes.data
+    most = max(_SMALL // (len(left) * strip), 1) if few else _MANY
+    if same:  # the routine for equal operands pays for many rows alone
+        most = min(most, -(-len(right) // 2)) if few else len(right)
     whole = left.shape[1] // strip * strip
     group = max(_SCRATCH // (len(left) * most), 1) * strip
     total = np.asarray(left[:, whole:] @ right[:, whole:].T, dtype=np.float64)
-    for a in range(0, whole, group):
+    starts, worth = range(0, whole, group), left.size * len(right) >= _WORTH
+
+    def part(a: int, b: int = 0) -> Floats:
         columns = slice(a, min(a + group, whole))
         mine = left[:, columns].reshape(len(left), -1, strip).transpose(1, 0, 2)
-        for b in range(0, len(right), most):
-            theirs = right[b : b + most, columns]
-            pieces = mine @ theirs.reshape(len(theirs), -1, strip).transpose(1, 2, 0)
-            total[:, b : b + most] += pieces.sum(axis=0, dtype=np.float64)
+        theirs = right[b : b + most, columns]
+        pieces = mine @ theirs.reshape(len(theirs), -1, strip).transpose(1, 2, 0)
+        return np.asarray(pieces.sum(axis=0, dtype=np.float64))
+
+    def add(b: int) -> None:
+        for a in starts:
+            total[:, b : b + most] += part(a, b)
+
+    if most < len(right):
+        each(add, range(0, len(right), most), worth=worth)
+    else:
+        for more in in_order(part, starts, worth=worth):
+            total += more
     return total
 
 
@@ -168,24 +185,11 @@ def _add_gathered(
     most = max(numbers // max(len(out), 1), 1)
     for a in range(0, len(used), most):
         some = used[a : a + most]
-        part = _gathered(rows, torch.from_numpy(some).to(rows.device))
-        out.addmv_(part.to(device=out.device, dtype=out.dtype).T, _factors(weights[some], out))
-
-
-def _gathered(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """Return rows [k, P]; large ones on the host lie in memory that the next call uses again.
-
-    The system hands out large memory page by page and takes it back each time, which takes longer than the copy.
-    """
-    size = len(places) * rows.shape[1]
-    if not rows.is_cpu or size < _LARGE or size > _MOVED:
-        return torch.index_select(rows, 0, places)
-    held = _buffers.get(rows.dtype)
-    if held is None or len(held) < size:
-        with torch.inference_mode(False):  # else it could be used within that mode alone
-            held = _buffers[rows.dtype] = torch.empty(size, dtype=rows.dtype)
-    out = held[:size].view(len(places), -1)
-    return torch.index_select(rows, 0, places, out=out)
+        places, factors = torch.from_numpy(some).to(rows.device), _factors(weights[some], out)
+        width = _COLUMNS if rows.is_cpu and out.is_cpu else max(len(out), 1)
+        for b in range(0, len(out), width):
+            part = torch.index_select(rows[:, b : b + width], 0, places)
+            out[b : b + width].addmv_(part.to(device=out.device, dtype=out.dtype).T, factors)
 
 
 def _factors(weights: Floats, like: torch.Tensor) -> torch.Tensor:

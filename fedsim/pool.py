@@ -6,7 +6,6 @@ is begun as soon as it is known that there will be a run, and asked for when the
 
 from __future__ import annotations
 
-import os
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedsim import cluster
 from fedsim.errors import ConfigError, ServerLost
+from fedsim.machine import cores
 
 if TYPE_CHECKING:  # they import torch
     import numpy as np
@@ -62,9 +62,7 @@ class Processes:
 def workers_of(workers: int | Literal["auto"]) -> int:
     """Return the number of client actors on this machine that is meant by a `--workers` value."""
     if workers == "auto":
-        return max(
-            1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        )
+        return cores()
     if workers < 0:
         raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers}")
     return workers

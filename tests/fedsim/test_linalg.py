@@ -8,6 +8,7 @@ import torch
 
 from fedsim import linalg
 from fedsim.linalg import TILE, add_weighted, block_products, mixed_products, weighted_sum
+from fedsim.threads import at_most
 
 P = 2 * TILE + 37
 BLOCKS = [(0, TILE + 5), (TILE + 5, TILE + 6), (TILE + 6, P)]
@@ -107,7 +108,19 @@ def test_rows_on_a_gpu_give_the_same_as_on_the_processor(place: str) -> None:
     torch.testing.assert_close(summed.cpu(), out, rtol=1e-5, atol=1e-4)
 
 
-def test_rows_gathered_into_kept_memory_are_those_of_the_call() -> None:
+@pytest.mark.parametrize(("k", "n"), [(10, 110), (30, 300), (30, 30), (60, 70)])
+def test_the_number_of_threads_changes_no_bit(k: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(n, P, generator=torch.Generator().manual_seed(k))
+    left = rows if k == n else rows[:k].clone()
+    with at_most(1):
+        expected = block_products(left, rows, BLOCKS)
+    monkeypatch.setattr(linalg, "_WORTH", 0)
+    for threads in (1, 2, 5):
+        with at_most(threads), torch.inference_mode():
+            np.testing.assert_array_equal(block_products(left, rows, BLOCKS), expected)
+
+
+def test_rows_are_gathered_some_columns_at_a_time() -> None:
     columns, draws = 40_000, np.random.default_rng(4)
     for n, used in [(80, 30), (90, 40), (80, 28)]:
         rows = torch.randn(n, columns, generator=torch.Generator().manual_seed(n))

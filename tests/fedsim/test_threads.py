@@ -1,0 +1,56 @@
+"""Work in several threads: in order, complete, and told what went wrong."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+import torch
+
+from fedsim.threads import at_most, each, in_order
+
+
+@pytest.mark.parametrize(("threads", "worth"), [(1, True), (3, False), (3, True)])
+def test_results_come_in_the_order_of_the_parts(threads: int, worth: bool) -> None:
+    names = set()
+
+    def late_first(part: int) -> int:
+        names.add(threading.current_thread().name)
+        time.sleep(0.002 * (20 - part) / 20)
+        return part**2
+
+    with at_most(threads):
+        assert list(in_order(late_first, range(20), worth=worth)) == [part**2 for part in range(20)]
+    alone = threading.current_thread().name in names
+    assert (len(names) == 1 and alone) if threads == 1 or not worth else (len(names) > 1 and not alone)
+
+
+def test_parts_run_side_by_side_and_in_the_mode_of_the_caller() -> None:
+    both = threading.Barrier(2, timeout=20)
+    modes = []
+
+    def meet(part: int) -> None:
+        both.wait()
+        modes.append(torch.is_inference_mode_enabled())
+
+    for inference in (True, False):
+        with at_most(2), torch.inference_mode(inference):
+            each(meet, range(2), worth=True)
+    assert modes == [True, True, False, False]
+
+
+def test_a_part_that_fails_says_so_and_the_next_work_is_done() -> None:
+    with at_most(2):
+        with pytest.raises(ZeroDivisionError):
+            each(lambda part: 1 / part, [1, 0, 2], worth=True)
+        assert list(in_order(str, range(3), worth=True)) == ["0", "1", "2"]
+
+
+def test_a_limit_ends_with_its_block() -> None:
+    """Also after an error."""
+    caller = threading.current_thread().name
+    with at_most(2):
+        with pytest.raises(KeyError), at_most(1):
+            raise KeyError
+        assert caller not in in_order(lambda _: threading.current_thread().name, range(2), worth=True)
