@@ -43,7 +43,7 @@ _MANY = 256
 _COLUMNS = 2**12
 """Columns that are gathered at a time on the host. The system hands out large memory page by page and takes it back
 each time, which takes longer than the copy."""
-_WORTH = 2**28
+WORTH = 2**28
 """Multiplications from which on threads are worth their start: several milliseconds of work."""
 _MOVED = 2**25
 """Numbers that are gathered, or brought from the host to a GPU, at a time."""
@@ -119,7 +119,7 @@ def _products(left: NDArray[Any], right: NDArray[Any]) -> Floats:
     whole = left.shape[1] // strip * strip
     group = max(_SCRATCH // (len(left) * most), 1) * strip
     total = np.asarray(left[:, whole:] @ right[:, whole:].T, dtype=np.float64)
-    starts, worth = range(0, whole, group), left.size * len(right) >= _WORTH
+    starts, worth = range(0, whole, group), left.size * len(right) >= WORTH
 
     def part(a: int, b: int = 0) -> Floats:
         columns = slice(a, min(a + group, whole))

@@ -21,6 +21,7 @@ from fedsim.simulation import Device, device_of, one_thread, resume
 from fedsim.stopwatch import Stopwatch
 from fedsim.study_folder import State, found_in
 from fedsim.study_grid import Cell
+from fedsim.threads import at_most
 
 _TELL_EVERY_S = 0.25
 _FREE_WITHIN_S = 10.0
@@ -67,7 +68,8 @@ class Player:
         watch, began = _Watch(cell.number, self._interrupts, tell), time.monotonic()
         accuracy = float("nan")
         try:
-            state, accuracy = self._state(cell, folder, watch)
+            with at_most(1):  # the cores are for the processes
+                state, accuracy = self._state(cell, folder, watch)
         except Error as error:
             state = State("failed", error=str(error))
         except Exception as error:  # of a plug-in, say: the other cells are not to blame

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from fedsim.arrivals import Arrivals
 from fedsim.job import Cohort, Ints, Report, Reports
+from fedsim.linalg import WORTH
 from fedsim.local import Workbench
 from fedsim.server import Server, ServerSpec
 from fedsim.setup import Setup
+from fedsim.threads import at_most, gain
 
-_MEASURED_S = 0.05
-"""How long each part of a run is tried."""
+_MEASURED_S, _OFTEN_S, _OFTEN = 0.05, 0.2, 7
+"""How long each part of a run is tried at least, and until when it is tried again if it was so less than so often."""
 _SIDE_BY_SIDE = 16
 """Clients that are trained in a trial at most."""
 _LONG, _FEW = 2**15, 64
@@ -78,6 +80,8 @@ def _steps_s(setup: Setup, remembered: Ints) -> NDArray[np.float64]:
         return np.full(len(remembered), alone_s)
     few = min(most, _FEW)
     each_s = max(_step_s(long, m, few) - sum_s, 0.0) / few * columns / tried
+    if m * most * columns >= WORTH:
+        each_s /= gain()
     return alone_s + each_s * remembered + _solving_s(short, m, most, solve_s)(remembered)
 
 
@@ -112,7 +116,8 @@ def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
         server.step(_arrivals(clients), 1e-3 * (common + torch.randn(len(clients), columns, generator=draws)))
     rows = 1e-3 * (common + torch.randn(m, columns, generator=draws))
     present = _arrivals(np.arange(m))
-    return _seconds(lambda: server.step(present, rows))
+    with at_most(1):  # where so little is to be done, several would wait more than work
+        return _seconds(lambda: server.step(present, rows))
 
 
 def _arrivals(clients: Ints) -> Arrivals:
@@ -126,7 +131,7 @@ def _seconds(work: Callable[[], Any]) -> float:
     """Return the median time of a call, tried for a while after one to warm up."""
     work()
     taken: list[float] = []
-    while not taken or sum(taken) < _MEASURED_S:
+    while sum(taken) < (_MEASURED_S if len(taken) >= _OFTEN else _OFTEN_S):
         started = time.perf_counter()
         work()
         taken.append(time.perf_counter() - started)
