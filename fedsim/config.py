@@ -7,6 +7,7 @@ options beside its name; they are checked against the signature of its factory. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -233,33 +234,29 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> list[RunConfig]:
     with one line for each problem.
     """
     path = Path(path)
-    raw = changed(read_toml(path), sets)
+    given = read_toml(path)
+    raw = changed(deepcopy(given), sets)
     found = parse(raw, path.name, default_name=path.stem)
-    for text in sets:
-        _check_kept(raw, text)
+    arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
+    check_effect(given, sets, arms)
     return found
 
 
-def _check_kept(raw: Mapping[str, Any], text: str) -> None:
-    """Raise ConfigError if each arm of a configuration replaces what an assignment gave."""
-    key, value = (part.strip() for part in text.split("=", 1))
-    arms = raw.get("arms", {})
-    keys = [part.strip() for part in key.split(".")]
-    if keys[0] != "arms" and arms and not any(_same(merged(raw, arm), raw, keys) for arm in arms.values()):
-        first = next(iter(arms))
-        raise ConfigError(
-            f"--set {text}: no effect, as each arm says otherwise in its own {keys[0]!r}; set it in an arm, such as "
-            f"arms.{first}.{key}={value}"
-        )
+def check_effect(
+    given: dict[str, Any], sets: Sequence[str], over: Mapping[str, Mapping[str, Any]], table: str = ""
+) -> None:
+    """Raise ConfigError if an assignment `a.b=value` changes a configuration, but nothing once others are laid over it.
 
-
-def _same(one: Any, other: Any, keys: Sequence[str]) -> bool:
-    """Return whether two configurations hold the same at a place."""
-    for key in keys:
-        if not isinstance(one, Mapping) or key not in one:
-            return False
-        one, other = one[key], other[key]
-    return bool(one == other)
+    `over` are these, each for itself, by their places in the file; the configuration is itself in its `table`.
+    """
+    base = changed(deepcopy(given), sets)
+    for number, text in enumerate(sets):
+        without = changed(deepcopy(given), [*sets[:number], *sets[number + 1 :]])
+        if without != base and over and all(merged(base, o) == merged(without, o) for o in over.values()):
+            raise ConfigError(
+                f"--set {table}{text}: no effect, as each of {', '.join(over)} says otherwise; set it there, such as "
+                f"{next(iter(over))}.{text}"
+            )
 
 
 def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt
 
 from fedsim import plugins
-from fedsim.config import changed, merged
+from fedsim.config import changed, check_effect, merged
 from fedsim.config_errors import assign, read_toml, validated
 from fedsim.config_section import RunName, Section
 from fedsim.errors import ConfigError, closest
@@ -195,20 +196,28 @@ def load_study(
     seeds: a number of seeds, or several as `3,7,9`. Raises ConfigError with one line for each problem.
     """
     study = validated(StudyConfig, read_toml(path), path.name).at_scale(scale)
-    raw = _assigned(study.resolved(), list(sets))
+    given, sets = study.resolved(), list(sets)
+    raw = _assigned(deepcopy(given), sets)
     if seeds is not None:
         raw["seeds"] = _seeds_of(seeds)
-    return validated(StudyConfig, raw, path.name)
+    final = validated(StudyConfig, raw, path.name)
+    for axis, levels in final.axes.items():
+        over = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
+        check_effect(given.get("run", {}), _of_runs(sets), over, "run.")
+    return final
 
 
 def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     """Make assignments; below `run` another plug-in drops the options of the one before, as for a single run."""
-    runs = [text.removeprefix("run.") for text in sets if text.startswith("run.")]
-    raw["run"] = changed(raw.get("run", {}), runs)
+    raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
     for text in sets:
         if not text.startswith("run."):
             assign(raw, text)
     return raw
+
+
+def _of_runs(sets: list[str]) -> list[str]:
+    return [text.removeprefix("run.") for text in sets if text.startswith("run.")]
 
 
 def _seeds_of(text: str) -> int | list[int]:

@@ -160,11 +160,16 @@ def test_an_assignment_that_every_arm_replaces_is_refused(tmp_path: Path) -> Non
         "b": {"algorithm": {"name": "fedlf"}, "train": {"lr": 0.5}},
     }
     path.write_text(tomli_w.dumps(GOOD | {"arms": arms}))
-    for text in ("algorithm.name=qfedavg", "algorithm.alpha = 0.3"):
-        with pytest.raises(ConfigError, match=r"no effect.*such as arms\.a\.algorithm\.(name=qf|alpha=0)"):
+    for text in ("algorithm.name=qfedavg", "algorithm.name=fedlf", "algorithm.alpha = 0.3"):
+        with pytest.raises(
+            ConfigError,
+            match=r"no effect, as each of arms\.a, arms\.b .*such as arms\.a\.algorithm\.(name=|alpha)",
+        ):
             load(path, (text,))
     assert [run.train.lr for run in load(path, ("train.lr=0.2",))] == [0.2, 0.5]
-    assert load(path, ("algorithm.name=fedlf",))[1].algorithm.name == "fedlf"
+    both = load(path, ("algorithm.name=fedfv", "algorithm.alpha=0.4"))
+    assert [run.algorithm.options for run in both] == [{"alpha": 0.4}, {}]
+    assert load(path, ("seed=0", "seed=0"))[0].seed == 0, "what changes nothing is no matter"
     first, _ = load(path, ("arms.a.algorithm.alpha=0.3", "train.lr=1", "train.lr=2"))
     assert (first.algorithm.options, first.train.lr) == ({"alpha": 0.3}, 2)
 

@@ -148,6 +148,13 @@ def test_a_study_without_axes_is_seeds_alone() -> None:
     ]
 
 
+def test_an_assignment_that_every_level_replaces_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--set run\.algorithm\.name=afl: no effect, as each of axes\.rule\.fedavg, "
+    ):
+        load_study(SMALLEST, sets=("run.stop.steps=9", "run.algorithm.name=afl"))
+
+
 def test_a_scale_replaces_seeds_and_keys_and_assignments_come_after_it() -> None:
     full = load_study(
         SMALLEST, scale="full", sets=("run.stop.steps=9", "axes.rule.fedfv.algorithm.alpha=0.2")
