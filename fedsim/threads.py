@@ -1,7 +1,8 @@
-"""Work on rows in several threads: parts that release the interpreter's lock and write to places of their own.
+"""Work on NumPy arrays in several threads: parts that release the interpreter's lock and write to places of their own.
 
 How a piece of work is cut depends on its shape alone, so the number of threads changes no bit of it. Libraries have one
-thread each all the while (`fedsim.simulation.one_thread`): theirs wait for one another in a loop and change bits.
+thread each all the while (`fedsim.simulation.one_thread`): theirs wait for one another in a loop and change bits. It is
+not for torch, whose modes and numbers of threads are each thread's own.
 """
 
 from __future__ import annotations
@@ -10,11 +11,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from typing import TypeVar
-
-import torch
 
 from fedsim.machine import cores
 
@@ -36,8 +34,7 @@ class _Threads:
         """Return the threads."""
         wanted = (os.getpid(), self.most)
         if self._pool is None or self._pool[:2] != wanted:
-            one = partial(torch.set_num_threads, 1)  # OpenMP counts them for each thread that calls
-            self._pool = (*wanted, ThreadPoolExecutor(self.most, "fedsim-rows", one))
+            self._pool = (*wanted, ThreadPoolExecutor(self.most, "fedsim-rows"))
         return self._pool[2]
 
 
@@ -68,14 +65,8 @@ def in_order(work: Callable[[Part], Done], parts: Iterable[Part], *, worth: bool
     if not worth or _threads.most < 2:
         yield from map(work, left)
         return
-    inference = torch.is_inference_mode_enabled()  # threads do not inherit it
-
-    def do(part: Part) -> Done:
-        with torch.inference_mode(inference):
-            return work(part)
-
     while some := list(islice(left, 2 * _threads.most)):
-        yield from _threads.pool().map(do, some)
+        yield from _threads.pool().map(work, some)
 
 
 def each(work: Callable[[Part], object], parts: Iterable[Part], *, worth: bool) -> None:
