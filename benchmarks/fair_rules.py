@@ -8,9 +8,7 @@ All run in turns, and a ratio is taken within each repetition.
 
 from __future__ import annotations
 
-from statistics import median
-
-from turns import arguments, closing, measure, ratio
+from turns import arguments, measure, show
 
 SOME = 100
 RULES = ("fedfv", "fedlf")
@@ -27,12 +25,8 @@ def main() -> None:
             f"train.loss_samples={SOME}",
         ]
     found = measure(variants, given)
-    seconds = {name: [s / given.steps for s, _ in runs] for name, runs in found.items()}
-    print("| rule | ms a round | FedAvg = 1 |")
-    print("|---|---|---|")
-    for name, own in seconds.items():
-        print(f"| {name} | {1e3 * median(own):.0f} | {ratio(own, seconds['fedavg']):.2f} |")
-    print(f"\n{closing(given)}")
+    ms = {name: [1e3 * s / given.steps for s, _ in runs] for name, runs in found.items()}
+    show("rule", "ms a round", ms, given)
 
 
 if __name__ == "__main__":

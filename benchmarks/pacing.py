@@ -9,9 +9,7 @@ third is online at any instant. Both run in turns, and a ratio is taken within e
 
 from __future__ import annotations
 
-from statistics import median
-
-from turns import arguments, closing, measure, ratio
+from turns import arguments, measure, show
 
 PACINGS = {
     "sync, always online": (),
@@ -27,12 +25,7 @@ def main() -> None:
     given = arguments(__doc__).parse_args()
     found = measure(PACINGS, given)
     per_s = {name: [updates / s for s, updates in runs] for name, runs in found.items()}
-    base = per_s[next(iter(PACINGS))]
-    print("| pacing | updates a second | ratio |")
-    print("|---|---|---|")
-    for name, own in per_s.items():
-        print(f"| {name} | {median(own):.0f} | {ratio(own, base):.2f} |")
-    print(f"\n{closing(given)}")
+    show("pacing", "updates a second", per_s, given)
 
 
 if __name__ == "__main__":

@@ -55,11 +55,14 @@ def measure(variants: Variants, given: argparse.Namespace) -> dict[str, list[tup
     return found
 
 
-def ratio(ours: Sequence[float], base: Sequence[float]) -> float:
-    """Return the median over repetitions of the ratios within each."""
-    return median(a / b for a, b in zip(ours, base, strict=True))
-
-
-def closing(given: argparse.Namespace) -> str:
-    """Return what a table says of how it was measured."""
-    return f"{given.repeats} interleaved repetitions of {given.steps} steps, {given.workers} workers; medians"
+def show(kind: str, what: str, found: Mapping[str, Sequence[float]], given: argparse.Namespace) -> None:
+    """Print a table of medians over repetitions, and of the ratios within each to the first variant."""
+    first, base = next(iter(found.items()))
+    print(f"| {kind} | {what} | {first} = 1 |")
+    print("|---|---|---|")
+    for name, own in found.items():
+        ratio = median(a / b for a, b in zip(own, base, strict=True))
+        print(f"| {name} | {median(own):.0f} | {ratio:.2f} |")
+    print(
+        f"\n{given.repeats} interleaved repetitions of {given.steps} steps, {given.workers} workers; medians"
+    )

@@ -189,19 +189,17 @@ class RayTrainer:
         stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
         before, audit = self._params, arrivals.audit
         if self._searches or audit is not None:
-            proposed = self._at_server("propose", 2, arrivals, takes, *stores)
+            proposed = self._at_server("propose", 3, arrivals, takes, *stores)
             workers = len(self._clients) if self._searches else 0
-            step = arrivals.step
-            losses = [self._at(w, "share_of_losses", *proposed, step, w, workers) for w in range(workers)]
+            losses = [self._at(w, "share_of_losses", *proposed, w, workers) for w in range(workers)]
             if audit is not None:
                 self._audit(audit)
             made = self._at_server("accept", 3, *losses)
         else:
             made = self._at_server("step", 3, arrivals, takes, *stores)
         stepped, self._params, self._average = made
-        realised = (
-            [] if audit is None else [self._losses(m, audit.clients, None) for m in (before, self._params)]
-        )
+        models = (before, self._params)
+        realised = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
         held = [chunk.needs for chunk, _ in taken]

@@ -175,8 +175,8 @@ class ServerActor:
 
     def propose(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Find the direction of a step; returns the models to try, and the clients to try them with.
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
+        """Find the direction of a step; returns the models to try, the clients to try them with, and its number.
 
         `stores` are the reports and the rows of one chunk of jobs after the other; the step takes job `i` of chunk `c`
         for each `(c, i)`.
@@ -187,7 +187,7 @@ class ServerActor:
         which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
         rows = [chunks[c][i] for c, i in takes]
         models = self.server.propose(replace(arrivals, reports=Reports.joined(reports).part(which)), rows)
-        return models.cpu().numpy(), self.server.proposed
+        return models.cpu().numpy(), self.server.proposed, arrivals.step
 
     def audit(self, clients: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Compare what clients would send now with what is held of them; see `Server.audit`."""
