@@ -249,10 +249,15 @@ def check_effect(
 
     `over` are these, each for itself, by their places in the file; the configuration is itself in its `table`.
     """
+    if not over:
+        return
     base = changed(deepcopy(given), sets)
     for number, text in enumerate(sets):
-        without = changed(deepcopy(given), [*sets[:number], *sets[number + 1 :]])
-        if without != base and over and all(merged(base, o) == merged(without, o) for o in over.values()):
+        try:
+            without = changed(deepcopy(given), [*sets[:number], *sets[number + 1 :]])
+        except ConfigError:  # another assignment needs this one
+            continue
+        if without != base and all(merged(base, o) == merged(without, o) for o in over.values()):
             raise ConfigError(
                 f"--set {table}{text}: no effect, as each of {', '.join(over)} says otherwise; set it there, such as "
                 f"{next(iter(over))}.{text}"
