@@ -211,7 +211,7 @@ def forecast(
             tally.jobs = recorder.counts
         remembered = np.array(tally.remembered, dtype=np.int64)
         passes = trainer.passes + trainer.audited
-        loop_s = wall_s(setup, passes, tally.evaluations, remembered, max(count, 1))
+        loop_s = wall_s(setup, passes, tally.evaluations, remembered, count)
     return Forecast(
         name=config.name,
         ended_by=ended_by,

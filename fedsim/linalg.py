@@ -43,7 +43,7 @@ _MANY = 256
 _COLUMNS = 2**12
 """Columns that are gathered at a time on the host. The system hands out large memory page by page and takes it back
 each time, which takes longer than the copy."""
-WORTH = 2**28
+WORTH = 2**27
 """Multiplications from which on threads are worth their start: several milliseconds of work."""
 _MOVED = 2**25
 """Numbers that are gathered, or brought from the host to a GPU, at a time."""

@@ -55,7 +55,9 @@ class Footprint:
     audited: int = 0
     """Clients of one audit."""
     forward_bytes: int = 0
-    """What one process that evaluates holds of a model's layers at most."""
+    """What one process, or one thread, that evaluates holds of a model's layers at most."""
+    threads: int = 1
+    """How many threads of one process evaluate at the same time, if everything is in one process."""
 
     def plan(self) -> HistoryPlan:
         """Return the plan of the history, with no more rows than the rule may ask for."""
@@ -83,7 +85,7 @@ class Footprint:
             "kept": _kept_rows(self.method, self.server.n_clients, at_once) * row,
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
-            "evaluation": self.forward_bytes * max(1, workers),
+            "evaluation": self.forward_bytes * (workers or self.threads),
             "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
         }
         return parts | {"total": sum(parts.values())}

@@ -18,12 +18,12 @@ import tomli_w
 from fedsim import checkpoint, memory, plugins
 from fedsim.config import RunConfig
 from fedsim.course import Course
+from fedsim.crew import Crew
 from fedsim.errors import RunError, ServerLost
 from fedsim.evaluation import Evaluation
 from fedsim.files import write_json, write_text
 from fedsim.folders import alone, make_folder
 from fedsim.interrupts import Interrupts
-from fedsim.local import Workbench
 from fedsim.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.pool import RayPool
 from fedsim.profile import DRIVER, seconds_by_process, write_profile
@@ -205,7 +205,7 @@ class Run:
         setup = self.setup
         if pool is None:
             server = Server(setup.server, setup.initial(), self.clock)
-            trainer: Trainer = InlineTrainer(Workbench(setup.bench, setup.data), server, self.clock)
+            trainer: Trainer = InlineTrainer(Crew(setup.bench, setup.data), server, self.clock)
         else:
             trainer = pool.trainer(
                 setup.bench,

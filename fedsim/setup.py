@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim import plugins
+from fedsim import plugins, threads
 from fedsim.adversary import Droppers, adversaries_of
 from fedsim.auditing import Audit
 from fedsim.augment import check_images
@@ -19,6 +19,7 @@ from fedsim.columns import array
 from fedsim.config import RunConfig
 from fedsim.costs import Costs, whole_work
 from fedsim.course import Evaluate, Plan
+from fedsim.crew import worth
 from fedsim.data import FederatedData
 from fedsim.errors import ConfigError
 from fedsim.evaluation import EVAL_ROWS
@@ -59,16 +60,19 @@ class Setup:
 
     def footprint(self, workers: int) -> Footprint:
         """Return what decides how much memory the run takes."""
+        method, most = self.bench.method(), threads.most()
+        several = worth(self.bench, self.network, method, self.data.train.sizes)
         return Footprint(
             self.server,
             self.plan.pacing,
             data_bytes=self.data.nbytes,
             trace_bytes=self.trace.nbytes,
             workers=workers,
-            method=self.bench.method(),
+            method=method,
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
+            threads=most if several else 1,
         )
 
     def _forward_bytes(self) -> int:

@@ -1,44 +1,73 @@
-"""Work on NumPy arrays in several threads: parts that release the interpreter's lock and write to places of their own.
+"""Work in several threads: parts that release the interpreter's lock and write to places of their own.
 
-How a piece of work is cut depends on its shape alone, so the number of threads changes no bit of it. Libraries have one
-thread each all the while (`fedsim.simulation.one_thread`): theirs wait for one another in a loop and change bits. It is
-not for torch, whose modes and numbers of threads are each thread's own.
+The number of threads changes no bit of the work. Libraries have one thread each all the while
+(`fedsim.simulation.one_thread`): theirs wait for one another in a loop and change bits. Modes of torch, such as
+`inference_mode`, are each thread's own.
 """
 
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from itertools import islice
 from typing import TypeVar
 
+from fedsim.errors import ConfigError
 from fedsim.machine import cores
 
 Part = TypeVar("Part")
 Done = TypeVar("Done")
 
-_MOST = 8
-"""More threads than these do not read memory faster."""
+VARIABLE = "FEDSIM_THREADS"
+"""The variable of the environment that says how many threads to use at most."""
+_MOST, _LIMIT = 8, 1024
+"""More threads than these do not read memory faster; more than those are a slip."""
 
 
 class _Threads:
     """The threads of this process, started when they are first needed, and anew in a process that was forked."""
 
     def __init__(self) -> None:
-        self.most = min(cores(), _MOST)
+        self._most: int | None = None
         self._pool: tuple[int, int, ThreadPoolExecutor] | None = None
+
+    @property
+    def most(self) -> int:
+        """How many there are at most. Raises ConfigError."""
+        if self._most is None:
+            self._most = _allowed()
+        return self._most
+
+    @most.setter
+    def most(self, count: int) -> None:
+        self._most = count
 
     def pool(self) -> ThreadPoolExecutor:
         """Return the threads."""
         wanted = (os.getpid(), self.most)
         if self._pool is None or self._pool[:2] != wanted:
-            self._pool = (*wanted, ThreadPoolExecutor(self.most, "fedsim-rows"))
+            self._pool = (*wanted, ThreadPoolExecutor(self.most, "fedsim"))
         return self._pool[2]
 
 
+def _allowed() -> int:
+    """Return how many threads to use: as many as there are cores, or as the environment says."""
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        return min(cores(), _MOST)
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _LIMIT):
+        raise ConfigError(f"{VARIABLE}: expected a number from 1 to {_LIMIT}, found {text!r}")
+    return int(text)
+
+
 _threads = _Threads()
+
+
+def most() -> int:
+    """Return how many threads are used at most."""
+    return _threads.most
 
 
 def gain() -> float:
@@ -61,12 +90,22 @@ def in_order(work: Callable[[Part], Done], parts: Iterable[Part], *, worth: bool
 
     Not from within such work. Raises what the first part that fails raises.
     """
-    left = iter(parts)
     if not worth or _threads.most < 2:
-        yield from map(work, left)
+        yield from map(work, parts)
         return
-    while some := list(islice(left, 2 * _threads.most)):
-        yield from _threads.pool().map(work, some)
+    pool, ahead = _threads.pool(), 2 * _threads.most
+    under_way: deque[Future[Done]] = deque()
+    try:
+        for part in parts:
+            under_way.append(pool.submit(work, part))
+            if len(under_way) == ahead:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:  # nobody writes any more when this returns, whatever happened
+        for future in under_way:
+            future.cancel()
+        wait(under_way)
 
 
 def each(work: Callable[[Part], object], parts: Iterable[Part], *, worth: bool) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedsim.arrivals import Arrivals
 from fedsim.auditing import LOSSES, parts_of
+from fedsim.crew import Crew
 from fedsim.evaluation import Evaluation, chunks_of, per_client
 from fedsim.job import Cohort, Job, Reports
 from fedsim.keeping import Memories
@@ -118,7 +119,7 @@ class Work:
 class InlineTrainer:
     """Trains in the calling process when a step asks for it, so that jobs nobody asks for cost nothing."""
 
-    def __init__(self, bench: Workbench, server: Server, clock: Stopwatch | None = None) -> None:
+    def __init__(self, bench: Workbench | Crew, server: Server, clock: Stopwatch | None = None) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that open jobs started from."""

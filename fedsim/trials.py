@@ -19,6 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.arrivals import Arrivals
+from fedsim.crew import Crew
+from fedsim.evaluation import EVAL_ROWS
 from fedsim.job import Cohort, Ints, Report, Reports
 from fedsim.linalg import WORTH
 from fedsim.local import Workbench
@@ -30,6 +32,8 @@ _MEASURED_S, _OFTEN_S, _OFTEN = 0.05, 0.2, 7
 """How long each part of a run is tried at least, and until when it is tried again if it was so less than so often."""
 _SIDE_BY_SIDE = 16
 """Clients that are trained in a trial at most."""
+_BATCHES = 8
+"""Batches of an evaluation that are tried at most."""
 _LONG, _FEW = 2**15, 64
 """Columns of the rows in a trial of products and sums, and how many rows are remembered in it, at most."""
 _SHORT, _MANY = 2**10, 400
@@ -44,17 +48,18 @@ def wall_s(setup: Setup, passes: float, evaluations: int, remembered: Ints, work
     Args:
         passes: passes over a training sample, all jobs together.
         remembered: [S] rows of absent clients at each server step.
-        workers: training and evaluation are spread over them; server steps are not.
+        workers: training and evaluation are spread over them, server steps are not; 0 for the process itself.
     """
-    bench, start = Workbench(setup.bench, setup.data), setup.initial()
-    rows = bench.splits[setup.plan.evaluate.split].indices
-    tried = torch.from_numpy(rows[:2048])
-    whole_s = _seconds(lambda: bench.losses(start, tried)) * len(rows) / len(tried) if len(tried) else 0.0
+    bench = (Workbench if workers else Crew)(setup.bench, setup.data)
+    start, split = setup.initial(), setup.plan.evaluate.split
+    rows = len(bench.splits[split].indices)
+    tried = min(rows, _BATCHES * EVAL_ROWS)
+    whole_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) * rows / tried if tried else 0.0
     clients_s = passes * _pass_s(setup, bench, start) + evaluations * whole_s
-    return clients_s / workers + float(_steps_s(setup, remembered).sum())
+    return clients_s / max(workers, 1) + float(_steps_s(setup, remembered).sum())
 
 
-def _pass_s(setup: Setup, bench: Workbench, start: torch.Tensor) -> float:
+def _pass_s(setup: Setup, bench: Workbench | Crew, start: torch.Tensor) -> float:
     """Return the time of one pass over a sample, where clients of middling size train side by side."""
     sizes = setup.data.train.sizes
     k = min(setup.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
