@@ -70,11 +70,7 @@ def _not_plain(method: ClientMethod) -> str:
 
 def may_draw(module: nn.Module) -> str:
     """Return the name of a part of the model that may draw at random while it trains, such as dropout, or nothing."""
-    unsure = [
-        type(part).__name__
-        for part in module.modules()
-        if not (isinstance(part, _SURE) or (isinstance(part, nn.RNNBase) and not part.dropout))
-    ]
+    unsure = [type(part).__name__ for part in module.modules() if not isinstance(part, _SURE)]
     return unsure[0] if unsure else ""
 
 
