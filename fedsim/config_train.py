@@ -42,6 +42,8 @@ class TrainSection(Section):
     mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
     """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
     augment: AugmentSection | None = None
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    """How precisely clients compute; parameters, updates and evaluations are float32 in any case."""
     loss_samples: PositiveInt | Literal["all"] = "all"
     """Most samples on which a client takes the loss of a received model, where a rule or a selector asks for it."""
 
@@ -60,4 +62,5 @@ class TrainSection(Section):
             self.weight_decay,
             augment,
             None if self.loss_samples == "all" else self.loss_samples,
+            self.precision,
         )

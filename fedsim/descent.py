@@ -16,6 +16,7 @@ from torch.nn import functional
 from fedsim.client import Batch, Correct, Objective, Tensors
 from fedsim.job import Ints, Job
 from fedsim.minibatches import orders
+from fedsim.precision import lowered
 from fedsim.rng import rng
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class ClientBench:
         return Batch(augmenter(whole.x, torch.from_numpy(views).to(whole.x.device)), whole.y)
 
     def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        loss = functional.cross_entropy(self.bench.module(batch.x), batch.y)
+        loss = functional.cross_entropy(self.bench.logits(batch.x), batch.y)
         return loss, loss
 
     def draws(self, purpose: str) -> np.random.Generator:
@@ -141,8 +142,10 @@ class ClientBench:
     def logits(self, weights: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return the logits of the model with these weights."""
         names = (slot.name for slot in self.bench.network.slots)
-        found: torch.Tensor = functional_call(self.bench.module, dict(zip(names, weights, strict=True)), (x,))
-        return found
+        own = dict(zip(names, weights, strict=True))
+        with lowered(self.bench.sgd.precision, self.bench.device):
+            found: torch.Tensor = functional_call(self.bench.module, own, (x,))
+        return found.float()
 
     def features(
         self, weights: Tensors, x: torch.Tensor, layers: int
@@ -150,7 +153,7 @@ class ClientBench:
         """Return the logits, and what the first `layers` layers with parameters put out, in order of execution."""
         found: list[torch.Tensor] = []
         parts = [self.bench.module.get_submodule(name) for name in self.bench.network.block_names[:layers]]
-        hooks = [part.register_forward_hook(lambda _m, _x, y: found.append(y)) for part in parts]
+        hooks = [part.register_forward_hook(lambda _m, _x, y: found.append(y.float())) for part in parts]
         try:
             return self.logits(weights, x), found
         finally:

@@ -26,6 +26,7 @@ from fedsim.modes import Mode, may_draw, resolve_mode
 from fedsim.modes.dense import Dense
 from fedsim.modes.vmap import Vmap
 from fedsim.network import build_network
+from fedsim.precision import Precision, lowered, rounding
 from fedsim.scoring import correct_of, losses_of
 from fedsim.tensors import shared_tensor
 
@@ -44,6 +45,8 @@ class LocalSGD:
     augment: Augment | None = None
     loss_samples: int | None = None
     """Most samples on which a client takes the loss of a received model. None: the whole local training set."""
+    precision: Precision = "float32"
+    """How precisely clients compute; see `fedsim.precision`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,8 @@ class Workbench:
         self.flat.copy_(params)
         before, during, rms, keep = math.nan, math.nan, math.nan, None
         if self.spec.losses and not self.method.reports_loss:
-            before = float(self._mean_losses([params], self._probed(np.array([job.client]), job.version))[0])
+            probed = self._probed(np.array([job.client]), job.version)
+            before = float(self._mean_losses([params], probed, self.sgd.precision)[0])
         if self.method.train is None:
             during = local.descend(Descent(self.sgd))
             rms = local.loss_rms
@@ -136,7 +140,7 @@ class Workbench:
             before = trained.loss_before if self.method.reports_loss else before
         after = accuracy = math.nan
         if self.spec.after:
-            losses, correct = self._forward(local.rows)
+            losses, correct = self._forward(local.rows, self.sgd.precision)
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
         finite = bool(_finite(out[None])[0])
@@ -154,9 +158,10 @@ class Workbench:
 
         Rows and reports are what clients send: those of adversaries may differ from what they found.
         """
-        if self._attackers is None:
-            return self._honest(cohort, starts, rows, kept)
-        return self._attackers.train(self._honest, self._relabel, cohort, starts, rows, kept)
+        with rounding(self.sgd.precision, self.device):
+            if self._attackers is None:
+                return self._honest(cohort, starts, rows, kept)
+            return self._attackers.train(self._honest, self._relabel, cohort, starts, rows, kept)
 
     def _relabel(self, y: torch.Tensor) -> None:
         """Train on these labels [N] from now on."""
@@ -181,11 +186,12 @@ class Workbench:
             losses = self._side_by_side.train(group.on(self.device), mine, rows)
             reports.loss_train[group.jobs], reports.loss_rms[group.jobs] = group.means(losses)
         if self.spec.losses:
-            reports.loss_before[:] = self._mean_losses(starts, self._probed(cohort.clients, cohort.versions))
+            probed = self._probed(cohort.clients, cohort.versions)
+            reports.loss_before[:] = self._mean_losses(starts, probed, self.sgd.precision)
         for i, client in enumerate(cohort.clients.tolist()):
             if self.spec.after:
                 self.flat.copy_(starts[i] - rows[i])
-                each, correct = self._forward(self._rows(client))
+                each, correct = self._forward(self._rows(client), self.sgd.precision)
                 reports.loss_after[i], reports.accuracy_after[i] = each.mean(), correct.mean()
         reports.finite[:] = _finite(rows)
         return reports, [None] * len(cohort)
@@ -207,57 +213,81 @@ class Workbench:
     def _here(self, kept: torch.Tensor | None) -> torch.Tensor | None:
         return None if kept is None else kept.to(self.device)
 
-    def _forward(self, rows: torch.Tensor) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the logits [B, classes] of samples, computed as precisely as clients do."""
+        with lowered(self.sgd.precision, self.device):
+            found: torch.Tensor = self.module(x)
+        return found.float()
+
+    def _forward(
+        self, rows: torch.Tensor, precision: Precision
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
             for part in torch.split(rows, EVAL_ROWS):
-                across = self._across(self.x.index_select(0, part))
+                across = self._across(self.x.index_select(0, part), precision)
                 labels = self.y.index_select(0, part)
                 losses.append(losses_of(across, labels))
                 correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
 
-    def _across(self, x: torch.Tensor) -> torch.Tensor:
+    def _across(self, x: torch.Tensor, precision: Precision) -> torch.Tensor:
         """Return the logits [classes, N] of samples."""
         if isinstance(self._side_by_side, Dense):
-            return self._side_by_side.across(self.flat, x)
-        found: torch.Tensor = self.module(x).T.contiguous()
-        return found
+            return self._side_by_side.across(self.flat, x, precision)
+        with lowered(precision, self.device):
+            found: torch.Tensor = self.module(x)
+        return found.float().T.contiguous()
 
-    def losses(self, params: torch.Tensor, rows: torch.Tensor) -> NDArray[np.float64]:
-        """Return the per-sample losses of a model [P] on rows."""
+    def losses(
+        self, params: torch.Tensor, rows: torch.Tensor, precision: Precision | None = None
+    ) -> NDArray[np.float64]:
+        """Return the per-sample losses of a model [P] on rows, by default as precisely as clients compute."""
         self.flat.copy_(params)
-        return self._forward(rows)[0]
+        return self._forward(rows, precision or self.sgd.precision)[0]
 
     def _probed(self, clients: Ints, version: Ints | int) -> list[Ints]:
         """Return the rows [k] of samples on which each client takes the loss of a version, or of one of its own."""
         versions = np.broadcast_to(version, clients.shape)
         return probed(self.splits["train"], clients, versions, self.sgd.loss_samples, self.seed)
 
-    def _mean_losses(self, models: Sequence[torch.Tensor], rows: Sequence[Ints]) -> NDArray[np.float64]:
+    def _mean_losses(
+        self, models: Sequence[torch.Tensor], rows: Sequence[Ints], precision: Precision
+    ) -> NDArray[np.float64]:
         """Return the mean loss [k] of each of `models` [k] x [P] on its own rows of samples."""
         if isinstance(self._side_by_side, Dense):
-            return self._side_by_side.mean_losses(models, rows)
+            return self._side_by_side.mean_losses(models, rows, precision)
         each = zip(models, map(torch.from_numpy, rows), strict=True)
-        return np.array([self.losses(model, own.to(self.device)).mean() for model, own in each])
+        return np.array([self.losses(model, own.to(self.device), precision).mean() for model, own in each])
 
     def trial_losses(self, models: torch.Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P].
 
-        Losses are taken on the samples on which jobs of the version take theirs, without one on all samples.
+        Losses are taken on the samples on which jobs of the version take theirs, and as precisely; without one on all
+        samples, in float32.
         """
         every = map(self.splits["train"].rows, clients.tolist())
         rows = list(every) if version is None else self._probed(clients, version)
-        found = [self._mean_losses([model] * len(clients), rows) for model in models]
+        precision: Precision = "float32" if version is None else self.sgd.precision
+        with rounding(precision, self.device):
+            found = [self._mean_losses([model] * len(clients), rows, precision) for model in models]
         return np.array(found, dtype=np.float64).reshape(len(models), len(clients))
 
     def evaluate(
         self, params: torch.Tensor, split: str, start: int, stop: int
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split's rows."""
+        return self._evaluated(
+            params, torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device)
+        )
+
+    def _evaluated(
+        self, params: torch.Tensor, rows: torch.Tensor
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         self.flat.copy_(params)
-        return self._forward(torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device))
+        with rounding("float32", self.device):
+            return self._forward(rows, "float32")
 
     def evaluate_personal(
         self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
@@ -279,10 +309,9 @@ class Workbench:
         if self.method.personal:
             local = ClientBench(self, Job(-1, client, -1, 0))
             self.module.train()
-            with self.seeded(local.draws("method")):
+            with self.seeded(local.draws("method")), rounding(self.sgd.precision, self.device):
                 model = self.method.personal(local, params, self._here(kept))
-        self.flat.copy_(model)
-        return self._forward(rows)
+        return self._evaluated(model, rows)
 
 
 def _finite(rows: torch.Tensor) -> NDArray[np.bool_]:

@@ -18,10 +18,10 @@ def cores() -> int:
 
 def _quota() -> float:
     """Return how many cores' time the control group of this process gets; infinity if it says nothing."""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (_CGROUP / "cpu.max").read_text().split()
         return int(quota) / int(period)
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, ZeroDivisionError):
         first = (_CGROUP / "cpu" / name for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
         quota, period = (path.read_text() for path in first)
         return int(quota) / int(period) if int(quota) > 0 else math.inf

@@ -149,7 +149,9 @@ def test_works_compares_contestants(monkeypatch: pytest.MonkeyPatch, capsys: Cap
     names = ["round", "evaluation", "start-up and first round", "accuracy after the last round"]
     assert [row[1] for row in rows] == names
     assert float(rows[0][2].removesuffix(" s")) > 0
-    assert math.isfinite(float(rows[0][3]))  # a difference between runs: of so short ones it may be below zero
+    assert math.isfinite(
+        float(rows[0][3])
+    )  # a difference between runs: of so short ones it may be below zero
     assert all(0 < float(cell) <= 1 for cell in rows[3][2:])
 
 

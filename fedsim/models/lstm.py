@@ -18,6 +18,8 @@ Width = Annotated[int, Field(ge=1)]
 class CharacterLSTM(nn.Module):
     """Embedding, LSTM layers, and a linear layer on what the last one puts out at the last character."""
 
+    draws = False
+
     def __init__(self, alphabet: int, embedding: int, hidden: Sequence[int], n_classes: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(alphabet, embedding)

@@ -41,6 +41,8 @@ class ScaledConv2d(nn.Conv2d):
 class Residual(nn.Module):
     """Two 3x3 convolutions beside a way around them, which is a 1x1 convolution where the shape changes."""
 
+    draws = False
+
     def __init__(self, before: int, after: int, stride: int, alpha: float, beta: float) -> None:
         super().__init__()
         self.alpha, self.beta = alpha, beta

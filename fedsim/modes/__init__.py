@@ -69,17 +69,28 @@ def _not_plain(method: ClientMethod) -> str:
 
 
 def may_draw(module: nn.Module) -> str:
-    """Return the name of a part of the model that may draw at random while it trains, such as dropout, or nothing."""
-    unsure = [type(part).__name__ for part in module.modules() if not isinstance(part, _SURE)]
-    return unsure[0] if unsure else ""
+    """Return the name of a part of the model that may draw at random while it trains, such as dropout, or nothing.
+
+    Of a module of one's own nobody knows, unless it says `draws = False`.
+    """
+    unsure = (part for part in module.modules() if not isinstance(part, _SURE) and not _draws_nothing(part))
+    return next((type(part).__name__ for part in unsure), "")
+
+
+def _draws_nothing(part: nn.Module) -> bool:
+    if isinstance(part, nn.RNNBase):
+        return not part.dropout
+    return isinstance(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
 
 
 def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
     recurrent = [type(part).__name__ for part in module.modules() if isinstance(part, nn.RNNBase)]
     if recurrent:
         return f"torch.func cannot map over a recurrent layer ({recurrent[0]})"
-    drawn = may_draw(module)
-    return _not_plain(method) or (f"the model may draw at random while it trains ({drawn})" if drawn else "")
+    if drawn := may_draw(module):
+        return _not_plain(method) or f"the model may draw at random while it trains ({drawn})"
+    other = [type(part).__name__ for part in module.modules() if not isinstance(part, _SURE)]
+    return _not_plain(method) or (f"nobody has tried to map over {other[0]} with torch.func" if other else "")
 
 
 def _not_dense(module: nn.Module, method: ClientMethod) -> str:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from fedsim.evaluation import EVAL_ROWS
 from fedsim.minibatches import Group
+from fedsim.precision import Precision, lowered
 from fedsim.scoring import losses_of
 
 if TYPE_CHECKING:
@@ -105,34 +106,40 @@ class Dense:
             model.differences(starts, rows, group.jobs.tolist())
         return losses
 
-    def across(self, params: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def across(self, params: torch.Tensor, x: torch.Tensor, precision: Precision) -> torch.Tensor:
         """Return the logits [classes, N] of a model [P] for samples `x` [N, ...], a class per row."""
         out = x.flatten(1)
-        for layer in self.layers[:-1]:
-            out = functional.linear(out, *layer.of(params))
-            out = out.relu_() if layer.relu else out
-        weight, bias = self.layers[-1].of(params)
-        return weight @ out.T if bias is None else torch.addmm(bias[:, None], weight, out.T)
+        with lowered(precision, x.device):
+            for layer in self.layers[:-1]:
+                out = functional.linear(out, *layer.of(params))
+                out = out.relu_() if layer.relu else out
+            weight, bias = self.layers[-1].of(params)
+            out = weight @ out.T if bias is None else torch.addmm(bias[:, None], weight, out.T)
+        return out.float()
 
-    def mean_losses(self, starts: Sequence[torch.Tensor], rows: Sequence[NDArray[np.int64]]) -> Floats:
+    def mean_losses(
+        self, starts: Sequence[torch.Tensor], rows: Sequence[NDArray[np.int64]], precision: Precision
+    ) -> Floats:
         """Return the mean loss [k] of each of k models [P] on its own rows of samples."""
         with torch.inference_mode():
             if len(starts[0]) >= _NARROW:
-                each = [self._mean_loss(start, r) for start, r in zip(starts, rows, strict=True)]
+                each = [self._mean_loss(start, r, precision) for start, r in zip(starts, rows, strict=True)]
                 return np.asarray(torch.stack(each).cpu().numpy())
             found, alike = np.empty(len(rows)), dict[int, list[int]]()
             for i, start in enumerate(starts):
                 alike.setdefault(id(start), []).append(i)
             for some in alike.values():
-                found[some] = self._tiled_losses(starts[some[0]], [rows[i] for i in some])
+                found[some] = self._tiled_losses(starts[some[0]], [rows[i] for i in some], precision)
             return found
 
-    def _mean_loss(self, params: torch.Tensor, rows: NDArray[np.int64]) -> torch.Tensor:
+    def _mean_loss(self, params: torch.Tensor, rows: NDArray[np.int64], precision: Precision) -> torch.Tensor:
         parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
-        each = [losses_of(self.across(params, self.x[part]), self.y[part]) for part in parts]
+        each = [losses_of(self.across(params, self.x[part], precision), self.y[part]) for part in parts]
         return torch.cat(each).double().mean()
 
-    def _tiled_losses(self, params: torch.Tensor, rows: Sequence[NDArray[np.int64]]) -> Floats:
+    def _tiled_losses(
+        self, params: torch.Tensor, rows: Sequence[NDArray[np.int64]], precision: Precision
+    ) -> Floats:
         """Return the mean loss [k] of one model on each of k groups of rows, some tiles of equal size at a time."""
         sizes = np.array([len(r) for r in rows])
         tiles = -(-sizes // _TILE)
@@ -141,22 +148,26 @@ class Dense:
         index = np.zeros(tiles.sum() * _TILE, dtype=np.int64)
         index[at] = np.concatenate(rows)
         parts = torch.split(torch.from_numpy(index).to(self.x.device).view(-1, _TILE), EVAL_ROWS // _TILE)
-        each = torch.cat([self._losses_of_tiles(params, part) for part in parts]).double().cpu().numpy()
+        found = torch.cat([self._losses_of_tiles(params, part, precision) for part in parts])
+        each = found.double().cpu().numpy()
         owner = np.repeat(np.arange(len(sizes)), sizes)
         return np.asarray(np.bincount(owner, weights=each.ravel()[at], minlength=len(sizes)) / sizes)
 
-    def _losses_of_tiles(self, params: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    def _losses_of_tiles(
+        self, params: torch.Tensor, index: torch.Tensor, precision: Precision
+    ) -> torch.Tensor:
         """Return losses [T, _TILE] of rows `index` [T, _TILE]; a tile's bits do not depend on the others."""
         count = len(index)
         idle = -count % self.width
         index = functional.pad(index, (0, 0, 0, idle)) if idle else index
         out = self.x.index_select(0, index.reshape(-1)).view(len(index), _TILE, -1).transpose(1, 2)
-        for layer in self.layers:
-            weight, bias = layer.of(params)
-            each = weight.expand(len(index), -1, -1)
-            out = torch.bmm(each, out) if bias is None else torch.baddbmm(bias[:, None], each, out)
-            out = out.relu_() if layer.relu else out
-        return losses_of(out, self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
+        with lowered(precision, self.x.device):
+            for layer in self.layers:
+                weight, bias = layer.of(params)
+                each = weight.expand(len(index), -1, -1)
+                out = torch.bmm(each, out) if bias is None else torch.baddbmm(bias[:, None], each, out)
+                out = out.relu_() if layer.relu else out
+        return losses_of(out.float(), self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
 
     def _step(
         self,
@@ -169,26 +180,27 @@ class Dense:
         velocity: list[torch.Tensor] | None,
     ) -> None:
         a, width = index.shape
-        inputs = [x]
-        for w, b, layer in zip(model.weights, model.biases, self.layers, strict=True):
-            transposed = w[:a].transpose(1, 2)
+        kind = torch.bfloat16 if self.sgd.precision == "bfloat16" else x.dtype
+        inputs, weights = [x.to(kind)], [w[:a].to(kind) for w in model.weights]
+        for w, b, layer in zip(weights, model.biases, self.layers, strict=True):
+            transposed = w.transpose(1, 2)
             out = (
                 torch.bmm(inputs[-1], transposed)
                 if b is None
-                else torch.baddbmm(b[:a], inputs[-1], transposed)
+                else torch.baddbmm(b[:a].to(kind), inputs[-1], transposed)
             )
             inputs.append(out.relu_() if layer.relu else out)
         labels = self.y.index_select(0, index.reshape(-1)).view(a, width, 1)
-        log_p = torch.log_softmax(inputs.pop(), dim=2)
+        log_p = torch.log_softmax(inputs.pop().float(), dim=2)
         own = log_p.gather(2, labels)
         torch.sum(own.squeeze(2)[: len(losses)] * weight[: len(losses)], dim=1, out=losses).neg_()
         delta = log_p.exp_()
         delta.scatter_add_(2, labels, torch.full_like(own, -1.0))
-        delta.mul_(weight.unsqueeze(2))
+        delta = delta.mul_(weight.unsqueeze(2)).to(kind)
         for number in reversed(range(len(self.layers))):
             below = inputs[number]
             if number:
-                before = torch.bmm(delta, model.weights[number][:a])
+                before = torch.bmm(delta, weights[number])
                 if self.layers[number - 1].relu:
                     before = torch.ops.aten.threshold_backward(before, below, 0.0)
             self._descend(model, number, delta, below, lr, velocity)
@@ -206,14 +218,14 @@ class Dense:
     ) -> None:
         a, sgd = len(delta), self.sgd
         w, b = model.weights[number], model.biases[number]
-        if velocity is None and not sgd.weight_decay:
+        if velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
             w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-lr)
             if b is not None:
                 b[:a].add_(delta.sum(dim=1, keepdim=True), alpha=-lr)
             return
-        gradients = [(w, torch.bmm(delta.transpose(1, 2), below))]
+        gradients = [(w, torch.bmm(delta.transpose(1, 2), below).to(w.dtype))]
         if b is not None:
-            gradients.append((b, delta.sum(dim=1, keepdim=True)))
+            gradients.append((b, delta.sum(dim=1, keepdim=True, dtype=b.dtype)))
         for tensor, gradient in gradients:
             if sgd.weight_decay:
                 gradient.add_(tensor[:a], alpha=sgd.weight_decay)

@@ -11,6 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedsim.minibatches import Group
+from fedsim.precision import lowered
 
 if TYPE_CHECKING:
     from fedsim.augment import Augmenter
@@ -40,8 +41,9 @@ class Vmap:
         def loss(
             weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor
         ) -> torch.Tensor:
-            found = functional.cross_entropy(functional_call(module, weights, (x,)), y, reduction="none")
-            return (found * weight).sum()
+            with lowered(sgd.precision, x.device):
+                logits = functional_call(module, weights, (x,))
+            return (functional.cross_entropy(logits.float(), y, reduction="none") * weight).sum()
 
         self._gradients = vmap(grad_and_value(loss))
 

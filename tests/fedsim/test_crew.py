@@ -46,6 +46,11 @@ CASES: dict[str, dict[str, Any]] = {
             Adversary("gaussian_noise", {"sigma": 1.0}, clients=(4, 5)),
         )
     },
+    "residuals": {
+        "model": "nfresnet",
+        "model_options": {"stem": 16, "stages": [8, 16], "blocks": 1},
+        "mode": "loop",
+    },
     "convolutions": {"model": "cnn", "model_options": {"channels": [16, 16], "kernel": 3}, "mode": "loop"},
 }
 

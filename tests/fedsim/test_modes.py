@@ -17,7 +17,7 @@ from fedsim.data import FederatedData, Split
 from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.modes import resolve_mode
+from fedsim.modes import may_draw, resolve_mode
 from fedsim.modes.dense import linear_layers
 
 K, FEATURES, CLASSES = 40, 64, 10
@@ -34,6 +34,12 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
     ),
     "decay": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.1, lr_decay=0.9)),
     "some losses": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, loss_samples=9)),
+    "bfloat16": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, epochs=2, precision="bfloat16")),
+    "large, bfloat16": (
+        "mlp",
+        {"hidden": [200, 200]},
+        LocalSGD(batch_size=50, lr=0.05, momentum=0.5, precision="bfloat16"),
+    ),
     "large, some losses": (
         "mlp",
         {"hidden": [200, 200]},
@@ -85,10 +91,18 @@ def trained(made: Workbench, jobs: Cohort, same: bool = True) -> tuple[torch.Ten
 def test_a_group_is_the_loop_but_for_rounding(data: FederatedData, shape: str, mode: str, same: bool) -> None:
     by_one, reports = trained(bench(data, shape, "loop", losses=True, after=True), cohort(), same)
     by_group, told = trained(bench(data, shape, mode, losses=True, after=True), cohort(), same)
-    torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
+    coarse = 1 if SHAPES[shape][2].precision == "float32" else 100
+    if coarse > 1:
+        apart = (by_group - by_one).norm(dim=1) / by_one.norm(dim=1)
+        assert apart.median() < 0.03
+        assert apart.max() < 0.3, "a unit may die of a rounding"
+    else:
+        torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
     for name in ("loss_before", "loss_train", "loss_rms", "loss_after"):
-        np.testing.assert_allclose(getattr(told, name), getattr(reports, name), rtol=1e-4, err_msg=name)
-    np.testing.assert_allclose(told.accuracy_after, reports.accuracy_after, atol=0.05)
+        np.testing.assert_allclose(
+            getattr(told, name), getattr(reports, name), rtol=1e-4 * coarse, err_msg=name
+        )
+    np.testing.assert_allclose(told.accuracy_after, reports.accuracy_after, atol=0.05 if coarse == 1 else 0.2)
     assert told.finite.all()
 
 
@@ -152,11 +166,42 @@ def test_auto_is_a_rule_of_model_method_and_device() -> None:
     [
         ("dense", CONV, "not a sequence of Linear layers with ReLU between; take 'vmap' or 'loop'"),
         ("vmap", DROPS, r"may draw at random while it trains \(Dropout\); take 'loop'"),
+        ("vmap", module(nn.LocalResponseNorm(2)), "nobody has tried to map over LocalResponseNorm with"),
     ],
 )
 def test_a_mode_that_cannot_be_is_refused_with_what_can(wanted: Any, model: nn.Module, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_mode(wanted, model, method(), "cpu")
+
+
+class Own(nn.Module):
+    """A module of somebody's own, which may do anything."""
+
+    def __init__(self, *parts: nn.Module) -> None:
+        super().__init__()
+        self.parts = nn.Sequential(*parts)
+
+
+class Quiet(Own):
+    """One that says it draws nothing."""
+
+    draws = False
+
+
+@pytest.mark.parametrize(
+    ("model", "drawing"),
+    [
+        (CONV, ""),
+        (DROPS, "Dropout"),
+        (Own(nn.Linear(4, 2)), "Own"),
+        (Quiet(nn.Linear(4, 2), nn.LocalResponseNorm(2)), ""),
+        (Quiet(nn.Linear(4, 2), nn.Dropout2d()), "Dropout2d"),
+        (Quiet(nn.LSTM(4, 2, num_layers=2)), ""),
+        (Quiet(nn.LSTM(4, 2, num_layers=2, dropout=0.1)), "LSTM"),
+    ],
+)
+def test_who_may_draw_at_random(model: nn.Module, drawing: str) -> None:
+    assert may_draw(model) == drawing
 
 
 def test_which_models_are_dense() -> None:

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from fedsim import threads
+from fedsim.config import ConfigError
 from fedsim.threads import at_most, each, in_order
 
 
@@ -37,6 +39,47 @@ def test_a_part_that_fails_says_so_and_the_next_work_is_done() -> None:
         with pytest.raises(ZeroDivisionError):
             each(lambda part: 1 / part, [1, 0, 2], worth=True)
         assert list(in_order(str, range(3), worth=True)) == ["0", "1", "2"]
+
+
+def test_nobody_works_any_more_when_a_part_has_failed() -> None:
+    done: list[int] = []
+
+    def work(part: int) -> None:
+        if part == 0:
+            raise KeyError
+        time.sleep(0.05)
+        done.append(part)
+
+    with at_most(3), pytest.raises(KeyError):
+        each(work, range(100), worth=True)
+    now = len(done)
+    assert now < 10
+    time.sleep(0.1)
+    assert len(done) == now
+
+
+def test_who_looks_at_no_more_results_lets_the_rest_go() -> None:
+    begun: list[int] = []
+    with at_most(2):
+        found = in_order(lambda part: begun.append(part) or part, range(100), worth=True)
+        assert next(found) == 0
+        found.close()  # type: ignore[attr-defined]
+    assert len(begun) <= 5
+
+
+@pytest.mark.parametrize(("text", "count"), [("1", 1), ("3", 3), ("64", 64)])
+def test_the_environment_says_how_many(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIM_THREADS", text)
+    monkeypatch.setattr(threads, "_threads", threads._Threads())
+    assert threads.most() == count
+
+
+@pytest.mark.parametrize("text", ["0", "", "-1", "two", "2.0", "²", "99999"])
+def test_a_number_of_threads_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSIM_THREADS", text)
+    monkeypatch.setattr(threads, "_threads", threads._Threads())
+    with pytest.raises(ConfigError, match="FEDSIM_THREADS: expected a number from 1 to 1024, found"):
+        threads.most()
 
 
 def test_a_limit_ends_with_its_block() -> None:

@@ -1,0 +1,150 @@
+"""How precisely clients compute: what it changes, and what it must not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import analysis
+from fedsim.config import ConfigError, RunConfig, parse
+from fedsim.job import Cohort
+from fedsim.local import Workbench
+from fedsim.precision import Precision, lowered, rounding
+from fedsim.setup import prepare
+from fedsim.simulation import simulate
+from fedsim.threads import at_most
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")
+MODELS: dict[str, dict[str, Any]] = {
+    "dense": {"model": {"name": "mlp", "hidden": [64]}},
+    "vmap": {"model": {"name": "cnn", "channels": [4], "kernel": 3, "hidden": [16]}, "mode": "vmap"},
+    "loop": {"model": {"name": "cnn", "channels": [4], "kernel": 3, "norm": "group", "hidden": [16]}},
+    "fedprox": {"model": {"name": "mlp", "hidden": [64]}, "client": {"name": "fedprox", "mu": 0.1}},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def config(case: str, precision: str, **more: Any) -> RunConfig:
+    given = dict(MODELS[case])
+    raw = {
+        "name": precision,
+        "task": {"name": "digits", "clients": 10},
+        "partition": {"name": "pathological", "classes": 2},
+        "pacing": {"preset": "sync", "clients": 4},
+        "train": {"batch_size": 20, "lr": 0.1, "precision": precision, "mode": given.pop("mode", "auto")},
+        "algorithm": {"name": "fedfv"},
+        "stop": {"steps": 4},
+    }
+    return parse(raw | given | more, "test", precision)[0]
+
+
+def rows_of(case: str, precision: str) -> tuple[torch.Tensor, np.ndarray]:
+    setup = prepare(config(case, precision))
+    bench, start, clients = Workbench(setup.bench, setup.data), setup.initial(), np.arange(6)
+    rows = torch.empty(6, setup.network.P)
+    still = np.zeros(6, dtype=np.int64)
+    reports = bench.train(Cohort(clients, clients, still, still, np.ones(6), still), [start] * 6, rows)[0]
+    assert rows.dtype == bench.flat.dtype == torch.float32
+    assert np.array_equal(bench.trial_losses(start[None], clients, 0)[0], reports.loss_before)
+    return rows, reports.loss_before
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_bfloat16_is_float32_but_for_eight_bits(case: str) -> None:
+    (exact, losses), (coarse, rounded) = rows_of(case, "float32"), rows_of(case, "bfloat16")
+    apart = ((coarse - exact).norm(dim=1) / exact.norm(dim=1)).numpy()
+    assert (apart > 1e-4).all(), "it does something"
+    assert (apart < 0.1).all()
+    assert (losses != rounded).all()
+    np.testing.assert_allclose(rounded, losses, rtol=0.01)
+
+
+@pytest.mark.parametrize("case", MODELS)
+def test_tf32_changes_nothing_where_there_is_none(case: str) -> None:
+    assert torch.equal(rows_of(case, "tf32")[0], rows_of(case, "float32")[0])
+
+
+def test_evaluations_and_audits_are_float32_whatever_clients_do(tmp_path: Path) -> None:
+    setup = prepare(config("dense", "bfloat16"))
+    coarse, start = Workbench(setup.bench, setup.data), setup.initial()
+    exact = Workbench(prepare(config("dense", "float32")).bench, setup.data)
+    rows = len(setup.data.test.indices)
+    for mine, theirs in zip(*(b.evaluate(start, "test", 0, rows) for b in (coarse, exact)), strict=True):
+        assert np.array_equal(mine, theirs)
+    clients = np.arange(10)
+    models = torch.stack([start, 0.9 * start])
+    assert np.array_equal(*(b.trial_losses(models, clients, None) for b in (coarse, exact)))
+    assert not np.array_equal(*(b.trial_losses(models, clients, 0) for b in (coarse, exact)))
+
+
+def test_a_run_in_bfloat16_repeats_on_threads_and_says_so(tmp_path: Path) -> None:
+    more = {"model": {"name": "mlp", "hidden": [200, 200]}, "audit": {"every": 2, "clients": 3}}
+    digests = set()
+    for count in (1, 2):
+        with at_most(count):
+            done = simulate(config("dense", "bfloat16", **more), out=tmp_path / str(count), workers=0)[0]
+        digests.add(done.digest)
+    exact = simulate(config("dense", "float32", **more), out=tmp_path, workers=0)[0]
+    assert len(digests) == 1
+    assert exact.digest not in digests
+    assert 'precision = "bfloat16"' in (done.folder / "config.resolved.toml").read_text()
+    ends = [analysis.open(run.folder).final() for run in (done, exact)]
+    assert abs(np.subtract(*(e.correct.sum() / e.n.sum() for e in ends))) < 0.1
+
+
+@pytest.fixture
+def flags() -> Iterator[None]:
+    places = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [place.allow_tf32 for place in places]
+    yield
+    for place, allowed in zip(places, before, strict=True):
+        place.allow_tf32 = allowed
+
+
+def test_a_gpu_is_told_meanwhile_whether_it_may_round(flags: None) -> None:
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+
+    def fails(precision: Precision) -> None:
+        with rounding(precision, GPU):
+            told.append((products.allow_tf32, convolutions.allow_tf32))
+            raise KeyError
+
+    for before in (False, True):
+        products.allow_tf32 = convolutions.allow_tf32 = before
+        told: list[tuple[bool, bool]] = []
+        for precision in PRECISIONS:
+            with pytest.raises(KeyError):
+                fails(precision)
+            assert products.allow_tf32 == convolutions.allow_tf32 == before
+            with rounding(precision, CPU):
+                assert products.allow_tf32 == convolutions.allow_tf32 == before
+        assert told == [(False, False), (True, True), (False, False)]
+
+
+def test_only_bfloat16_is_cast() -> None:
+    x = torch.ones(2, 2)
+    for precision, kind in (
+        ("float32", torch.float32),
+        ("tf32", torch.float32),
+        ("bfloat16", torch.bfloat16),
+    ):
+        with lowered(precision, CPU):  # type: ignore[arg-type]
+            assert (x @ x).dtype == kind
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"train.precision: .*'float32', 'tf32' or 'bfloat16'.*bf16"):
+        config("dense", "bf16")
