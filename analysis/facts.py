@@ -96,7 +96,10 @@ def _memory(memory: Mapping[str, Any]) -> str:
 
 def _workers(said: Mapping[str, Any]) -> str:
     workers = said.get("workers")
-    return f"{workers} workers" if workers else "" if workers is None else "in one process"
+    if workers is None or workers:
+        return f"{workers} workers" if workers else ""
+    threads = said.get("threads") or 1
+    return "in one process" + (f" with {threads} threads" if threads > 1 else "")
 
 
 def _machine(said: Mapping[str, Any]) -> str:

@@ -36,12 +36,13 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     """Return whether several benches are faster than one, by what the work is and not by a timing.
 
     They are not on a GPU and for small models, and cannot be where training may draw from torch's generator, of which a
-    process has one: in client methods of their own, and in layers such as dropout.
+    process has one. Where clients keep something from job to job they train one after the other.
 
     Args:
         sizes: [K] training samples of the clients.
     """
-    if spec.device.startswith("cuda") or method.train is not None or method.keeps or may_draw(network.module):
+    drawn = bool(may_draw(network.module)) or (method.train is not None and method.draws)
+    if spec.device.startswith("cuda") or method.keeps or drawn:
         return False
     samples = spec.sgd.batch_size or (int(sizes.mean()) if len(sizes) else 0)
     return samples * network.flops >= _WORTH
@@ -107,8 +108,15 @@ class Crew:
     def evaluate_personal(
         self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
     ) -> Evaluated:
-        """As `evaluate`, for clients with models of their own: one after the other, since their methods are."""
-        return self.first.evaluate_personal(params, kept, split, first)
+        """As `evaluate`, for the clients `first`, `first + 1`, ... each with the model it would use itself."""
+        if self._members() < 2 or len(kept) < 2:
+            return self.first.evaluate_personal(params, kept, split, first)
+
+        def work(bench: Workbench, i: int) -> Evaluated:
+            return bench.evaluate_personal(params, kept[i : i + 1], split, first + i)
+
+        losses, correct = zip(*self._together(work, range(len(kept))), strict=True)
+        return np.concatenate(losses), np.concatenate(correct)
 
     def _members(self) -> int:
         return threads.most() if self._worth else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -133,7 +133,7 @@ class Workbench:
             during = local.descend(Descent(self.sgd))
             rms = local.loss_rms
         else:
-            with self.seeded(local.draws("method")):
+            with self._alone(local):
                 trained = self.method.train(local, params, self._here(kept))
             self.flat.copy_(trained.end)
             during, rms, keep = trained.loss, local.loss_rms, trained.kept
@@ -209,6 +209,10 @@ class Workbench:
             if on_gpu:
                 torch.cuda.manual_seed(seed)
             yield
+
+    def _alone(self, local: ClientBench) -> AbstractContextManager[None]:
+        """Return what a method runs within: torch's generator is seeded if somebody may draw from it."""
+        return self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext()
 
     def _here(self, kept: torch.Tensor | None) -> torch.Tensor | None:
         return None if kept is None else kept.to(self.device)
@@ -309,7 +313,7 @@ class Workbench:
         if self.method.personal:
             local = ClientBench(self, Job(-1, client, -1, 0))
             self.module.train()
-            with self.seeded(local.draws("method")), rounding(self.sgd.precision, self.device):
+            with self._alone(local), rounding(self.sgd.precision, self.device):
                 model = self.method.personal(local, params, self._here(kept))
         return self._evaluated(model, rows)
 

@@ -49,6 +49,7 @@ class _Manifest(_Section):
     ended_by: str | None = None
     device: str | None = None
     workers: NonNegativeInt | None = None
+    threads: NonNegativeInt | None = None
     virtual_us: NonNegativeInt | None = None
     steps: NonNegativeInt | None = None
     waits: NonNegativeInt | None = None

@@ -67,6 +67,7 @@ class Run:
         config = setup.config
         footprint = setup.footprint(workers)
         self.predicted = footprint.parts()
+        self.threads = 1 if workers else footprint.threads
         memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
         self.started = _now()
         self.resumed: list[dict[str, Any]] = []
@@ -292,6 +293,7 @@ class Run:
             "resumed": self.resumed,
             "digest": None,
             "workers": self.workers,
+            "threads": self.threads,
             "device": self.setup.server.device,
             "versions": versions(),
             "hardware": hardware(self.setup.server.device),

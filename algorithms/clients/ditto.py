@@ -36,7 +36,9 @@ def ditto(
         )
         return Trained(end, loss, kept=own)
 
-    return ClientMethod(train, keeps=True, personal=_own, passes=lambda given: given + float(epochs or given))
+    return ClientMethod(
+        train, draws=False, keeps=True, personal=_own, passes=lambda given: given + float(epochs or given)
+    )
 
 
 def _own(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:

@@ -21,7 +21,7 @@ def ditto_global(*, lam: Annotated[float, Field(ge=0)] = 0.1) -> ClientMethod:
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         return Trained(*local.sgd(start, correct=_twice(lam, local.views(start))))
 
-    return ClientMethod(train)
+    return ClientMethod(train, draws=False)
 
 
 def _twice(lam: float, anchor: Tensors) -> Correct:

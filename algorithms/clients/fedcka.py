@@ -47,7 +47,7 @@ def fedcka(
         end, loss = local.sgd(start, objective=objective)
         return Trained(end, loss, kept=end)
 
-    return ClientMethod(train, keeps=True, passes=lambda epochs: epochs * 5 / 3)
+    return ClientMethod(train, draws=False, keeps=True, passes=lambda epochs: epochs * 5 / 3)
 
 
 def contrast(mine: torch.Tensor, received: torch.Tensor, before: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ def fedprox(
 ) -> ClientMethod:
     """Add mu (v - w) to each gradient; mu = 0 is plain local SGD."""
     if form == "released":
-        return ClientMethod(_one_step, passes=lambda epochs: 1.0)
+        return ClientMethod(_one_step, draws=False, passes=lambda epochs: 1.0)
     strength = 2 * mu if form == "doubled" else mu
     if strength == 0:
         return ClientMethod()
@@ -34,7 +34,7 @@ def fedprox(
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         return Trained(*local.sgd(start, correct=pull(strength, local.views(start))))
 
-    return ClientMethod(train)
+    return ClientMethod(train, draws=False)
 
 
 def _one_step(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:

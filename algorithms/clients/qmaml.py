@@ -72,7 +72,7 @@ def qmaml(
     def passes(epochs: int) -> float:
         return epochs * (1 - support) * (1 + inner_steps)
 
-    return ClientMethod(train, personal=personal, reports_loss=True, passes=passes)
+    return ClientMethod(train, draws=False, personal=personal, reports_loss=True, passes=passes)
 
 
 def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -46,6 +46,8 @@ CASES: dict[str, dict[str, Any]] = {
             Adversary("gaussian_noise", {"sigma": 1.0}, clients=(4, 5)),
         )
     },
+    "a method of its own": {"client": "fedprox", "client_options": {"mu": 0.1}},
+    "personal models": {"client": "qmaml", "client_options": {}},
     "residuals": {
         "model": "nfresnet",
         "model_options": {"stem": 16, "stages": [8, 16], "blocks": 1},
@@ -111,9 +113,12 @@ def test_any_number_of_benches_gives_the_bits_of_one(data: FederatedData, case: 
                 assert equal(expected[1], rows[1])
             losses = crew.trial_losses(models, clients, 1)
             found = crew.evaluate(model, "test", 0, tests)
+            own = crew.evaluate_personal(model, [None] * 5, "test", 3)
         assert crew._benches == count
         assert np.array_equal(losses, bench.trial_losses(models, clients, 1))
-        for mine, theirs in zip(found, bench.evaluate(model, "test", 0, tests), strict=True):
+        same = bench.evaluate(model, "test", 0, tests)
+        own_same = bench.evaluate_personal(model, [None] * 5, "test", 3)
+        for mine, theirs in zip((*found, *own), (*same, *own_same), strict=True):
             assert np.array_equal(mine, theirs)
 
 
@@ -154,7 +159,8 @@ def test_what_fails_on_one_bench_is_raised_and_the_others_go_on(
         ({"sgd": LocalSGD(batch_size=None)}, True),
         ({"model": "cnn", "model_options": {}}, True),
         ({"model": "cnn", "model_options": {"dropout": [0.5, 0.5]}}, False),
-        ({"client": "fedprox", "client_options": {"mu": 0.1}}, False),
+        ({"client": "fedprox", "client_options": {"mu": 0.1}}, True),
+        ({"client": "ditto", "client_options": {"lam": 0.1}}, False),
         ({"adversaries": (Adversary("replay", {}, clients=(1,)),)}, False),
     ],
 )

@@ -126,7 +126,9 @@ def _train(draw: random.Random, epochs: int, *, plain: bool) -> Raw:
         "batch_size": draw.choice([2, 4, "full"]),
         "lr": rate,
         "mode": mode,
-    } | _sometimes(draw, 0.2, lr_decay=0.9, momentum=0.5, weight_decay=0.01, loss_samples=3, precision="bfloat16")
+    } | _sometimes(
+        draw, 0.2, lr_decay=0.9, momentum=0.5, weight_decay=0.01, loss_samples=3, precision="bfloat16"
+    )
 
 
 def _pacing(draw: random.Random, clients: int) -> Raw:
