@@ -119,8 +119,9 @@ class ClientMethod:
     train: Train | None = None
     """None: plain local SGD from the received model."""
     draws: bool = True
-    """Whether `train` and `personal` may draw from torch's own generator, beside what `Local` draws for them. If so it is
-    seeded for each job; if not, clients may train in several threads."""
+    """Whether `train` and `personal` may draw from torch's own generator, beside what `Local` draws for them.
+
+    It is then seeded for each job; where they do not, clients may train in several threads."""
     keeps: bool = False
     """Whether `train` returns something to keep: [P] per client."""
     personal: Personal | None = None
