@@ -44,8 +44,8 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     drawn = bool(may_draw(network.module)) or (method.train is not None and method.draws)
     if spec.device.startswith("cuda") or method.keeps or drawn:
         return False
-    samples = spec.sgd.batch_size or (int(sizes.mean()) if len(sizes) else 0)
-    return samples * network.flops >= _WORTH
+    mean = float(sizes.mean()) if len(sizes) else 0.0
+    return min(spec.sgd.batch_size or mean, mean) * network.flops >= _WORTH
 
 
 class Crew:

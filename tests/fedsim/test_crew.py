@@ -157,6 +157,7 @@ def test_what_fails_on_one_bench_is_raised_and_the_others_go_on(
         ({"model": "softmax", "model_options": {}}, False),
         ({"sgd": LocalSGD(batch_size=10)}, False),
         ({"sgd": LocalSGD(batch_size=None)}, True),
+        ({"sgd": LocalSGD(batch_size=1000), "model_options": {"hidden": [64]}}, False),
         ({"model": "cnn", "model_options": {}}, True),
         ({"model": "cnn", "model_options": {"dropout": [0.5, 0.5]}}, False),
         ({"client": "fedprox", "client_options": {"mu": 0.1}}, True),
