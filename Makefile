@@ -26,7 +26,7 @@ run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and writ
 	$(BIN)/fedsim run examples/quickstart.toml --report --force
 
 test: $(STAMP)  ## Run the whole test suite
-	$(BIN)/pytest -n auto --dist loadgroup
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
 
 check: $(STAMP)  ## Lint, type-check and audit
 	$(BIN)/ruff check .

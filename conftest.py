@@ -11,8 +11,6 @@ import pytest
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedsim.machine import cores
-
 ROOT = Path(__file__).resolve().parent
 for name in ("data", "traces", "golden"):
     os.environ.setdefault(f"FEDSIM_{name.upper()}", str(ROOT.parent / "shared" / name))
@@ -44,11 +42,6 @@ def ray_cluster() -> Iterator[None]:
 def root() -> Path:
     """The project's root folder."""
     return ROOT
-
-
-def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One process more than there are cores, at most four: what starts Ray waits more than it works."""
-    return min(cores() + 1, 4)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
