@@ -6,10 +6,14 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from threadpoolctl import threadpool_limits
+
+if TYPE_CHECKING:
+    from fedsim.pool import RayPool
 
 ROOT = Path(__file__).resolve().parent
 for name in ("data", "traces", "golden"):
@@ -36,6 +40,15 @@ def ray_cluster() -> Iterator[None]:
     ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def two_workers(ray_cluster: None) -> Iterator[RayPool]:
+    """A pool of two client actors for all tests that only want one: each of its processes imports torch."""
+    from fedsim.pool import RayPool
+
+    with RayPool(2) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from fedsim.planning import PlanningTrainer
 from fedsim.recorder import Recorder
 from fedsim.server import Server
 from fedsim.setup import prepare
+from fedsim.simulation import simulate
 from fedsim.timeline import Timeline
 from fedsim.trainer import Trainer
 from shuffled import ShuffledTrainer
@@ -64,15 +65,16 @@ def test_jobs_may_finish_in_any_order(
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_any_number_of_workers_gives_the_same_digest(tmp_path: Path, workers: int) -> None:
-    searching = {"name": "fedmdfg", "search": 3}
-    for name, changes in (
-        ("sync", {}),
-        ("fedbuff", {"pacing": FEDBUFF}),
-        ("search", {"algorithm": searching}),
-    ):
-        config = small(**changes)
-        expected = run(config, tmp_path / f"inline-{name}").digest
-        assert run(config, tmp_path / f"ray-{name}", workers=workers).digest == expected
+    configs = [
+        small(name="sync"),
+        small(name="fedbuff", pacing=FEDBUFF),
+        small(name="search", algorithm={"name": "fedmdfg", "search": 3}),
+    ]
+    expected, found = (
+        [done.digest for done in simulate(configs, out=tmp_path / str(count), workers=count)]
+        for count in (0, workers)
+    )
+    assert found == expected
 
 
 def test_tables_written_in_small_parts_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from fedsim.adversary import Adversary, attacked, nth_jobs
 from fedsim.config import RunConfig, load
 from fedsim.errors import ConfigError
 from fedsim.job import Cohort
+from fedsim.pool import RayPool
 from fedsim.result import Progress
 from fedsim.simulation import resume
 from fedsim.units import US
@@ -152,9 +153,9 @@ EVERYTHING = [
 
 
 @pytest.mark.ray
-def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path, ray_cluster: None) -> None:
+def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path, two_workers: RayPool) -> None:
     config = small(adversary=EVERYTHING)
-    assert run(config, tmp_path / "0").digest == run(config, tmp_path / "2", workers=2).digest
+    assert run(config, tmp_path / "0").digest == run(config, tmp_path / "2", pool=two_workers).digest
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_remembers_what_is_replayed(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from fedsim.forecast import CountingTrainer, forecast
 from fedsim.job import Cohort, Job
 from fedsim.known import Known
 from fedsim.local import Workbench
+from fedsim.pool import RayPool
 from fedsim.setup import prepare
 from small import run, small
 
@@ -150,10 +151,11 @@ def test_losses_are_those_of_the_models_before_and_after(tmp_path: Path) -> None
         np.testing.assert_allclose(rows[name], told, rtol=1e-5)
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize("case", ["sync", "buffered", "searching"])
-def test_workers_do_not_change_a_bit(tmp_path: Path, case: str) -> None:
+def test_workers_do_not_change_a_bit(tmp_path: Path, case: str, two_workers: RayPool) -> None:
     config = small(**CASES[case], audit=AUDIT)
-    assert run(config, tmp_path / "a").digest == run(config, tmp_path / "b", workers=2).digest
+    assert run(config, tmp_path / "a").digest == run(config, tmp_path / "b", pool=two_workers).digest
 
 
 def test_those_go_first_of_whom_the_server_has_a_row() -> None:

@@ -14,6 +14,7 @@ from fedsim.evaluation import Evaluation
 from fedsim.evaluator import Evaluator
 from fedsim.pacing import sync
 from fedsim.planning import PlanningTrainer
+from fedsim.pool import RayPool
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import Trace
 from fedsim.units import US
@@ -195,8 +196,9 @@ def test_the_first_reason_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(tmp_path: Path) -> None:
+def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(
+    tmp_path: Path, two_workers: RayPool
+) -> None:
     changes = {
         "selection": ASKING,
         "evaluate": {"every_steps": 3, "every": "20s", "clients": 5},
@@ -205,7 +207,7 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(tmp_pa
     for name, pacing in (("sync", {"preset": "sync", "clients": 4}), ("fedbuff", FEDBUFF)):
         config = small(pacing=pacing, **changes)
         inline = run(config, tmp_path / f"inline-{name}")
-        actors = run(config, tmp_path / f"ray-{name}", workers=2)
+        actors = run(config, tmp_path / f"ray-{name}", pool=two_workers)
         assert actors.digest == inline.digest
         assert [len(who) for _, _, who in evaluated(analysis.open(actors.folder))][-1] == 12
 

@@ -14,6 +14,7 @@ from fedsim.errors import ConfigError
 from fedsim.job import Cohort
 from fedsim.local import Workbench
 from fedsim.minibatches import probed
+from fedsim.pool import RayPool
 from fedsim.setup import Setup, prepare
 from small import run, small
 
@@ -82,11 +83,10 @@ def test_an_audit_still_takes_losses_on_all_samples(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_actors_probe_as_one_process_does(tmp_path: Path) -> None:
+def test_actors_probe_as_one_process_does(tmp_path: Path, two_workers: RayPool) -> None:
     config = small(**FEW, **ASKING)
     inline = run(config, tmp_path / "inline")
-    assert run(config, tmp_path / "ray", workers=2).digest == inline.digest
+    assert run(config, tmp_path / "ray", pool=two_workers).digest == inline.digest
     assert run(small(train={"batch_size": 8, "lr": 0.1}, **ASKING), tmp_path).digest != inline.digest
 
 

@@ -17,6 +17,7 @@ from fedsim.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.files import write_json
 from fedsim.folders import alone
 from fedsim.manifest import read_manifest
+from fedsim.pool import RayPool
 from fedsim.result import Result
 from fedsim.saver import Saver
 from fedsim.simulation import resume
@@ -96,19 +97,21 @@ def test_interrupts_leave_no_trace_in_the_results(
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("case", ["buffered", "personal"])
-def test_it_may_go_on_with_other_workers(tmp_path: Path, case: str, interrupted: random.Random) -> None:
+def test_it_may_go_on_with_other_workers(
+    tmp_path: Path, case: str, interrupted: random.Random, two_workers: RayPool
+) -> None:
     config = small(**CASES[case])
     with pytest.MonkeyPatch.context() as peace:
         peace.setattr(Saver, "between", lambda self: None)
         expected = run(config, tmp_path / "peace")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(interrupted, "random", lambda: 0.0)
-        first = run(config, tmp_path / "killed", workers=2)
+        first = run(config, tmp_path / "killed", pool=two_workers)
     assert first.status == "interrupted"
     second = resume(first.folder, workers=0)
-    third, _ = resumed(second, workers=1)
+    with RayPool(1) as pool:
+        third, _ = resumed(second, pool=pool)
     assert third.digest == expected.digest
 
 
