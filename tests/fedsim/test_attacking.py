@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from fedsim.adversary import Adversary
-from fedsim.data import FederatedData, Split
+from fedsim.data import FederatedData
 from fedsim.job import Cohort, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from noise import noise
 
 K, CLASSES = 9, 10
 BAD = (1, 4, 5)
@@ -21,22 +22,9 @@ MODES = ("loop", "vmap", "dense")
 Row = torch.Tensor | None
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def data() -> FederatedData:
-    draws = np.random.default_rng(0)
-    sizes = draws.integers(5, 30, K)
-    y = draws.integers(0, CLASSES, sizes.sum())
-    x = draws.standard_normal((len(y), 1, 4, 4)).astype(np.float32)
-    rows = Split(draws.permutation(len(y)), np.concatenate([[0], np.cumsum(sizes)]))
-    return FederatedData(x, y, CLASSES, rows, rows, rows)
+    return noise(K, (5, 30), 4, CLASSES)
 
 
 def bench(data: FederatedData, mode: Any, *adversaries: Adversary, **changes: Any) -> Workbench:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from fedsim.network import build_network
 from fedsim.simulation import resume, simulate
 from fedsim.threads import at_most
 from fedsim.trainer import InlineTrainer
+from noise import noise
 
 K, CLASSES = 23, 10
 SPEC = WorkbenchSpec(
@@ -57,24 +57,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def data() -> FederatedData:
-    draws = np.random.default_rng(0)
-    sizes = draws.integers(1, 60, K)
-    y = draws.integers(0, CLASSES, sizes.sum())
-    x = draws.standard_normal((len(y), 1, 8, 8)).astype(np.float32)
-    rows = Split(draws.permutation(len(y)), np.concatenate([[0], np.cumsum(sizes)]))
-    many = draws.integers(0, len(y), 9000)
-    tested = Split(many, np.linspace(0, len(many), K + 1).astype(np.int64))
-    return FederatedData(x, y, CLASSES, rows, rows, tested)
+    made = noise(K, (1, 60), 8, CLASSES)
+    many = np.random.default_rng(1).integers(0, len(made.y), 9000)
+    return dataclasses.replace(made, test=Split(many, np.linspace(0, len(many), K + 1).astype(np.int64)))
 
 
 def cohort(k: int) -> Cohort:

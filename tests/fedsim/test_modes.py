@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,13 @@ from torch import nn
 
 from fedsim.augment import Augment
 from fedsim.client import ClientMethod, Trained
-from fedsim.data import FederatedData, Split
+from fedsim.data import FederatedData
 from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.modes import may_draw, resolve_mode
 from fedsim.modes.dense import linear_layers
+from noise import noise
 
 K, FEATURES, CLASSES = 40, 64, 10
 SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
@@ -48,22 +48,9 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def data() -> FederatedData:
-    draws = np.random.default_rng(0)
-    sizes = draws.integers(1, 60, K)
-    y = draws.integers(0, CLASSES, sizes.sum())
-    x = draws.standard_normal((len(y), 1, 8, 8)).astype(np.float32)
-    rows = Split(draws.permutation(len(y)), np.concatenate([[0], np.cumsum(sizes)]))
-    return FederatedData(x, y, CLASSES, rows, rows, rows)
+    return noise(K, (1, 60), 8, CLASSES)
 
 
 def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:

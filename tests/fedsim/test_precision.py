@@ -29,14 +29,6 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def config(case: str, precision: str, **more: Any) -> RunConfig:
     given = dict(MODELS[case])
     raw = {
