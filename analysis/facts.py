@@ -96,8 +96,10 @@ def _memory(memory: Mapping[str, Any]) -> str:
 
 def _workers(said: Mapping[str, Any]) -> str:
     workers = said.get("workers")
-    if workers is None or workers:
-        return f"{workers} workers" if workers else ""
+    if workers is None:
+        return ""
+    if workers:
+        return f"{workers} workers"
     threads = said.get("threads") or 1
     return "in one process" + (f" with {threads} threads" if threads > 1 else "")
 

@@ -23,6 +23,7 @@ from fedsim.study_folder import StudyFolder, found_in
 from fedsim.study_grid import Cell, cells_of
 from fedsim.study_pool import Pool, begin_imports
 from fedsim.study_queue import Queue
+from fedsim.threads import at_most
 from fedsim.units import show_bytes
 
 
@@ -63,9 +64,10 @@ def run_study(
     count, shop = processes_of(jobs, folder), Workshop()
     if count > 1:
         begin_imports()
-    needed = max(
-        (setup.footprint(0).parts()["total"] for setup in _prepared(folder, device, shop)), default=0
-    )
+    with at_most(1):  # as in the processes that run cells
+        needed = max(
+            (setup.footprint(0).parts()["total"] for setup in _prepared(folder, device, shop)), default=0
+        )
     check_memory(needed, count)
     folder.path.mkdir(parents=True, exist_ok=True)
     with alone(folder.path):

@@ -15,6 +15,7 @@ from fedsim.study import check_memory, one_of_each, processes_of
 from fedsim.study_board import shown_duration
 from fedsim.study_folder import StudyFolder
 from fedsim.terminal import shown
+from fedsim.threads import at_most
 from fedsim.units import show_bytes
 
 _ROW_BYTES = {"jobs": 50, "steps": 66, "evals": 9}
@@ -56,7 +57,8 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     unsure: dict[str, None] = {}
     for alike in one_of_each(folder.left):
         config = alike[0].config
-        found = forecast(config, workers=0, shop=shop)
+        with at_most(1):  # as in the processes that run cells
+            found = forecast(config, workers=0, shop=shop)
         each_s.append(found.wall_s)
         work_s += found.wall_s * len(alike)
         disk += disk_bytes(found, prepare(config, shop=shop)) * len(alike)

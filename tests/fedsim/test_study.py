@@ -22,7 +22,7 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedsim import cli_study, materials
+from fedsim import cli_study, materials, threads
 from fedsim.cli import main
 from fedsim.config import RunConfig
 from fedsim.config_errors import read_toml, validated
@@ -511,6 +511,22 @@ def test_ctrl_c_saves_the_running_cells(
 
 
 # what is said
+
+
+def test_cells_are_predicted_with_the_one_thread_that_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def predicted(*args: Any, **options: Any) -> Any:
+        seen.append(threads.most())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedsim.study_plan.forecast", predicted)
+    folder = opened(load_study(SMALLEST, sets=STEPS), "s", tmp_path)
+    with threads.at_most(4), pytest.raises(KeyboardInterrupt):
+        plan_study(folder, jobs=1)
+    assert seen == [1]
 
 
 def test_a_dry_run_counts_and_predicts_and_writes_nothing(
