@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,14 +31,11 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
-    from fedsim.cluster import prepare_environment
+    from fedsim.cluster import opened
 
-    prepare_environment(own=True)
-    import ray
-
-    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    there = opened(None, cpus=3)
     yield
-    ray.shutdown()
+    there.close()
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,15 @@ import logging
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import psutil
 
 from fedsim.errors import ConfigError
+from fedsim.lean_ray import fewer_helpers
 
 _ALWAYS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` rebuilds the environment in each worker
@@ -29,11 +28,12 @@ _ALWAYS = {
 _OWN = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name also on Linux: 0 binds every process to loopback
+    # A raylet looks for its own store of objects before it is there; then it waits for as long as the first says.
+    "RAY_raylet_client_connect_timeout_milliseconds": "50",
+    "RAY_raylet_client_num_connect_attempts": "200",
 }
 _PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
 """What the processes of an existing cluster are given of this program, so that all run the same code."""
-_NEEDLESS = ("start_monitor", "start_log_monitor", "start_api_server")
-"""What starts the autoscaler, the follower of log files, and what is behind the dashboard."""
 _LEAST_STORE = 2**29
 
 
@@ -65,10 +65,11 @@ class Cluster:
             ray.shutdown()
 
 
-def prepare_environment(own: bool) -> None:
-    """Say what Ray reads when it is imported; what the user has set is left as it is."""
+def load(own: bool) -> Any:
+    """Import Ray and return it. The environment says first what is read then, unless the user has said it."""
     for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
         os.environ.setdefault(name, value)
+    return importlib.import_module("ray")
 
 
 def opened(address: str | None, cpus: int) -> Cluster:
@@ -76,15 +77,13 @@ def opened(address: str | None, cpus: int) -> Cluster:
 
     Raises ConfigError if there is none at the address, or none that this process may join.
     """
-    prepare_environment(own=address is None)
-    import ray
-
+    ray = load(own=address is None)
     owned = not ray.is_initialized()
     if owned:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
             # "local": else Ray joins whatever RAY_ADDRESS or an earlier `ray start` on this machine points to.
-            with _fewer_helpers():
+            with fewer_helpers():
                 ray.init(
                     "local",
                     num_cpus=cpus,
@@ -94,26 +93,11 @@ def opened(address: str | None, cpus: int) -> Cluster:
                 )
         else:
             _join(address, quiet)
-    every: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    every: list[dict[str, Any]] = ray.nodes()
     nodes = [node for node in every if node["Alive"]]
     found = {str(node["NodeID"]): int(node["Resources"].get("CPU", 0)) for node in nodes}
     gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
     return Cluster(owned, {node: n for node, n in found.items() if n}, gpus, _node())
-
-
-@contextmanager
-def _fewer_helpers() -> Iterator[None]:
-    """Let Ray start without the programs that nobody asks here: each is a Python process that has to import Ray first.
-
-    `ray.init` has no option for it. Where a version of Ray has no such method, the program starts.
-    """
-    from ray._private.node import Node
-
-    with ExitStack() as patches:
-        for name in _NEEDLESS:
-            if hasattr(Node, name):
-                patches.enter_context(patch.object(Node, name, lambda *given, **named: None))
-        yield
 
 
 def _join(address: str, quiet: Mapping[str, Any]) -> None:

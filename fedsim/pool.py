@@ -93,6 +93,9 @@ class RayPool:
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()
+        cluster.load(
+            own=address is None
+        )  # now: in a thread it would take its time from the import of torch here
         # The processes of Ray end with the thread that started them, so this one stays as long as the pool.
         threading.Thread(target=self._begin, name="ray-pool", daemon=True).start()
 
