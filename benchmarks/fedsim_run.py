@@ -1,8 +1,8 @@
 """fedsim as a contestant of `works.py`: trains one work as `fedsim run` does, with its clock, records and run folder.
 
 Four runs follow one another in one process and, with `--workers`, one pool: one round with all of the start-up, one
-round again, `1 + rounds` rounds, and a few rounds with an evaluation after each. Differences between them are seconds
-per round and per evaluation, wherever the work is done and whoever waits for it.
+round again, `1 + rounds` rounds, and as many with an evaluation after each. Differences between them are seconds per
+round and per evaluation, wherever the work is done and whoever waits for it.
 
     python benchmarks/fedsim_run.py W2 --rounds 20 --workers 0
 """
@@ -23,8 +23,6 @@ from fedsim.pool import begun
 if TYPE_CHECKING:
     import analysis
 
-EVALUATIONS = 3
-
 
 def loop_s(run: analysis.Run) -> float:
     """Return the seconds of a run after its start-up."""
@@ -42,12 +40,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--since", type=float, default=time.time())
     given = parser.parse_args()
-    evaluations = min(EVALUATIONS, given.rounds)
     plans = {
         "first": (1, 0),
         "again": (1, 0),
         "long": (1 + given.rounds, 0),
-        "evaluated": (1 + evaluations, 1),
+        "evaluated": (1 + given.rounds, 1),
     }
     work = WORKS[given.work]
     configs = [
@@ -64,16 +61,15 @@ def main() -> None:
         called = time.time()
         results = simulate(configs, out=folder, workers=0, device="cpu", shop=shop, pool=pool)
         first, again, long, evaluated = (analysis.open(result.folder) for result in results)
-        round_s = (loop_s(long) - loop_s(again)) / given.rounds
         tested = long.final()
 
         from contest import say
 
         say(
             first_s=called - given.since + float(first.manifest["wall_s"]["total"]),
-            round_s=round_s,
+            round_s=(loop_s(long) - loop_s(again)) / given.rounds,
             accuracy=float(tested.correct.sum() / tested.n.sum()),
-            evaluate_s=(loop_s(evaluated) - loop_s(again) - evaluations * round_s) / evaluations,
+            evaluate_s=(loop_s(evaluated) - loop_s(long)) / given.rounds,
         )
 
 

@@ -8,7 +8,7 @@ per job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,8 @@ class RayTrainer:
         self._average: Any = None
         self._starts: dict[int, Any] = {}
         """By version, the parameters that open jobs started from."""
+        self._later: list[Callable[[], object]] = []
+        """Evaluations that begin after the jobs that are submitted next."""
         self._load = [0] * len(processes.clients)
         self._chunks: dict[int, tuple[_Chunk, int]] = {}
         """By job, the call that it was sent with and its place there."""
@@ -115,6 +117,8 @@ class RayTrainer:
             turns.max(initial=0) + 1
         ):  # a job goes after the one of its client that it continues
             self._spread(cohort.part(turns == turn), params)
+        while self._later:
+            self._later.pop(0)()
 
     def _spread(self, cohort: Cohort, params: Any) -> None:
         costs, load = self._costs[cohort.clients], self._load
@@ -215,35 +219,35 @@ class RayTrainer:
         return result
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
-        """Spread the split's rows over the actors, or the clients if `personal`; returns at once."""
+        """Spread the split's rows over the actors, or the clients if `personal`; returns at once.
+
+        The actors begin when they are done with the jobs that are submitted next, or when somebody waits: until the
+        server has these jobs' rows, and until the next model is there, they have nothing else to do.
+        """
         rows = self._splits[split]
-        parts = self._personal_parts(split) if personal else self._parts(split, rows)
+        calls = self._personal_calls(split) if personal else self._calls(split, rows)
+        parts: list[Any] = []
+
+        def begin() -> None:
+            if not parts:
+                parts.extend(self._at(*call) for call in calls)
 
         def result() -> Evaluation:
+            begin()
             return per_client(rows, self._get(parts))
 
+        self._later.append(begin)
         return result
 
-    def _parts(self, split: str, rows: Split) -> list[Any]:
+    def _calls(self, split: str, rows: Split) -> list[tuple[Any, ...]]:
         pieces = chunks_of(rows, len(self._clients))
-        return [
-            self._at(w, "evaluate", self._params, self._average, split, a, b)
-            for w, (a, b) in enumerate(pieces)
-        ]
+        return [(w, "evaluate", self._params, self._average, split, a, b) for w, (a, b) in enumerate(pieces)]
 
-    def _personal_parts(self, split: str) -> list[Any]:
+    def _personal_calls(self, split: str) -> list[tuple[Any, ...]]:
         pieces = np.array_split(np.arange(len(self._splits[split].sizes)), len(self._clients))
-        kept = self._memories.settled
+        kept, models = self._memories.settled, (self._params, self._average)
         return [
-            self._at(
-                w,
-                "evaluate_personal",
-                self._params,
-                self._average,
-                split,
-                int(piece[0]),
-                *(kept.get(c) for c in piece.tolist()),
-            )
+            (w, "evaluate_personal", *models, split, int(piece[0]), *(kept.get(c) for c in piece.tolist()))
             for w, piece in enumerate(pieces)
             if len(piece)
         ]
@@ -295,6 +299,7 @@ class RayTrainer:
 
     def close(self) -> None:
         """Drop all jobs; the pool stays."""
+        self._later.clear()
         self._chunks.clear()
         self._starts.clear()
         self._memories = Memories()
