@@ -6,7 +6,6 @@ what is replaced here starts all of its programs.
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -52,7 +51,9 @@ def fewer_helpers() -> Iterator[None]:
 
 def without_agents(command: list[str]) -> list[str]:
     """Return a raylet's command with stand-ins for its agents, whose ports it finds said; any other as it is."""
-    raylet: Any = importlib.import_module("ray._raylet")
+    import ray
+
+    raylet: Any = ray._raylet  # what is compiled has no types
     said = dict(word.split("=", 1) for word in command if word.startswith("--") and "=" in word)
     known = all(hasattr(raylet, name) for name in ("persist_port", *_PORTS))
     if not known or not {"--session_dir", "--node_id", *_AGENTS} <= said.keys():
