@@ -63,7 +63,7 @@ def test_jobs_may_finish_in_any_order(
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_any_number_of_workers_gives_the_same_digest(tmp_path: Path, workers: int) -> None:
     configs = [
         small(name="sync"),

@@ -16,6 +16,7 @@ from fedsim import plugins
 from fedsim.config import RunConfig, load
 from fedsim.errors import ConfigError
 from fedsim.local import Workbench
+from fedsim.pool import RayPool
 from fedsim.server import Server
 from fedsim.setup import prepare
 from fedsim.simulation import Result, simulate
@@ -72,8 +73,7 @@ def test_jobs_may_finish_in_any_order(
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_workers_gives_the_same_digest(workers: int, tmp_path: Path) -> None:
+def test_actors_give_the_digest_of_one_process(two_workers: RayPool, tmp_path: Path) -> None:
     configs = [
         with_client(timing, name=name).model_copy(update={"name": f"{timing}-{name}"})
         for timing, name in (
@@ -84,7 +84,7 @@ def test_any_number_of_workers_gives_the_same_digest(workers: int, tmp_path: Pat
         )
     ]
     expected = simulate(configs, out=tmp_path / "inline", workers=0)
-    found = simulate(configs, out=tmp_path / "ray", workers=workers)
+    found = simulate(configs, out=tmp_path / "ray", pool=two_workers)
     assert [r.digest for r in found] == [r.digest for r in expected]
 
 
