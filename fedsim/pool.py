@@ -93,9 +93,8 @@ class RayPool:
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()
-        cluster.load(
-            own=address is None
-        )  # now: in a thread it would take its time from the import of torch here
+        # Not in the thread: there it would take turns with the import of torch here, and start nothing meanwhile.
+        cluster.load(own=address is None)
         # The processes of Ray end with the thread that started them, so this one stays as long as the pool.
         threading.Thread(target=self._begin, name="ray-pool", daemon=True).start()
 
