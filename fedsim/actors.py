@@ -22,9 +22,8 @@ from fedsim.arrivals import Arrivals
 from fedsim.auditing import LOSSES, parts_of
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData, Split
-from fedsim.errors import RunError, ServerLost
 from fedsim.evaluation import Evaluation, chunks_of, per_client
-from fedsim.hosts import Build
+from fedsim.hosts import Build, fetch
 from fedsim.job import Cohort, Reports
 from fedsim.keeping import Memories
 from fedsim.local import WorkbenchSpec
@@ -324,32 +323,3 @@ def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:
     turns = np.empty(len(clients), dtype=np.int64)
     turns[order] = np.arange(len(clients)) - np.repeat(first, counts)
     return turns
-
-
-def fetch(refs: Any, server: Any) -> Any:
-    """Fetch from the object store; an error raised in an actor is raised here as itself.
-
-    Raises ServerLost if the server actor died, or an object was lost that cannot be computed again.
-    """
-    try:
-        return ray.get(refs)
-    except ray.exceptions.RayTaskError as error:
-        cause: BaseException = error
-        while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not cause:
-            cause = cause.cause
-        raise _failed(cause, server) from error
-    except ray.exceptions.RayError as error:
-        raise _failed(error, server) from error
-
-
-def _failed(cause: BaseException, server: Any) -> BaseException:
-    """Return an error of the program as it is, and one of the processes as ServerLost or RunError."""
-    if not isinstance(cause, ray.exceptions.RayError):
-        return cause
-    if getattr(cause, "actor_id", None) == server._actor_id.hex():
-        return ServerLost("the server's process died, or its node: its state is lost")
-    if isinstance(cause, ray.exceptions.ObjectLostError):
-        return ServerLost(
-            "rows, or what clients keep, were lost with their node and cannot be computed again"
-        )
-    return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")

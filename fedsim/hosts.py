@@ -6,6 +6,8 @@ must be built from, so that a new one can go on where the old one stopped.
 
 A call that is repeated is suspected of having killed the process. Its jobs are trained one by one then, and each is
 counted in the cluster's key-value store, which outlives processes and nodes, before it starts and until it ends.
+
+What processes return, and that one has died, is learned from `fetch`.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedsim import plugins
-from fedsim.errors import LethalJob, RunError
+from fedsim.errors import LethalJob, RunError, ServerLost
 
 MOST_DEATHS = 3
 """Deaths of a process that trains one job alone, or repeats another call, before that ends the run."""
@@ -152,6 +154,35 @@ def server(gpu_share: float, node: str) -> Any:
 
 def _near(node: str) -> Any:
     return NodeAffinitySchedulingStrategy(node_id=node, soft=True)
+
+
+def fetch(refs: Any, server: Any) -> Any:
+    """Fetch from the object store; an error raised in an actor is raised here as itself.
+
+    Raises ServerLost if the server actor died, or an object was lost that cannot be computed again.
+    """
+    try:
+        return ray.get(refs)
+    except ray.exceptions.RayTaskError as error:
+        cause: BaseException = error
+        while isinstance(cause, ray.exceptions.RayTaskError) and cause.cause is not cause:
+            cause = cause.cause
+        raise _failed(cause, server) from error
+    except ray.exceptions.RayError as error:
+        raise _failed(error, server) from error
+
+
+def _failed(cause: BaseException, server: Any) -> BaseException:
+    """Return an error of the program as it is, and one of the processes as ServerLost or RunError."""
+    if not isinstance(cause, ray.exceptions.RayError):
+        return cause
+    if getattr(cause, "actor_id", None) == server._actor_id.hex():
+        return ServerLost("the server's process died, or its node: its state is lost")
+    if isinstance(cause, ray.exceptions.ObjectLostError):
+        return ServerLost(
+            "rows, or what clients keep, were lost with their node and cannot be computed again"
+        )
+    return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")
 
 
 def gpu_share(gpus: int, processes: int) -> float:

@@ -61,6 +61,4 @@ def without_agents(command: list[str]) -> list[str]:
     for name, port in _PORTS.items():
         raylet.persist_port(said["--session_dir"], said["--node_id"], getattr(raylet, name), port)
     idle = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(stand_in.__file__))])
-    return [
-        f"{word.split('=', 1)[0]}={idle}" if word.split("=", 1)[0] in _AGENTS else word for word in command
-    ]
+    return [f"{name}={idle}" if (name := word.partition("=")[0]) in _AGENTS else word for word in command]
