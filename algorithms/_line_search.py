@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.stack import Floats, LineSearch
+from fedsim.stack import Floats, Ints, LineSearch
 
 
 def search_steps(base_lr: float, s: int, scale: float, *, any_absent: bool) -> Iterator[float]:
@@ -47,7 +47,9 @@ def accepted(
     the sign, tolerates a rise of that size, and it compares the cosine between losses and 1 with 1/√m.
     """
     sign = 1.0 if form == "paper" else -1.0
-    if (before - trial.losses < sign * beta * trial.step * slopes).any():
+    if not (
+        before - trial.losses >= sign * beta * trial.step * slopes
+    ).all():  # nor where one is not a number
         return False
     if not guided:
         return True
@@ -64,17 +66,21 @@ def chosen(trials: Sequence[Trial], before: Floats, base_lr: float, *, any_absen
     for trial in trials:
         if trial.losses.sum() < total and not (any_absent and trial.step > base_lr):
             return trial
-    return min(trials, key=lambda trial: float(trial.losses.sum()))
+    sums = [float(trial.losses.sum()) for trial in trials]
+    return trials[int(np.argmin(np.nan_to_num(sums, nan=math.inf, posinf=math.inf)))]
 
 
 def line_search(
-    s: int, scale: float, before: Floats, slopes: Floats, *, guided: bool, any_absent: bool
+    s: int, scale: float, before: Floats, slopes: Floats, kept: Ints, *, guided: bool, any_absent: bool
 ) -> LineSearch:
-    """Return the search that tries all step sizes, as factors on η, and takes the first accepted or `chosen`."""
+    """Return the search that tries all step sizes, as factors on η, and takes the first accepted or `chosen`.
+
+    Of the present clients those at `kept` `[k]` count; `before` and `slopes` `[k]` are theirs.
+    """
     steps = tuple(search_steps(1.0, s, scale, any_absent=any_absent))
 
     def choose(losses: Floats) -> int:
-        trials = [Trial(step, after) for step, after in zip(steps, losses, strict=True)]
+        trials = [Trial(step, after) for step, after in zip(steps, losses[:, kept], strict=True)]
         good = (i for i, trial in enumerate(trials) if accepted(trial, before, slopes, guided=guided))
         position = next(good, None)
         return (

@@ -6,14 +6,19 @@ largest one, F, first, which cancels but for one factor 1/F and keeps the powers
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedsim.errors import ConfigError
-from fedsim.stack import Floats
+from fedsim.stack import Floats, Stack
 
 
-def step_weights(losses: Floats, squares: Floats, q: float, lipschitz: float, scale: float) -> Floats:
-    """Return the weights of the rows Δ_k, of squared norms `squares`, with g_k = `scale` Δ_k; losses are positive."""
+def step_weights(losses: Floats, squares: Floats, q: float, lipschitz: Floats, scale: Floats) -> Floats:
+    """Return the weights `[m]` of the rows Δ_k, of squared norms `squares`, with g_k = `scale`_k Δ_k and L_k.
+
+    All arguments but q are `[m]`; losses are positive.
+    """
     largest = float(losses.max())
     relative = losses / largest
     powers = relative**q
@@ -21,13 +26,22 @@ def step_weights(losses: Floats, squares: Floats, q: float, lipschitz: float, sc
     return np.asarray(powers * scale / float((curvature + lipschitz * powers).sum()))
 
 
-def step_size(rule: str, lr: float | None, lipschitz: float | None) -> tuple[float, float]:
-    """Return (η, L), each given or taken from the other as L = 1/η. Raises ConfigError if neither is given."""
+def step_size(
+    rule: str, lr: float | None, lipschitz: float | None
+) -> Callable[[Stack], tuple[Floats, Floats]]:
+    """Return what gives (η_k, L_k), each `[m]`, of the present rows, one from the other as L = 1/η unless given.
+
+    η decays with the clients' learning rate, a given L does not. Raises ConfigError if neither is given.
+    """
     if lr is None and lipschitz is None:
         raise ConfigError(
             f"rule {rule!r}, option 'lr': expected the clients' learning rate (or the Lipschitz constant 'L', 1/lr), "
             "found neither"
         )
-    eta = 1 / lipschitz if lr is None and lipschitz is not None else lr
-    assert eta is not None
-    return eta, 1 / eta if lipschitz is None else lipschitz
+
+    def of(stack: Stack) -> tuple[Floats, Floats]:
+        given = np.full(stack.m, np.nan if lipschitz is None else lipschitz)
+        eta = 1 / given if lr is None else stack.rates(lr)[: stack.m]
+        return eta, 1 / eta if lipschitz is None else given
+
+    return of

@@ -11,7 +11,11 @@ Deviations and choices:
   step, so step size 1 is the paper's η. The paper tries one step size after the other; with `search` all are tried
   at once, and the one that the paper would have taken is taken. The search is in `_line_search`.
 - What is expected of a client is its first loss, then the running mean, as long as losses do not exceed it.
-- Remembered rows keep the norm that they had been given. A zero update has no row.
+- Remembered rows keep the norm that they had been given.
+- As in the authors' code, a client whose update is zero has no row, and its losses count neither for the angle
+  and the guidance nor in the search. Zero is there a gradient of norm 1e-6 or less; here, where updates have any
+  unit, a norm of at most `zero_tolerance` times the mean one, or the rounding of float32 in the update of a client
+  that fits its samples would be stretched to the length of the others'.
 - With equal losses there is no guidance. `shortened` if a row conflicts after the last rescaling, as in the
   authors' code; with an exact solver it never does.
 """
@@ -40,6 +44,7 @@ def fedmdfg(
     search: Annotated[int, Field(ge=1, le=30)] | None = None,
     lr: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(ge=0)] = 0.0,
+    zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4,
     solver: Solver = "direct",
 ) -> Algorithm:
     """Descend for every client of this step and the one before, guided towards equal losses where unfair.
@@ -47,26 +52,25 @@ def fedmdfg(
     `theta_deg` is the largest angle between losses and 1 that counts as fair. `absent` says whether clients of
     the step before count. `search` is the paper's s: step sizes from 2^s down are tried on the present clients;
     None takes step size 1. `lr` is the clients' learning rate, by which updates become gradients there (that of
-    `[train]` unless given). Equalised rows v are multiplied by ‖v‖ / (‖v‖ + `guard`), 1e-6 in the authors' code.
+    `[train]` unless given); it decays as theirs does. Equalised rows v are multiplied by ‖v‖ / (‖v‖ + `guard`),
+    1e-6 in the authors' code. Updates of at most `zero_tolerance` times the mean norm of their step have no row.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
-        losses = stack.losses[: stack.m]
         expected, counts, surprised = _expectations(stack, state)
-        unfair = angle_deg(losses) > theta_deg or 0 < surprised < stack.n_clients
         gram = stack.gram()
-        scale, mean_norm = _equalising(stack, gram, state["mean_norm"])
-        fair = np.zeros(stack.n)
-        if unfair:
-            kept = np.flatnonzero(scale[: stack.m])
-            fair[kept] = unit_fair_weights(losses[kept]) if len(kept) else 0.0
+        scale, mean_norm = _equalising(stack, gram, state["mean_norm"], zero_tolerance)
+        kept = np.flatnonzero(scale[: stack.m])
+        losses, fair = stack.losses[kept], np.zeros(stack.n)
+        if len(kept) and (angle_deg(losses) > theta_deg or 0 < surprised < stack.n_clients):
+            fair[kept] = unit_fair_weights(losses)
         direction = _direction(gram, scale, fair, stack.m, guard, solver)
         if search is not None and direction.weights.any():
-            slopes = (gram @ direction.weights)[: stack.m] / (lr or 1.0)
+            slopes = (gram @ direction.weights)[kept] / stack.rates(lr or 1.0)[kept]
             any_absent = bool(scale[stack.m :].any())
             longer = max(direction.diagnostics.get("rescaled", 1.0), 1.0)
             guided = bool(fair.any())
-            trials = line_search(search, longer, losses, slopes, guided=guided, any_absent=any_absent)
+            trials = line_search(search, longer, losses, slopes, kept, guided=guided, any_absent=any_absent)
             direction = replace(direction, search=trials)
         return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
 
@@ -102,16 +106,21 @@ def _expectations(stack: Stack, state: State) -> tuple[Floats, Floats, int]:
     return expected, counts, surprised
 
 
-def _equalising(stack: Stack, gram: Floats, previous_norm: float) -> tuple[Floats, float]:
+def _equalising(
+    stack: Stack, gram: Floats, previous_norm: float, zero_tolerance: float
+) -> tuple[Floats, float]:
     """Return each row's factor `[n]`, 0 for rows not considered, and the mean norm of the present ones."""
-    inverse = inverse_norms(gram)
-    present = inverse[: stack.m]
-    kept = present > 0
-    mean_norm = float((1 / present[kept]).mean()) if kept.any() else 0.0
+    inverse, old = inverse_norms(gram), stack.ages == 1
+    norms = np.divide(1.0, inverse, out=np.zeros(stack.n), where=inverse > 0)
+    least = np.full(stack.n, zero_tolerance * norms[: stack.m].mean())
+    least[old] = zero_tolerance * previous_norm
+    kept = norms > least
+    present = norms[: stack.m][kept[: stack.m]]
+    mean_norm = float(present.mean()) if len(present) else 0.0
     lengths = np.zeros(stack.n)
     lengths[: stack.m] = mean_norm
-    lengths[stack.ages == 1] = previous_norm if previous_norm > 0 else mean_norm
-    return inverse * lengths, mean_norm
+    lengths[old] = previous_norm if previous_norm > 0 else mean_norm
+    return np.where(kept, inverse * lengths, 0.0), mean_norm
 
 
 def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, guard: float, solver: Solver) -> Direction:

@@ -4,7 +4,8 @@ With δ_k = L Δ_k: D_k = F_k^q δ_k, h_k = q F_k^(q-1) ‖δ_k‖² + L F_k^q, 
 those at the received model, before training.
 
 Deviations and choices:
-- L = 1/η, with η the clients' learning rate, unless `L` is given.
+- L = 1/η, with η the clients' learning rate, which may decay from step to step, unless `L` is given. An update that
+  started from an older model has the η of then.
 - `guard` is added to the losses (1e-10 in the authors' code).
 - Clients should be drawn with probability p_k: the sums are not weighted by data.
 """
@@ -31,9 +32,10 @@ def qfedavg(
 
     `lr` is the clients' learning rate, `L` the Lipschitz constant, 1/lr by default; one of them is needed.
     """
-    _, lipschitz = step_size("qfedavg", lr, L)
+    rates = step_size("qfedavg", lr, L)
 
     def direction(stack: Stack) -> Direction:
+        _, lipschitz = rates(stack)
         losses = stack.losses[: stack.m] + guard
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, lipschitz)))

@@ -4,7 +4,8 @@ With g_k = ∇F_k(w) = Δ_k / η: D_k = F_k^q g_k, h_k = q F_k^(q-1) ‖g_k‖²
 
 Deviations and choices:
 - Rows must be single full-batch steps of learning rate η: one epoch, the full batch, no momentum.
-- L = 1/η unless `L` is given, and then the rule equals q-FedAvg on the same rows.
+- L = 1/η unless `L` is given, and then the rule equals q-FedAvg on the same rows. η is that of the step whose model
+  a row started from, if the clients' learning rate decays.
 - `guard` is added to the losses (1e-10 in the authors' code).
 """
 
@@ -31,9 +32,10 @@ def qfedsgd(
     `lr` is the learning rate of the clients' step, `L` the Lipschitz constant; each is the other's inverse by
     default, and one of them is needed.
     """
-    eta, lipschitz = step_size("qfedsgd", lr, L)
+    rates = step_size("qfedsgd", lr, L)
 
     def direction(stack: Stack) -> Direction:
+        eta, lipschitz = rates(stack)
         losses = stack.losses[: stack.m] + guard
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, 1 / eta)))

@@ -41,6 +41,8 @@ class ServerSpec:
     """Wrappers around the rule, the innermost first: the name of each, and its options."""
     lr: float | None = None
     """The clients' learning rate, for rules that need it."""
+    lr_decay: float = 1.0
+    """What it is multiplied by at each step."""
     conflicts: GramLevel = "none"
     """Whether, and how finely, each step is diagnosed row by row."""
     device: str = "cpu"
@@ -322,6 +324,7 @@ class Server:
             n_seen=n_seen,
             losses_after=notes["loss_after"] if after else None,
             accuracies_after=notes["accuracy_after"] if after else None,
+            lr_decay=self.spec.lr_decay,
         )
 
     def _diverged(self, what: str, stack: Stack, rows: Rows) -> RunError:

@@ -102,6 +102,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         blocks=network.blocks,
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
         lr=config.train.lr,
+        lr_decay=config.train.lr_decay,
         conflicts=_LEVELS[config.record.conflicts],
         device=device,
         rows=algorithm.rows,

@@ -63,6 +63,8 @@ class Stack:
     """[n] mean training loss of the client's own trained model; None unless the rule declared `after`."""
     accuracies_after: Floats | None = None
     """[n] training accuracy (a fraction) of the client's own trained model; None unless declared."""
+    lr_decay: float = 1.0
+    """Factor on the clients' learning rate per server step."""
 
     @property
     def n(self) -> int:
@@ -74,6 +76,10 @@ class Stack:
         if not len(self.grams):
             raise ValueError('this rule declared Needs(gram="none") and asked for the Gram matrix')
         return np.asarray(self.grams.sum(axis=0))
+
+    def rates(self, lr: float) -> Floats:
+        """Return the learning rate `[n]` that each row was trained with, where the first step's is `lr`."""
+        return np.asarray(lr * self.lr_decay ** (self.step - self.ages - self.staleness).astype(np.float64))
 
 
 @dataclass(frozen=True, slots=True)

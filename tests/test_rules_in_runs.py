@@ -9,6 +9,7 @@ import pytest
 
 import analysis
 from fedsim import plugins
+from fedsim.setup import prepare
 from small import run, small
 
 TIMINGS: dict[str, dict[str, Any]] = {
@@ -29,6 +30,11 @@ def test_a_rule_runs(rule: str, timing: str, tmp_path: Path) -> None:
     accuracy = opened.history()
     assert accuracy.step.tolist() == [0, 3, 5]
     assert run(config, tmp_path / "b").digest == first.digest
+
+
+def test_a_rule_knows_how_the_learning_rate_decays() -> None:
+    spec = prepare(small(train={"lr": 0.2, "lr_decay": 0.5})).server
+    assert (spec.lr, spec.lr_decay) == (0.2, 0.5)
 
 
 @pytest.mark.parametrize("wrapper", plugins.names("wrapper"))

@@ -2,7 +2,7 @@
 
 On one model, each minibatch gradient g makes two steps, `v <- v - lr g` and then `v <- v - lr (g + lam (v - w))` with
 the same g. It is here to reproduce tables, under a name of its own; for Ditto itself see `ditto`. That code also folds
-the updates in one by one with divisor K, which `fedavg` does not.
+the updates in one by one with divisor K, as `fedavg` does with `weighting="sequential"`.
 """
 
 from __future__ import annotations

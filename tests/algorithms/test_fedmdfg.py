@@ -87,6 +87,29 @@ def test_zero_updates_have_no_row() -> None:
     assert not combine("fedmdfg", np.zeros((2, 2)), losses=[1.0, 2.0]).direction.any()
 
 
+def test_an_update_of_rounding_is_as_good_as_none() -> None:
+    rows, losses = updates(3, 4, 20), [1.0, 5.0, 2.0, 0.1]
+    others = combine("fedmdfg", rows[:3], losses=losses[:3])
+    rows[3] *= 1e-11
+    with_it = combine("fedmdfg", rows, losses=losses)
+    assert_same(with_it.direction, others.direction, 1e-9)
+    assert with_it.weights[0, 3] == 0
+    again = combine(  # remembered, it has no row either
+        "fedmdfg", rows[[0, 1, 3]], losses=losses[:3], ages=[0, 0, 1], state=others.state
+    )
+    assert again.weights[0, 2] == 0
+    stretched = combine("fedmdfg", rows, losses=losses, zero_tolerance=0).direction
+    assert not np.allclose(stretched, others.direction, rtol=0.01)
+
+
+def test_the_losses_of_a_zero_update_do_not_count_for_the_angle() -> None:
+    rows = updates(3, 4, 20)
+    rows[3] = 0
+    direction = combine("fedmdfg", rows, losses=[1.0, 1.02, 1.01, 0.0]).direction
+    assert_same(direction, combine("fedmdfg", rows, losses=[1.0, 1.02, 1.01, 1.0]).direction, 1e-12)
+    assert_same(direction, combine("fedmdfg", rows, losses=[1.0] * 4, theta_deg=90.0).direction, 1e-12)
+
+
 def test_steps_are_halved_from_the_largest_to_the_least() -> None:
     assert list(search_steps(0.1, 2, 1.0, any_absent=False)) == [0.4, 0.2, 0.1, 0.05, 0.025]
     assert list(search_steps(0.1, 2, 2.0, any_absent=True)) == [0.1, 0.05, 0.025, 0.0125]
@@ -117,6 +140,13 @@ def test_without_an_accepted_step_the_first_that_helps_on_the_whole_is_taken() -
     assert chosen(worse, BEFORE, 0.1, any_absent=False).step == 0.1
 
 
+def test_a_trial_whose_losses_are_not_finite_is_not_taken() -> None:
+    diverged = [Trial(0.4, np.array([math.nan, 1.0])), Trial(0.2, np.array([math.inf, 1.0]))]
+    assert not any(accepted(trial, BEFORE, SLOPES, guided=False) for trial in diverged)
+    higher = [*diverged, Trial(0.1, BEFORE + 1), Trial(0.05, BEFORE + 0.5)]
+    assert chosen(higher, BEFORE, 0.1, any_absent=False).step == 0.05
+
+
 def stack(rows: Any, losses: Any) -> Stack:
     m = len(rows)
     zeros, ones = np.zeros(m, dtype=np.int64), np.ones(m, dtype=np.int64)
@@ -135,6 +165,17 @@ def test_the_search_takes_what_the_paper_would_have_taken() -> None:
     assert direction.search.steps[direction.search.choose(falling)] == 1.0
     rising = np.stack([before * (1 + step) for step in direction.search.steps])
     assert direction.search.choose(rising) == len(direction.search.steps) - 1
+
+
+def test_the_losses_of_a_zero_update_do_not_count_in_the_search() -> None:
+    rule = fedmdfg(search=2, theta_deg=90.0)
+    rows, before = updates(3, 4, 6), np.array([1.0, 1.0, 1.0, 1.0])
+    rows[1] = 0
+    direction, _ = rule.weigh(stack(rows, before), rule.init())
+    assert direction.search is not None
+    after = np.stack([before * (0.5 if step <= 2 else 1.05) for step in direction.search.steps])
+    after[:, 1] = 1.5  # it rises at every step
+    assert direction.search.steps[direction.search.choose(after)] == 2.0
 
 
 def test_a_search_is_refused_where_nobody_could_answer() -> None:

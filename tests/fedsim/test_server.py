@@ -71,6 +71,17 @@ def test_weights_that_do_not_sum_to_one_keep_a_share_of_the_model() -> None:
     torch.testing.assert_close(made.params, shares @ (torch.ones(2, P) - updates))
 
 
+@pytest.mark.parametrize("rule", ["qfedavg", "qfedsgd"])
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_rules_use_the_learning_rate_that_a_row_was_trained_with(rule: str, staleness: int) -> None:
+    made = Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS, lr=0.4, lr_decay=0.5), torch.zeros(P))
+    step, updates, losses = 2, rows(2).double(), torch.tensor([1.0, 2.0], dtype=torch.float64)
+    made.step(arrivals(step, [4, 1], staleness), list(updates.float()))
+    gradients = updates / (0.4 * 0.5 ** (step - staleness))
+    h = (gradients**2).sum(dim=1) + losses / (0.4 * 0.5 ** (step - staleness))
+    torch.testing.assert_close(made.params.double(), -losses @ gradients / h.sum(), rtol=1e-5, atol=1e-7)
+
+
 def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
     seen = tmp_path / "seen.py"
     seen.write_text(
