@@ -49,10 +49,18 @@ class Hull:
 
 
 def mixed(
-    stack: Stack, *, normalise: bool, lambda0: Lambda0, epsilon: float, step: float, solver: Solver
+    stack: Stack,
+    *,
+    normalise: bool,
+    lambda0: Lambda0,
+    epsilon: float,
+    step: float,
+    solver: Solver,
+    cap: float | None = None,
 ) -> Direction:
     """Return `step` times the least-norm mixture whose weights differ from λ⁰ by at most `epsilon`.
 
+    With a `cap` they are at most that instead, or equal if that is too little for a sum of one.
     With `normalise`, zero rows take no part and λ⁰ is divided among the others. Without it they do, and with
     epsilon = 1 nobody moves then.
     """
@@ -61,11 +69,12 @@ def mixed(
     used = np.flatnonzero(scale)
     if not len(used):
         return Direction(np.zeros(stack.n))
-    centre = _centre(stack, lambda0)[used]
-    centre = centre / centre.sum()
-    mixture, residual = _near(
-        gram[np.ix_(used, used)] * np.outer(scale[used], scale[used]), centre, epsilon, solver
-    )
+    unit = gram[np.ix_(used, used)] * np.outer(scale[used], scale[used])
+    if cap is None:
+        centre = _centre(stack, lambda0)[used]
+        mixture, residual = _near(unit, centre / centre.sum(), epsilon, solver)
+    else:
+        mixture, residual = min_norm(unit, upper=max(cap, 1 / len(used)), solver=solver)
     weights = np.zeros(stack.m)
     weights[used] = step * mixture * scale[used]
     return Direction(over_present(stack, weights), diagnostics={"kkt_residual": residual})

@@ -1,7 +1,8 @@
 """FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS), Algorithm 1.
 
 w <- w - η_g (1/m) Σ σ(s_k) Δ_k over the m updates of the buffer, s_k their staleness, σ = 1/√(1 + s) or 1.
-How many updates make a buffer is the pacing's matter.
+How many updates make a buffer is the pacing's matter. `normalise` divides by Σ σ(s_k) instead of m, as FedScale's
+asynchronous aggregator does (of whole models), so that a buffer of stale updates steps as far as one of new ones.
 """
 
 from __future__ import annotations
@@ -16,13 +17,20 @@ from fedsim.stack import Algorithm, Direction, Stack, stateless
 
 
 def fedbuff(
-    *, server_lr: Annotated[float, Field(gt=0)] = 1.0, staleness: Literal["none", "sqrt"] = "sqrt"
+    *,
+    server_lr: Annotated[float, Field(gt=0)] = 1.0,
+    staleness: Literal["none", "sqrt"] = "sqrt",
+    normalise: bool = False,
 ) -> Algorithm:
-    """Average the updates of the buffer, stale ones made shorter; `server_lr` is η_g."""
+    """Average the updates of the buffer, stale ones made shorter; `server_lr` is η_g.
+
+    With `normalise` the weights add up to η_g, and only how stale updates are relative to one another counts.
+    """
     kind: Literal["constant", "sqrt"] = "constant" if staleness == "none" else "sqrt"
 
     def direction(stack: Stack) -> Direction:
         factors = discounts(stack.staleness[: stack.m], kind, 0.5, 0)
-        return Direction(over_present(stack, server_lr / stack.m * factors))
+        total = factors.sum() if normalise else stack.m
+        return Direction(over_present(stack, server_lr / total * factors))
 
     return stateless(direction)

@@ -9,7 +9,8 @@ Choices, by `form`:
 - `paper`: as above; 1e-6 and 1e-5 are added to the arguments of the logarithms.
 - `easyfl`: the same weights, and w <- w - Σ p_k Δ_k + `server_lr` v: the momentum pulls back.
 - `gfedplat`: acc_k (in percent) and f_k / (t + 1) themselves, divided by the two sums of logarithms, make the
-  weights, so accurate clients get more; v <- γ v + Σ p_k Δ_k, w <- w - v.
+  weights, so accurate clients get more; v <- γ v + Σ p_k Δ_k, w <- w - v, with γ = 0.9 there (0.5 in the paper).
+- The paper's momentum is a double one; the clients' is `[train] momentum`, 0.9 in the paper.
 """
 
 from __future__ import annotations

@@ -6,14 +6,18 @@ with |λ_i - λ⁰_i| <= ε; η_t = η β^⌊t/100⌋.
 Deviations and choices:
 - λ⁰ is uniform, as in the authors' code; `lambda0="samples"` is n_i / Σ n, as in other platforms.
 - η is the server's own: a unit update has lost the clients' learning rate (other platforms multiply by it).
+  `server_lr="median"` takes the median norm of the step's updates, as an option of the authors' code does.
+- `cap` is another option of that code: instead of the box around λ⁰ no weight above it, or equal weights where it is
+  below 1/m.
 - λ is exact, also for singular Gram matrices, which the authors' solver refuses.
 - A zero update takes no part (the authors divide by zero); λ⁰ is divided among the others.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
 from algorithms._hull import Lambda0, mixed
@@ -25,19 +29,32 @@ def fedmgda_plus(
     *,
     epsilon: Annotated[float, Field(ge=0, le=1)] = 0.1,
     lambda0: Lambda0 = "uniform",
+    cap: Annotated[float, Field(gt=0, le=1)] | None = None,
     normalise: bool = True,
-    server_lr: Annotated[float, Field(gt=0)] = 1.0,
+    server_lr: Annotated[float, Field(gt=0)] | Literal["median"] = 1.0,
     decay: Annotated[float, Field(gt=0, le=1)] = 1.0,
     solver: Solver = "direct",
 ) -> Algorithm:
-    """Mix unit updates to the least norm, with weights that stay within `epsilon` of `lambda0`.
+    """Mix unit updates to the least norm, with weights that stay within `epsilon` of `lambda0`, or below `cap`.
 
     `server_lr` is η, the length scale of the step; `decay` is β, its factor per 100 steps.
     """
 
     def direction(stack: Stack) -> Direction:
-        step = server_lr * decay ** (stack.step // 100)
-        return mixed(stack, normalise=normalise, lambda0=lambda0, epsilon=epsilon, step=step, solver=solver)
+        eta = _median_norm(stack) if server_lr == "median" else server_lr
+        return mixed(
+            stack,
+            normalise=normalise,
+            lambda0=lambda0,
+            epsilon=epsilon,
+            step=eta * decay ** (stack.step // 100),
+            solver=solver,
+            cap=cap,
+        )
 
-    needs = Needs(gram="model", scale_free=normalise)
-    return stateless(direction, needs, ["descent"] if epsilon == 1 else [])
+    needs = Needs(gram="model", scale_free=normalise and server_lr != "median")
+    return stateless(direction, needs, ["descent"] if epsilon == 1 and cap is None else [])
+
+
+def _median_norm(stack: Stack) -> float:
+    return float(np.median(np.sqrt(np.maximum(stack.gram().diagonal()[: stack.m], 0.0))))

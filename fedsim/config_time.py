@@ -39,6 +39,8 @@ class PacingSection(Section):
     minimum: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
     """Updates without which a round is void, or their share of what a step waits for."""
     max_staleness: int | None = Field(None, ge=0)
+    least_candidates: PositiveInt | None = None
+    """Clients that must be there to choose from before anybody is handed work."""
 
     _KEYS: ClassVar[dict[str, tuple[str, ...]]] = {
         "sync": ("clients",),
@@ -48,7 +50,14 @@ class PacingSection(Section):
         "fedasync": ("concurrency",),
         "periodic": ("concurrency", "deadline"),
     }
-    _FIELDS: ClassVar[tuple[str, ...]] = ("concurrency", "buffer", "refill", "late", "max_staleness")
+    _FIELDS: ClassVar[tuple[str, ...]] = (
+        "concurrency",
+        "buffer",
+        "refill",
+        "late",
+        "max_staleness",
+        "least_candidates",
+    )
 
     @pydantic.model_validator(mode="after")
     def _check_keys(self) -> PacingSection:

@@ -76,6 +76,7 @@ class Evaluator:
             return
         value = self.measure(found)
         sign = 1.0 if stop.rising else -1.0
-        better = math.isnan(course.best) or sign * (value - course.best) > stop.least
+        first = math.isnan(course.best) and not math.isnan(value)
+        better = first or sign * (value - course.best) > stop.least
         course.best, course.unimproved = (value, 0) if better else (course.best, course.unimproved + 1)
         course.reached |= stop.target is not None and sign * (value - stop.target) >= 0

@@ -61,8 +61,8 @@ class Handout:
             client = self._choose_one() if places == 1 else None
             if client is None:
                 candidates = self._candidates()
-                k = min(places, len(candidates))
-                chosen = self._choose(candidates, k) if k else candidates
+                k = min(places, len(candidates)) if len(candidates) >= pacing.least_candidates else 0
+                chosen = self._choose(candidates, k) if k else candidates[:0]
         if client is not None:
             self.give_one(client)
             return
@@ -77,7 +77,10 @@ class Handout:
     def _choose_one(self) -> int | None:
         """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
         course = self.course
-        if self._proposals is None or (course.buffer and self.plan.pacing.refill == "step"):
+        pacing = self.plan.pacing
+        if self._proposals is None or pacing.least_candidates > 1:
+            return None
+        if course.buffer and pacing.refill == "step":
             return None
         online, busy, lost = self.world.peek(course.now_us), self._busy, course.lost_now
         client: int

@@ -42,6 +42,8 @@ class Pacing:
     `late = "keep"` they stay, and the deadline begins anew."""
     max_staleness: int | None = None
     """Updates that are older by more steps when they arrive are dropped."""
+    least_candidates: int = 1
+    """Nobody is handed work while fewer clients may be chosen."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -52,6 +54,7 @@ class Pacing:
                 ("deadline", self.deadline_us, 1),
                 ("minimum", self.minimum, 0),
                 ("max_staleness", self.max_staleness, 0),
+                ("least_candidates", self.least_candidates, 1),
             )
             if value is not None and value < least
         ]

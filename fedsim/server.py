@@ -108,6 +108,7 @@ class Server:
         self._proposal: _Proposal | None = None
         self._counted: dict[str, Any] = {}
         self._audited: list[dict[str, Any]] = []
+        self._evicted = 0
         self.reports = Reports.nothing(0)
         """What the jobs of the proposed step reported; those left out for their length count as not finite."""
         self.proposed: Ints = np.zeros(0, dtype=np.int64)
@@ -141,7 +142,9 @@ class Server:
         self.params = saved["params"].to(self.device)
         self._load_rule(saved)
         self.history.restore(saved["history"])
-        self.participations = saved["participations"]
+        self.participations = saved[
+            "participations"
+        ].copy()  # what came from another process is not to be written
         self._starts = {version: start.to(self.device) for version, start in saved["starts"]}
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
@@ -159,7 +162,9 @@ class Server:
         if same_rule:
             self._load_rule(saved)
         self.params = saved["params"].to(self.device)
-        self.participations = saved["participations"]
+        self.participations = saved[
+            "participations"
+        ].copy()  # what came from another process is not to be written
         self._starts = {version: start.to(self.device) for version, start in starts.items()}
         if self.algorithm.needs.memory:
             known = not self.algorithm.needs.losses
@@ -176,7 +181,7 @@ class Server:
 
     def propose(self, arrivals: Arrivals, rows: Rows) -> torch.Tensor:
         """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
-        self._proposal, self._audited = None, []
+        self._proposal, self._audited, self._evicted = None, [], self.history.evicted
         arrived = arrivals.m
         judged = judge(self.spec.bad_updates, arrivals, rows)
         rows, self.reports = judged.rows, replace(arrivals.reports, finite=judged.usable)
@@ -254,14 +259,13 @@ class Server:
         """Take the proposed step, as long as `losses` [T, m] of the present clients after the trials say."""
         proposal, self._proposal = self._proposal, None
         if proposal is None:
-            return {"status": "empty"} | self._counted
+            return {"status": "empty"} | self._counted | {"evicted": self.history.evicted - self._evicted}
         search, length = proposal.direction.search, 1.0
         if search is not None and losses is not None:
             length = search.steps[search.choose(losses)]
         norm = self._move(length * proposal.vector, proposal)
-        evicted = self.history.evicted
         self.history.settle(proposal.slots[: proposal.stack.m])
-        self._counted["evicted"] = self.history.evicted - evicted
+        self._counted["evicted"] = self.history.evicted - self._evicted
         if self._audited:
             self._counted["audited"] = joined(self._audited)
         with self.clock.part("diagnose"):

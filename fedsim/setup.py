@@ -145,6 +145,11 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec)
             f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
             "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
         )
+    least = config.pacing.pacing().least_candidates
+    if least > server.n_clients:
+        raise ConfigError(
+            f"pacing.least_candidates: expected at most {server.n_clients}, the number of clients, found {least}"
+        )
     if bench.sgd.augment is not None:
         check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:

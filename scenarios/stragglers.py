@@ -1,12 +1,14 @@
 """A few clients are very slow: computing time with a heavy tail.
 
-A client's time per sample is that of `devices` times its slowdown S >= 1 or around 1, cut at `most`:
+A client's time per sample is that of `devices` times its slowdown S, cut at `most`:
 
     pareto      S = U^(-1/shape)                      P(S > s) = s^-shape; infinite mean for shape <= 1
     zipf        P(S = k) proportional to k^-shape     k = 1, 2, ..., most
     lognormal   S = exp(shape Z)                      Z standard normal
+    half_normal S = shape |Z|, at least 0.001         FedBuff's training times
+    uniform     S = 1 + (most - 1) U                  as likely anywhere from 1 to `most`
 
-Plato's simulations draw times from Pareto and Zipf laws; a log-normal law is FedScale's alternative.
+Plato's simulations draw times from Pareto, Zipf and uniform laws; a log-normal law is FedScale's alternative.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ EQUAL = Devices(compute_sigma=0.0)
 
 def stragglers(
     *,
-    law: Literal["pareto", "zipf", "lognormal"] = "pareto",
+    law: Literal["pareto", "zipf", "lognormal", "half_normal", "uniform"] = "pareto",
     shape: float = 1.5,
     most: float = 100.0,
     slow_network: bool = False,
@@ -37,9 +39,9 @@ def stragglers(
 ) -> Scenario:
     """Clients whose speeds have a heavy tail; those with `mean_off` above 0 come and go as in `churn`.
 
-    `shape` (0.1 to 10) is the exponent of `pareto` and `zipf` and the sigma of `lognormal`; no slowdown exceeds
-    `most` (1 to 1e6). With `slow_network` down- and uplink are slower by the same factor. The slowdown stands in
-    `Trace.about`.
+    `shape` (0.1 to 10) is the exponent of `pareto` and `zipf` and the sigma of `lognormal` and `half_normal`; no
+    slowdown exceeds `most` (1 to 1e6). With `slow_network` down- and uplink are slower by the same factor. The
+    slowdown stands in `Trace.about`.
     """
     number_option("shape", shape, 0.1, 10)
     number_option("most", most, 1, 1e6)
@@ -68,6 +70,10 @@ def _slowdowns(law: str, shape: float, most: float) -> Callable[[np.random.Gener
         return lambda rng: min(most, float((1 - rng.random()) ** (-1 / shape)))
     if law == "lognormal":
         return lambda rng: min(most, float(np.exp(shape * rng.standard_normal())))
+    if law == "half_normal":
+        return lambda rng: min(most, max(0.001, float(shape * np.abs(rng.standard_normal()))))
+    if law == "uniform":
+        return lambda rng: 1 + (most - 1) * float(rng.random())
     weights = np.arange(1, int(most) + 1, dtype=np.float64) ** -shape
     shares = np.cumsum(weights) / weights.sum()
     return lambda rng: 1.0 + min(int(np.searchsorted(shares, rng.random(), side="right")), len(shares) - 1)

@@ -36,6 +36,8 @@ def test_fedbuff_shortens_stale_updates() -> None:
     np.testing.assert_allclose(run("fedbuff", np.eye(3), **stale).weights[0] * 3, [1, 1 / 2, 1 / 3])
     plain = run("fedbuff", np.eye(3), **stale, options={"staleness": "none"})
     np.testing.assert_allclose(plain.weights[0] * 3, [1, 1, 1])
+    shares = run("fedbuff", np.eye(3), **stale, options={"normalise": True, "server_lr": 2.0})
+    np.testing.assert_allclose(shares.weights[0], 2 * np.array([6, 3, 2]) / 11)
 
 
 def test_fedasync_with_full_weight_jumps_to_the_client_s_model() -> None:

@@ -56,6 +56,31 @@ def test_empty_box_is_the_average_of_unit_updates(seed: int, m: int, d: int, lam
 
 @fast
 @given(seeds, sizes, dimensions)
+def test_the_step_may_be_as_long_as_the_median_update(seed: int, m: int, d: int) -> None:
+    rows = updates(seed, m, d)
+    median = float(np.median(np.linalg.norm(rows, axis=1)))
+    plain = combine("fedmgda_plus", rows, losses=None, epsilon=0.0).weights
+    long = combine("fedmgda_plus", rows, losses=None, epsilon=0.0, server_lr="median").weights
+    np.testing.assert_allclose(long, median * plain, rtol=1e-9)
+
+
+@fast
+@given(seeds, sizes, dimensions, st.floats(0.01, 1))
+def test_no_weight_is_above_the_cap(seed: int, m: int, d: int, cap: float) -> None:
+    rows = updates(seed, m, d)
+    result = combine("fedmgda_plus", rows, losses=None, cap=cap)
+    mixture = result.weights[0] * np.linalg.norm(rows, axis=1)
+    assert mixture.sum() == pytest.approx(1, abs=1e-9)
+    assert mixture.max() <= max(cap, 1 / m) + 1e-9
+    if cap * m <= 1:
+        np.testing.assert_allclose(mixture, 1 / m, atol=1e-9)
+    free = run("fedmgda_plus", rows, epsilon=1.0)
+    assert np.linalg.norm(result.direction) >= np.linalg.norm(free) - 1e-9
+    assert_same(run("fedmgda_plus", rows, cap=1.0), free, 1e-9)
+
+
+@fast
+@given(seeds, sizes, dimensions)
 def test_wider_boxes_give_shorter_steps_within_them(seed: int, m: int, d: int) -> None:
     rows = updates(seed, m, d)
     lengths = []

@@ -65,6 +65,8 @@ def test_normalising_is_by_channel(tmp_path: Path) -> None:
         zip((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), strict=True)
     ):
         np.testing.assert_allclose(scaled.x[:, channel], (plain.x[:, channel] - mean) / std, atol=1e-5)
+    by_image = build(tmp_path, normalise="image")
+    np.testing.assert_allclose(by_image.x[:, 2] * 0.2010, scaled.x[:, 2] * 0.2616, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,14 @@ def test_patience_counts_evaluations_without_an_improvement(tmp_path: Path) -> N
         assert max(seen[: end - 3]) < max(seen[end - 3 : end]), "it would have ended before"
 
 
+def test_patience_ends_a_run_whose_metric_is_never_a_number(tmp_path: Path) -> None:
+    none = tmp_path / "nothing.py"
+    none.write_text("def nothing(accuracy, n):\n    return float('nan')\n")
+    stop = {"steps": 30, "patience": 3, "metric": f"{none}:nothing"}
+    found = done(tmp_path, evaluate={"every_steps": 1}, stop=stop)
+    assert (ended_by(found), found.manifest["steps"]) == ("patience", 2)
+
+
 def test_bytes_end_a_run_with_the_step_that_moves_them(tmp_path: Path) -> None:
     found = done(tmp_path, stop={"bytes": "150 MB"})
     jobs = found.frame("jobs")

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from fedsim.errors import ConfigError
 from fedsim.pacing import Pacing, deadline, extra_of, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.setup import prepare
+from small import small
 
 
 @pytest.mark.parametrize(
@@ -16,11 +19,18 @@ from fedsim.pacing import Pacing, deadline, extra_of, fedasync, fedbuff, oversel
         ({"concurrency": 3, "buffer": None}, "there must be a deadline"),
         ({"concurrency": 3, "buffer": 3, "minimum": 2}, "minimum says what a deadline needs"),
         ({"concurrency": 3, "buffer": 3, "deadline_us": 5, "minimum": 4}, "more than a step can have"),
+        ({"concurrency": 3, "buffer": 3, "least_candidates": 0}, "least_candidates must be at least 1"),
     ],
 )
 def test_what_cannot_work_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Pacing(**arguments)  # type: ignore[arg-type]
+
+
+def test_more_candidates_than_clients_can_never_be_there() -> None:
+    pacing = {"preset": "sync", "clients": 4, "least_candidates": 13}
+    with pytest.raises(ConfigError, match=r"least_candidates: expected at most 12, .* found 13"):
+        prepare(small(pacing=pacing))
 
 
 def test_presets_are_values() -> None:

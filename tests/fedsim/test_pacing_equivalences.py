@@ -275,6 +275,20 @@ def test_kept_updates_wait_for_the_minimum_until_somebody_comes() -> None:
     assert [(row["time_us"] // US, row["updates"]) for row in book.steps] == [(34, 2)]
 
 
+@pytest.mark.parametrize("pacing", [sync(2), fedbuff(2, 2)])
+def test_nobody_is_handed_work_until_enough_can_be_chosen(pacing: Pacing) -> None:
+    pacing = replace(pacing, least_candidates=3)
+    trace = trace_of([1.0] * 3, 1000, {0: [(0, 1000)], 1: [(10, 1000)], 2: [(20, 40), (60, 1000)]})
+    book, _, _ = run(trace, plan_of(pacing, 3, Stop(steps=2), lowest))
+    assert [(row["time_us"] // US, row["updates"]) for row in book.steps] == [(23, 2), (26, 2)]
+    late = trace_of([1.0] * 3, 1000, {0: [(0, 1000)], 1: [(10, 1000)], 2: [(20, 23), (60, 1000)]})
+    book, _, _ = run(late, plan_of(pacing, 3, Stop(steps=2), lowest))
+    assert [row["time_us"] // US for row in book.steps] == [23, 63]
+    never = trace_of([1.0] * 3, 1000, {0: [(0, 1000)], 1: [(10, 1000)]})
+    book, ended_by, _ = run(never, plan_of(pacing, 3, Stop(steps=2), lowest))
+    assert (ended_by, book.steps) == ("world", [])
+
+
 def test_a_minimum_that_nobody_can_meet_ends_the_run() -> None:
     pacing = replace(periodic(2, 4 * US), minimum=2)
     book, ended_by, _ = run(

@@ -14,6 +14,7 @@ from fedsim import plugins
 from fedsim.arrivals import Arrivals
 from fedsim.errors import RunError, SolverError
 from fedsim.job import Report, Reports
+from fedsim.ladder import HistoryPlan
 from fedsim.server import Server, ServerSpec
 
 P = 6
@@ -201,6 +202,17 @@ def test_a_step_of_late_rows_alone_changes_nothing_but_the_history(tmp_path: Pat
     assert made.step(told(2, [5], [0], 0), list(rows(1)))["status"] == "empty"
     assert not made.params.any()
     assert made.history.client[made.history.client >= 0].tolist() == [5]
+
+
+def test_rows_that_make_room_for_late_ones_are_counted(tmp_path: Path) -> None:
+    spec = ServerSpec(
+        listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=4, history=HistoryPlan(4, 2, capped=True)
+    )
+    made = Server(spec, torch.zeros(P))
+    assert made.step(told(1, [5, 6], [0, 0], 0), list(rows(2)))["evicted"] == 0
+    assert made.step(told(2, [7], [0], 0), list(rows(1)))["evicted"] == 1
+    assert made.step(told(3, [8, 9], [3, 1], 1), list(rows(2)))["evicted"] == 2
+    assert made.step(told(4, [], [], 0), [])["evicted"] == 0
 
 
 def test_late_rows_beyond_the_memory_of_the_rule_are_not_kept(tmp_path: Path) -> None:

@@ -42,6 +42,17 @@ def test_log_normal_slowdowns_lie_around_one():
     assert logs.std() == pytest.approx(0.8, rel=0.07)
 
 
+def test_half_normal_and_uniform_slowdowns_have_their_moments():
+    half = slowdowns(law="half_normal", shape=2.0, most=1e6)
+    assert half.min() >= 0.001
+    assert half.mean() == pytest.approx(2 * math.sqrt(2 / math.pi), rel=0.07)
+    assert np.mean(half**2) == pytest.approx(4, rel=0.15)
+    even = slowdowns(law="uniform", most=5)
+    assert 1 <= even.min() < even.max() <= 5
+    assert even.mean() == pytest.approx(3, rel=0.05)
+    assert even.std() == pytest.approx(4 / math.sqrt(12), rel=0.05)
+
+
 def test_no_slowdown_exceeds_the_most():
     assert slowdowns(law="pareto", shape=0.2, most=7).max() == 7.0
 
