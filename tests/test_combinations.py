@@ -39,8 +39,7 @@ PACINGS: dict[str, Pacing] = {
     "periodic": periodic(3, 25 * US),
     "late history": replace(deadline(4, 25 * US), late="history"),
     "max_staleness": replace(fedbuff(4, 2), max_staleness=0),
-    "minimum": replace(deadline(4, 25 * US), minimum=3),
-    "least_candidates": replace(fedbuff(4, 2), least_candidates=3),
+    "minimum": replace(deadline(4, 25 * US), minimum=3, least_candidates=4),
 }
 RULES: dict[str, dict[str, Any]] = {name: {"name": name} for name in plugins.names("rule")} | {
     "fedmdfg with a line search": {"name": "fedmdfg", "search": 3},

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import programs
 from fedsim.config import load
 from fedsim.simulation import simulate
 
@@ -57,21 +56,17 @@ def with_python(page: Path) -> bool:
 @pytest.mark.parametrize("page", [p for p in PAGES if with_python(p)], ids=lambda p: p.name)
 def test_python_blocks_run(page: Path, place: Path) -> None:
     for code in blocks(page, "python"):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], cwd=place, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stderr[-2000:]}"
+        done = programs.python(code, place)
+        assert done.code == 0, f"{page.name}:\n{code}\n{done.err[-2000:]}"
 
 
 @pytest.mark.ray
 def test_commands_of_the_readme_run(place: Path) -> None:
-    fedsim = Path(sys.executable).with_name("fedsim")
     found = commands(ROOT / "README.md")
     assert len(found) >= 5
     for command in found:
-        arguments = shlex.split(command)[1:]
-        done = subprocess.run([fedsim, *arguments], cwd=place, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        done = programs.fedsim(*shlex.split(command)[1:], place=place)
+        assert done.code == 0, f"{command}\n{done.out[-2000:]}\n{done.err[-2000:]}"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

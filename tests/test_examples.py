@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import analysis
+import programs
 from fedsim.config import load
 from fedsim.simulation import simulate
 
@@ -31,6 +30,6 @@ def test_a_configuration_runs(path: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
 def test_a_script_runs(path: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip()
+    done = programs.python(f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')", tmp_path)
+    assert done.code == 0, done.err[-2000:]
+    assert done.out.strip()

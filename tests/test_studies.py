@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+import programs
 from analysis import open_study
 from golden_digests import difference
 
 ROOT = Path(__file__).resolve().parent.parent
 STUDIES = sorted((ROOT / "examples" / "studies").glob("*.toml"))
-FEDSIM = [sys.executable, "-c", "from fedsim.cli import main; main()"]
 
 
 def said(*command: str, place: Path) -> str:
     """Run a command as a reader would, in a terminal of 100 columns; returns what it printed, without blank ends."""
-    environment = os.environ | {"COLUMNS": "100"}
-    done = subprocess.run([*FEDSIM, *command], cwd=place, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
-    lines = [line.rstrip() for line in done.stdout.splitlines()]
+    done = programs.fedsim(*command, place=place, COLUMNS="100")
+    assert done.code == 0, done.err[-2000:] + done.out[-2000:]
+    lines = [line.rstrip() for line in done.out.splitlines()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
