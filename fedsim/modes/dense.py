@@ -121,6 +121,8 @@ class Dense:
         self, starts: Sequence[torch.Tensor], rows: Sequence[NDArray[np.int64]], precision: Precision
     ) -> Floats:
         """Return the mean loss [k] of each of k models [P] on its own rows of samples."""
+        if not starts:
+            return np.zeros(0)
         with torch.inference_mode():
             if len(starts[0]) >= _NARROW:
                 each = [self._mean_loss(start, r, precision) for start, r in zip(starts, rows, strict=True)]

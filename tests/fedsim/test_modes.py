@@ -125,6 +125,15 @@ def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, 
     assert torch.equal(rows[others], expected[others])
 
 
+@pytest.mark.parametrize("shape", ["mlp", "large", "some losses"])
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_losses_of_no_clients_are_none(data: FederatedData, shape: str, mode: str) -> None:
+    made, nobody = bench(data, shape, mode, losses=True), np.zeros(0, dtype=np.int64)
+    models = torch.stack([made.network.initial(version) for version in range(2)])
+    for version in (0, None):
+        assert made.trial_losses(models, nobody, version).shape == (2, 0)
+
+
 def method(train: Any = None) -> ClientMethod:
     return ClientMethod(train=train)
 

@@ -16,7 +16,9 @@ from fedsim.federate import federate
 from fedsim.job import Cohort, Job
 from fedsim.keeping import Memories
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.modes import Mode
 from fedsim.network import build_network
+from fedsim.processes import ClientActor
 from fedsim.server import Server, ServerSpec
 from fedsim.tasks.digits import digits
 from fedsim.trainer import InlineTrainer, Pending, Stepped, Trainer
@@ -203,6 +205,17 @@ def test_what_clients_keep_is_followed_from_job_to_job() -> None:
     with pytest.raises(ValueError, match="job 1 cannot be forgotten: client 7 has a later one"):
         memories.forget(1, 7)
     memories.forget(9, 7)  # was never submitted
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_workers_share_the_losses_of_fewer_clients_than_they_are(mode: Mode) -> None:
+    _, initial, shared = parts()
+    actor = ClientActor()
+    actor.build(dataclasses.replace(BENCH, mode=mode), shared, False)
+    models, clients = initial.numpy()[None], np.array([7, 3])
+    every = [actor.share_of_losses(models, clients, 0, worker, 5) for worker in range(5)]
+    assert [found.shape for found in every] == [(1, 1), (1, 1), (1, 0), (1, 0), (1, 0)]
+    assert np.array_equal(np.concatenate(every, axis=1)[0], actor.losses(models[0], clients, 0))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
