@@ -133,6 +133,7 @@ class Workbench:
             during = local.descend(Descent(self.sgd))
             rms = local.loss_rms
         else:
+            self.module.train()  # whatever the job or evaluation before left it in
             with self._alone(local):
                 trained = self.method.train(local, params, self._here(kept))
             self.flat.copy_(trained.end)

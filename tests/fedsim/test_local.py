@@ -96,6 +96,23 @@ def test_a_job_does_not_depend_on_what_was_trained_before(data: FederatedData) -
     assert torch.equal(first, second)
 
 
+def test_a_method_does_not_depend_on_what_was_done_before(data: FederatedData) -> None:
+    """q-MAML adapts before it descends: with dropout, whatever the module was used for last."""
+    model = {"channels": [4], "kernel": 3, "hidden": [16], "dropout": [0.0, 0.5]}
+    spec = dataclasses.replace(SPEC, model="cnn", model_options=model, client="qmaml")
+    used = Workbench(spec, data)
+    params, job = used.network.initial(0), Job(0, 1, 0, 0)
+
+    def trained(bench: Workbench) -> tuple[float, list[float]]:
+        row = torch.empty_like(params)
+        return bench.run(job, params, row).loss_before, row.tolist()
+
+    expected = trained(Workbench(spec, data))
+    for _ in range(2):
+        assert trained(used) == expected
+        used.evaluate(params, "test", 0, 50)
+
+
 def test_the_nth_job_of_a_client_has_its_own_minibatches(data: FederatedData) -> None:
     bench, params = Workbench(SPEC, data), start()
     rows = torch.empty(3, len(params))
