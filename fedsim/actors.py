@@ -30,6 +30,7 @@ from fedsim.local import WorkbenchSpec
 from fedsim.pool import Processes
 from fedsim.profile import SERVER, WORKER
 from fedsim.server import ServerSpec
+from fedsim.shipping import packed, unpacked
 from fedsim.stopwatch import Times
 from fedsim.trainer import Pending, Stepped, kept_of, named, named_personal, saved_parts, starts_of
 
@@ -262,12 +263,12 @@ class RayTrainer:
         rows = self._get([self._memories.settled[client] for client in clients])
         kept = {c: torch.tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
         models = {v: torch.tensor(start) for v, start in zip(versions, starts, strict=True)}
-        return saved_parts(self._get(server), models, kept)
+        return saved_parts(unpacked(self._get(server)), models, kept)
 
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Pass what was saved on to the actors, and send the open jobs."""
         server = saved["server"]
-        self._get(self._at_server("load", 1, server))
+        self._get(self._at_server("load", 1, packed(server)))
         self._params = ray.put(server["params"].cpu().numpy())
         self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
         for client, row in kept_of(saved):

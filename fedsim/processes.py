@@ -18,6 +18,7 @@ from fedsim.data import FederatedData
 from fedsim.job import Cohort, Reports
 from fedsim.local import Workbench, WorkbenchSpec
 from fedsim.server import Server, ServerSpec
+from fedsim.shipping import packed, unpacked
 from fedsim.stopwatch import IDLE, Stopwatch, Times
 from fedsim.tensors import shared_tensor
 from fedsim.trainer import Stepped
@@ -166,12 +167,12 @@ class ServerActor:
         return self.server.clock.dump(label)
 
     def save(self) -> dict[str, Any]:
-        """Return the server's state after the last step."""
-        return self.server.save()
+        """Return the server's state after the last step, `packed`."""
+        return packed(self.server.save())
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a server was saved."""
-        self.server.load(saved)
+        """Go on where a server was saved, whose state is `packed`."""
+        self.server.load(unpacked(saved))
 
     def propose(
         self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]

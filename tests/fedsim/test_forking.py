@@ -14,6 +14,7 @@ from fedsim.checkpoint import checkpoints
 from fedsim.errors import CheckpointError, ConfigError, TraceError
 from fedsim.forking import At, fork
 from fedsim.manifest import read_manifest
+from fedsim.pool import RayPool
 from fedsim.result import Result
 from fedsim.simulation import resume
 from fedsim.trace import read_trace
@@ -90,6 +91,17 @@ def test_a_rule_with_a_memory_goes_on_with_what_was_remembered(tmp_path: Path) -
     child = branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "child")
     remembered = pq.read_table(child.folder / "steps.parquet")["remembered"].to_pylist()
     assert remembered[4] > 0
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("change", ["algorithm.name=fedfv", "memory.history=bfloat16"])
+def test_with_workers_it_is_the_same_fork(tmp_path: Path, change: str, two_workers: RayPool) -> None:
+    parent = run(small(pacing=BUFFERED), tmp_path)
+    digests = {
+        branch(parent.folder, At(step=4), change, out=tmp_path / name, pool=pool).digest
+        for name, pool in (("inline", None), ("ray", two_workers))
+    }
+    assert len(digests) == 1
 
 
 def test_clients_can_be_kept_online_from_then_on(tmp_path: Path) -> None:
