@@ -60,8 +60,7 @@ def set_up(
     spans: bool = False,
 ) -> RayTrainer:
     """Build the actors for a run and return what drives them; see `RayPool.trainer`."""
-    names = [bench.model, bench.client, server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
-    files = plugins.sources(names)
+    files = code_of(bench, server)
     params = ray.put(initial.numpy())
     build = [ray.put(Build((bench, data, spans), files))]
     built = [client.call.remote(build, "ready") for client in processes.clients]
@@ -77,6 +76,13 @@ def set_up(
         bench.method(),
         server.algorithm().needs.search,
     )
+
+
+def code_of(bench: WorkbenchSpec, server: ServerSpec) -> dict[str, str]:
+    """Return the text of each plug-in file that the parts of a run name, which may lie on this node alone."""
+    names = [bench.model, bench.client, *(adversary.name for adversary in bench.adversaries)]
+    names += [server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
+    return plugins.sources(names)
 
 
 class RayTrainer:

@@ -53,6 +53,7 @@ PRODUCTS = {
     "model": "Module",
     "partitioner": "Partition",
     "metric": "float",
+    "adversary": "Attack",
 }
 """What the factory of a kind returns by its annotation (a metric is itself the function)."""
 ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"

@@ -43,6 +43,19 @@ def test_a_module_elsewhere_is_a_plug_in() -> None:
     assert plugins.factory("rule", "algorithms.fedavg:fedavg") is plugins.factory("rule", "fedavg")
 
 
+def test_every_kind_says_what_its_factories_make() -> None:
+    assert plugins.PRODUCTS.keys() == plugins.PACKAGES.keys()
+
+
+@pytest.mark.parametrize("kind", plugins.PACKAGES)
+def test_a_plug_in_of_any_kind_may_be_named_by_its_module(kind: str) -> None:
+    name = plugins.names(kind)[0]
+    here = plugins.factory(kind, name)
+    assert plugins.factory(kind, f"{plugins.PACKAGES[kind]}.{name}:{name}") is here
+    with pytest.raises(ConfigError, match=f"expected a function .* returns a {plugins.PRODUCTS[kind]}"):
+        plugins.factory(kind, "os:system")
+
+
 @pytest.mark.parametrize("name", ["nowhere.at.all:rule", "missing.py:rule"])
 def test_what_cannot_be_imported_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot import the rule"):

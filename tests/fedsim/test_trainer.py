@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from fedsim.actors import code_of
+from fedsim.adversary import Adversary
 from fedsim.arrivals import Arrivals
 from fedsim.data import FederatedData
 from fedsim.errors import ConfigError
@@ -251,6 +254,17 @@ def test_jobs_of_one_client_that_are_sent_together_follow_one_another(pool: obje
     )
     for name, tensor in expected[2].items():
         assert torch.equal(found[2][name], tensor), name
+
+
+def test_the_files_of_all_plug_ins_go_along(tmp_path: Path) -> None:
+    files = {kind: tmp_path / f"{kind}.py" for kind in ("rule", "wrapper", "model", "client", "adversary")}
+    for kind, path in files.items():
+        path.write_text(f"# {kind}")
+    named = {kind: f"{path}:mine" for kind, path in files.items()}
+    adversaries = (Adversary("zero"), Adversary(named["adversary"]))
+    bench = dataclasses.replace(BENCH, model=named["model"], client=named["client"], adversaries=adversaries)
+    server = dataclasses.replace(parts()[0], rule=named["rule"], wrap=[{"name": named["wrapper"]}])
+    assert code_of(bench, server) == {str(path): f"# {kind}" for kind, path in files.items()}
 
 
 @pytest.mark.ray
