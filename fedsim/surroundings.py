@@ -28,10 +28,10 @@ def _version(package: str) -> str:
 
 
 def hardware(device: str) -> dict[str, Any]:
-    """Return what the machine is."""
+    """Return what the machine is; where a cluster computes on its own GPUs, this one may have none."""
     return {
         "cpu": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,
     }

@@ -1,4 +1,4 @@
-"""How many cores a process may use: those of its affinity, or of the quota of its container if that is less."""
+"""What a process is told of its machine: the cores that its affinity or its container leaves it, and the GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from fedsim import machine
+from fedsim.surroundings import hardware
 
 QUOTAS: dict[str, tuple[dict[str, str], int]] = {
     "nothing said": ({}, 8),
@@ -40,3 +42,14 @@ def test_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert machine.cores() == 1
+
+
+def test_what_a_machine_is_can_be_said_without_the_gpu_that_others_compute_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert hardware("cuda")["gpu"] is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert hardware("cuda")["gpu"] == "a GPU"
+    assert hardware("cpu")["gpu"] is None
