@@ -265,7 +265,7 @@ class InlineTrainer:
         self.server.load(saved["server"])
         for client, row in kept_of(saved):
             job = Job(-1, client, -1, -1)
-            self._memories.begin(client, Work(job, None, None, kept=row.to(self.bench.device)))
+            self._memories.begin(client, Work(job, None, None, kept=row.cpu()))
         starts = starts_of(saved)
         for cohort in open_jobs:
             self._submit(cohort, starts[int(cohort.versions[0])].to(self.server.device))

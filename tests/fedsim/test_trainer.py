@@ -193,6 +193,17 @@ def test_a_job_in_flight_is_not_evaluated_yet() -> None:
     assert trainer.evaluate("test", personal=True)().loss.tolist() == before
 
 
+def test_what_clients_keep_stays_on_the_processor_when_a_run_goes_on() -> None:
+    """Where a job finds it and leaves it: of the rows of one run none is elsewhere than the others."""
+    jobs = [Job(0, 4, 0, 0), Job(1, 7, 0, 0)]
+    before, after = inline(BENCHES["ditto"]), inline(BENCHES["ditto"])
+    before.submit(Cohort.of(jobs))
+    collect(before, jobs)
+    after.bench.device = torch.device("meta")  # as if it were a GPU
+    after.load(before.save(), [])
+    assert torch.equal(after.params()["personal"], before.params()["personal"])
+
+
 def test_what_clients_keep_is_followed_from_job_to_job() -> None:
     memories: Memories[str] = Memories()
     assert memories.of(7) is None
