@@ -26,7 +26,7 @@ from fedsim.modes import Mode, may_draw, resolve_mode
 from fedsim.modes.dense import Dense
 from fedsim.modes.vmap import Vmap
 from fedsim.network import build_network
-from fedsim.precision import Precision, lowered, rounding
+from fedsim.precision import Precision, device_named, lowered, rounding
 from fedsim.scoring import correct_of, losses_of
 from fedsim.tensors import shared_tensor
 
@@ -90,7 +90,7 @@ class Workbench:
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
         self.spec, self.sgd, self.seed, self.method = spec, spec.sgd, spec.seed, spec.method()
-        self.device = torch.device(spec.device)
+        self.device = device_named(spec.device)
         network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
         self.flat = torch.zeros(network.P, device=self.device)
         network.load(self.flat)

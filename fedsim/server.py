@@ -19,6 +19,7 @@ from fedsim.history import GradientHistory, slots_needed
 from fedsim.job import Reports
 from fedsim.ladder import HistoryPlan
 from fedsim.linalg import Blocks
+from fedsim.precision import device_named
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
@@ -97,7 +98,7 @@ class Server:
 
     def __init__(self, spec: ServerSpec, initial: torch.Tensor, clock: Stopwatch | None = None) -> None:
         self.spec = spec
-        self.device = torch.device(spec.device)
+        self.device = device_named(spec.device)
         self.params = initial.to(self.device).clone()
         self.average: torch.Tensor | None = None
         """An average of iterates, if the rule evaluates one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import analysis
 from fedsim.config import ConfigError, RunConfig, parse
 from fedsim.job import Cohort
 from fedsim.local import Workbench
-from fedsim.precision import Precision, lowered, rounding
+from fedsim.precision import Precision, device_named, lowered, rounding
 from fedsim.setup import prepare
 from fedsim.simulation import simulate
 from fedsim.threads import at_most
@@ -124,6 +125,47 @@ def test_a_gpu_is_told_meanwhile_whether_it_may_round(flags: None) -> None:
             with rounding(precision, CPU):
                 assert products.allow_tf32 == convolutions.allow_tf32 == before
         assert told == [(False, False), (True, True), (False, False)]
+
+
+def repeats() -> tuple[bool, bool, int, bool]:
+    convolutions, memory = torch.backends.cudnn, torch.utils.deterministic
+    return (
+        convolutions.deterministic,
+        convolutions.benchmark,
+        torch.get_deterministic_debug_mode(),
+        memory.fill_uninitialized_memory,
+    )
+
+
+def test_a_gpu_is_told_meanwhile_to_repeat_its_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    before = repeats()
+    assert before == (False, True, 0, True)
+
+    def fails(device: torch.device) -> None:
+        with rounding("float32", device):
+            told.append(repeats())
+            raise KeyError
+
+    told: list[tuple[bool, bool, int, bool]] = []
+    for device in (CPU, GPU):
+        with pytest.raises(KeyError):
+            fails(device)
+        assert repeats() == before
+    assert told == [before, (True, False, 1, False)]
+
+
+@pytest.mark.parametrize("said", [None, ":16:8"])
+def test_cublas_is_told_before_it_starts(said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.setenv(name, "")  # so that it is restored
+    monkeypatch.delenv(name)
+    assert device_named("cpu") == CPU
+    assert name not in os.environ
+    if said is not None:
+        monkeypatch.setenv(name, said)
+    assert device_named("cuda") == GPU
+    assert os.environ[name] == (said or ":4096:8")
 
 
 def test_only_bfloat16_is_cast() -> None:
