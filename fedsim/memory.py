@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import torch
 
 from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
@@ -90,6 +91,24 @@ class Footprint:
         }
         return parts | {"total": sum(parts.values())}
 
+    def on_gpu(self) -> dict[str, int]:
+        """Predict the bytes that the server needs on its GPU at least, and their total; nothing if it has none.
+
+        In one process clients train beside it. What layers put out, and torch itself, is not counted.
+        """
+        size, plan, device = history_size(self.server), self.plan(), self.server.device
+        if not device.startswith("cuda"):
+            return {}
+        row, inline = 4 * size.columns, not self.workers
+        versions = 2 + (self.pacing.concurrency if inline and not self.pacing.cancels else 0)
+        parts = {
+            "history": plan.row_bytes(size.columns) - plan.host_bytes(size.columns, device),
+            "parameters": versions * row,
+            "updates": self.pacing.most_updates * row,
+            "data": self.data_bytes if inline else 0,
+        }
+        return parts | {"total": sum(parts.values())}
+
     def savings(self) -> list[tuple[str, int]]:
         """Return changes of the configuration and the bytes that each would save alone, the largest first."""
         now = self.parts()["total"]
@@ -142,12 +161,42 @@ def check_fits(
     free = psutil.virtual_memory().available if limit is None else limit
     if predicted["total"] <= free:
         return
-    lines = ", ".join(f"{part} {show_bytes(n)}" for part, n in predicted.items() if part != "total" and n)
     help_ = "; ".join(f"{setting} (saves {show_bytes(n)})" for setting, n in helpful()[:3])
     raise ConfigError(
-        f"the run with rule {rule!r} would need {show_bytes(predicted['total'])} ({lines}), but {show_bytes(free)} "
-        "are free." + (f" What would help most: {help_}" if help_ else "")
+        f"the run with rule {rule!r} would need {show_bytes(predicted['total'])} ({_listed(predicted)}), but "
+        f"{show_bytes(free)} are free." + (f" What would help most: {help_}" if help_ else "")
     )
+
+
+def check_fits_gpu(footprint: Footprint) -> None:
+    """Raise ConfigError with the numbers if the server needs more than is free on the GPU of this machine.
+
+    Workers may still hold what an earlier run of theirs took, and give it back: with them, all of the GPU counts. Where
+    this machine has none, the run computes on those of another, or on none.
+    """
+    parts = footprint.on_gpu()
+    if not parts or not torch.cuda.is_available():
+        return
+    free, whole = torch.cuda.mem_get_info()
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    free = whole if footprint.workers else free + cached
+    if parts["total"] <= free:
+        return
+    room = free - parts["total"] + parts["history"]
+    budget = f"{room // 2**20} MiB" if room >= 2**20 else f"{room} B"
+    helps = (
+        f'. memory.budget = "{budget}" leaves the rest enough room'
+        if room > 0
+        else ", too little even without a history"
+    )
+    raise ConfigError(
+        f"the run with rule {footprint.server.rule!r} would need {show_bytes(parts['total'])} on the GPU "
+        f"({_listed(parts)}), but {show_bytes(free)} are free there{helps}"
+    )
+
+
+def _listed(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{part} {show_bytes(n)}" for part, n in parts.items() if part != "total" and n)
 
 
 def forget_peak() -> None:

@@ -151,7 +151,8 @@ class ServerActor:
     server: Server
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
-        """Make the server of a run; that of an earlier run is dropped."""
+        """Make the server of a run; that of an earlier run is dropped before, with its history."""
+        self.__dict__.pop("server", None)
         self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
         _one_thread()  # after the rule is imported, with whatever libraries it loads
 

@@ -69,6 +69,7 @@ class Run:
         self.predicted = footprint.parts()
         self.threads = 1 if workers else footprint.threads
         memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
+        memory.check_fits_gpu(footprint)
         self.started = _now()
         self.resumed: list[dict[str, Any]] = []
         if not again:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from algorithms.clients.ditto import ditto
 from algorithms.clients.fedcka import fedcka
@@ -124,6 +125,62 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
         f"What would help most: half of the samples (saves 1.0 GiB); {second[0]} (saves "
         f"{show_bytes(second[1])}); {third[0]} (saves {show_bytes(third[1])})"
     )
+
+
+ON_GPU = replace(WHOLE, server=replace(SPEC, device="cuda"), workers=0)
+
+
+def test_what_lies_on_the_gpu_of_the_server() -> None:
+    assert WHOLE.on_gpu() == {}
+    found = ON_GPU.on_gpu()
+    assert found == {
+        "history": 1010 * 4000,
+        "parameters": 102 * 4000,
+        "updates": 10 * 4000,
+        "data": 10**6,
+        "total": 1120 * 4000 + 4000 * 2 + 10**6,
+    }
+    for rung, remembered in (("bfloat16", 1000 * 2000), ("host_bfloat16", 0), ("host_float32", 0)):
+        plan = HistoryPlan(10, 1000, rung)  # type: ignore[arg-type]
+        assert replace(ON_GPU, history=plan).on_gpu()["history"] == 10 * 4000 + remembered
+    assert replace(ON_GPU, workers=4).on_gpu() == {
+        "history": 1010 * 4000,
+        "parameters": 8000,
+        "updates": 40_000,
+        "data": 0,
+        "total": 1022 * 4000,
+    }
+
+
+def test_a_gpu_that_is_too_small_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = ON_GPU.on_gpu()["total"]
+
+    def has(free: int, cached: int = 0, whole: int = 2**40) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, whole))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: cached + 100)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100)
+
+    memory.check_fits_gpu(ON_GPU)  # where there is none, it is the business of another machine
+    has(total)
+    memory.check_fits_gpu(ON_GPU)
+    has(total - 2**20, cached=2**20)  # what an earlier run of this process has let go
+    memory.check_fits_gpu(ON_GPU)
+    has(3 * 2**20)
+    memory.check_fits_gpu(WHOLE)
+    with pytest.raises(ConfigError) as refused:
+        memory.check_fits_gpu(ON_GPU)
+    assert str(refused.value) == (
+        "the run with rule 'fedlf' would need 5.2 MiB on the GPU (history 3.9 MiB, parameters 398.4 KiB, updates "
+        '39.1 KiB, data 976.6 KiB), but 3.0 MiB are free there. memory.budget = "1 MiB" leaves the rest enough room'
+    )
+    memory.check_fits_gpu(replace(ON_GPU, workers=4))
+    has(0, whole=2**20)
+    with pytest.raises(ConfigError, match=r"3.9 MiB on the GPU .* but 1.0 MiB .* \"1000576 B\""):
+        memory.check_fits_gpu(replace(ON_GPU, workers=4))
+    has(10**6)
+    with pytest.raises(ConfigError, match="are free there, too little even without a history"):
+        memory.check_fits_gpu(ON_GPU)
 
 
 def test_the_peak_is_measured() -> None:

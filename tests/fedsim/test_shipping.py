@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import weakref
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,14 @@ def test_a_saved_server_is_sent_in_no_more_bytes_than_it_has(rung: Rung) -> None
     assert len([row for tier in history["rows"] for row in tier]) == 13
     sent = len(pickle.dumps(made.save(), protocol=5))
     assert rows_bytes < sent < rows_bytes + history["grams"].nbytes + 4 * P + 8000
+
+
+def test_a_process_lets_go_of_a_server_before_it_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, there = actor("float32"), []
+    old = weakref.ref(made.server.history)
+    monkeypatch.setattr("fedsim.processes.Server", lambda *given: there.append(old()))
+    made.build(spec("float32"), np.zeros(P, dtype=np.float32), False)
+    assert there == [None]
 
 
 def test_a_server_that_remembers_nothing_travels_too() -> None:

@@ -12,6 +12,7 @@ import safetensors.torch
 
 import analysis
 from fedsim.errors import ConfigError, DataError, RunError, TraceError
+from fedsim.memory import Footprint
 from fedsim.simulation import Progress, simulate
 from fedsim.trace import Trace
 from small import run, small
@@ -203,6 +204,20 @@ def test_more_memory_than_there_is_is_refused_with_the_numbers(
     )
     with pytest.raises(ConfigError, match=r"would need .* GiB|MiB .*history"):
         run(small(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_is_refused_if_the_gpu_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def full(footprint: Footprint) -> None:
+        seen.append(footprint.server.device)
+        raise ConfigError("memory.budget")
+
+    monkeypatch.setattr("fedsim.memory.check_fits_gpu", full)
+    with pytest.raises(ConfigError, match=r"memory\.budget"):
+        run(small(), tmp_path)
+    assert seen == ["cpu"]
     assert list(tmp_path.iterdir()) == []
 
 
