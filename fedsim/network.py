@@ -68,6 +68,7 @@ class Network:
         if flat.shape != (self.P,) or flat.dtype != torch.float32:
             found = f"{list(flat.shape)} {flat.dtype}"
             raise ValueError(f"expected flat parameters [{self.P}] torch.float32, found {found}")
+        self.module.to(flat.device)  # its buffers, if it has any
         for slot, parameter in zip(self.slots, self.module.parameters(), strict=True):
             parameter.data = flat[slot.start : slot.stop].view(slot.shape)
         return self.module

@@ -279,7 +279,16 @@ class Scale(nn.Module):
     def forward(self, x):
         return self.out(x) * self.factor
 
+class Shift(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.full((4,), 0.5))
+        self.out = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.out(x - self.mean)
+
 def scale(*, in_shape, n_classes): return Scale()
+def shift(*, in_shape, n_classes): return Shift()
 def batch_norm(*, in_shape, n_classes): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
 def instance_norm(*, in_shape, n_classes):
     return nn.Sequential(nn.Unflatten(1, (4, 1)), nn.InstanceNorm1d(4, track_running_stats=True))
@@ -323,6 +332,13 @@ def test_a_model_of_ones_own_may_have_root_and_scalar_parameters(own: Path) -> N
     assert network.block_names == ["root", "out"]
     assert network.blocks == [(0, 1), (1, 16)]
     assert network.views(torch.zeros(2, 16))["factor"].shape == (2,)
+
+
+def test_what_a_model_holds_besides_its_parameters_moves_with_them(own: Path) -> None:
+    network = build_network(f"{own}:shift", {}, (4,), 3)
+    assert network.load(network.initial(0))(torch.full((1, 4), 0.5)).shape == (1, 3)
+    module = network.load(torch.zeros(network.P, device="meta"))
+    assert {t.device.type for t in (*module.parameters(), *module.buffers())} == {"meta"}
 
 
 def test_building_leaves_the_mode_and_global_randomness_alone(own: Path) -> None:
