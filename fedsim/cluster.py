@@ -77,7 +77,7 @@ def load(own: bool) -> Any:
 def opened(address: str | None, cpus: int) -> Cluster:
     """Return the Ray that this process is connected to already, that at `address`, or a new one with `cpus` places.
 
-    Raises ConfigError if there is none at the address, or none that this process may join.
+    Raises ConfigError if there is none at the address, none that this process may join, or none with CPUs.
     """
     ray = load(own=address is None)
     owned = not ray.is_initialized()
@@ -98,6 +98,10 @@ def opened(address: str | None, cpus: int) -> Cluster:
     every: list[dict[str, Any]] = ray.nodes()
     nodes = [node for node in every if node["Alive"]]
     found = {str(node["NodeID"]): int(node["Resources"].get("CPU", 0)) for node in nodes}
+    if not any(found.values()):
+        if owned:
+            ray.shutdown()
+        raise ConfigError(f"ray_address: expected a cluster with CPUs, found none at {address!r}")
     gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
     return Cluster(owned, {node: n for node, n in found.items() if n}, gpus, _node())
 

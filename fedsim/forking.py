@@ -103,7 +103,7 @@ def fork(
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, None)):
             opened.enter_context(pool)
-        count, place = pool.workers if pool else 0, device_of(device, anywhere=False)
+        count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
         shop = Workshop()
         shop.take(config, trace)
         setup = prepare(config, place, shop)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # they import torch
     from fedsim.server import ServerSpec
 
 
+Gpus = bool | Literal["auto"]
+
+
 @dataclass(slots=True)
 class Processes:
     """The handles of a pool that has started."""
@@ -70,12 +73,27 @@ def workers_of(workers: int | Literal["auto"]) -> int:
 
 def begun(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
     """Begin to open a pool, here or at a cluster; None if there are to be no workers. Raises ConfigError."""
+    gpus: Gpus = "auto" if device == "auto" else device == "cuda"
     if workers == "auto" and address is not None:
-        return RayPool("auto", gpus=device != "cpu", address=address)
+        return RayPool("auto", gpus=gpus, address=address)
     count = workers_of(workers)
     if not count and address is not None:
         raise ConfigError("workers: expected 'auto' or a number of at least 1 with ray_address, found 0")
-    return RayPool(count, gpus=device != "cpu", address=address) if count else None
+    return RayPool(count, gpus=gpus, address=address) if count else None
+
+
+def _share_out(gpus: Gpus, there: cluster.Cluster) -> bool:
+    """Return whether a cluster's GPUs are shared out. Raises ConfigError if they are to be and there are none."""
+    if gpus is True and not there.gpus:
+        raise ConfigError(
+            "device: 'cuda' was asked for, but Ray has no GPU: expected one that it sees, or nodes that were started "
+            "with --num-gpus"
+        )
+    if gpus != "auto" or not there.gpus:
+        return gpus is True
+    import torch  # it takes seconds, and only here anybody must know
+
+    return torch.cuda.is_available()
 
 
 class RayPool:
@@ -83,12 +101,13 @@ class RayPool:
 
     Args:
         workers: number of client actors, at least 1; "auto", with an address, takes one per CPU of the cluster.
-        gpus: whether each actor gets its share of the GPUs that Ray sees.
+        gpus: whether each actor gets its share of the GPUs that Ray has; "auto" is yes if torch sees one here, where
+            the run decides on what it computes, and Ray has any.
         address: "auto" or HOST:PORT of a Ray cluster to join; None starts one on this machine, for this pool alone.
     """
 
     def __init__(
-        self, workers: int | Literal["auto"], *, gpus: bool = False, address: str | None = None
+        self, workers: int | Literal["auto"], *, gpus: Gpus = False, address: str | None = None
     ) -> None:
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
@@ -108,13 +127,23 @@ class RayPool:
     def _start(self) -> Processes:
         asked = self._workers
         there = cluster.opened(self._address, cpus=1 if asked == "auto" else asked + 1)
+        try:
+            gpus = _share_out(self._gpus, there)
+        except ConfigError:
+            there.close()
+            raise
         workers = sum(there.cpus.values()) if asked == "auto" else asked
-        return Processes.of(there, workers, self._gpus)
+        return Processes.of(there, workers, gpus)
 
     @property
     def workers(self) -> int:
         """Number of client actors; if it is for the cluster to say, this waits for it."""
         return len(self.processes().clients) if self._workers == "auto" else self._workers
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the processes have shares of GPUs; unless none were asked for, this waits for them."""
+        return self._gpus is not False and self.processes().gpu_share > 0
 
     def processes(self) -> Processes:
         """Wait for the processes to be started. Raises ConfigError if they cannot be."""

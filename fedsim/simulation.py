@@ -61,13 +61,14 @@ def simulate(
     """
     runs = [configs] if isinstance(configs, RunConfig) else list(configs)
     shop = shop or Workshop()
-    place = device_of(device, anywhere=ray_address is not None or pool is not None)
+    anywhere = ray_address is not None or pool is not None
+    device_of(device, anywhere)  # raises before anything starts
     folders = [Path(out) / run.name for run in runs]
     results: list[Result] = []
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
-        count = pool.workers if pool else 0
+        count, place = pool.workers if pool else 0, device_of(device, anywhere, pool)
         for number, (run, folder) in enumerate(zip(runs, folders, strict=True)):
             if number:
                 forget_peak()
@@ -113,13 +114,14 @@ def resume(
         )
     shop = Workshop()
     shop.take(config, read_trace(folder / WORLD))
-    place = device_of(device, anywhere=ray_address is not None or pool is not None)
+    anywhere = ray_address is not None or pool is not None
+    device_of(device, anywhere)  # raises before anything starts
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
         clock = Stopwatch(spans=profile)
         with clock.part("start"):
-            setup = prepare(config, place, shop)
+            setup = prepare(config, device_of(device, anywhere, pool), shop)
             run = Run(setup, folder, clock, pool.workers if pool else 0, saved=saved, again=True)
         return run.go(pool, watch)
 
@@ -169,11 +171,21 @@ def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
             write_json(out / experiment / "arms.json", {"arms": names})
 
 
-def device_of(device: Device, anywhere: bool) -> str:
-    """Return where to compute; `anywhere`: it is no matter whether this machine has a GPU, if "cuda" is asked for."""
+def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> str:
+    """Return where to compute. Raises ConfigError if it is to be a GPU and there is none.
+
+    Args:
+        anywhere: it is no matter whether this machine has a GPU, if "cuda" is asked for.
+        pool: the processes that are to compute, if they are others; "auto" takes a GPU only if they have one.
+    """
     if device == "cuda" and not anywhere and not torch.cuda.is_available():
         raise ConfigError("device: 'cuda' was asked for, but torch sees no GPU")
-    return "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    place = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    if place == "cpu" or pool is None or pool.has_gpus:
+        return place
+    if device == "cuda":
+        raise ConfigError("device: 'cuda' was asked for, but the pool was opened without GPUs")
+    return "cpu"
 
 
 @contextmanager

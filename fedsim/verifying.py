@@ -105,7 +105,7 @@ def _run(
     shop = Workshop()
     shop.take(config, read_trace(folder / WORLD))
     with one_thread(), begun(workers, device, None) or nullcontext() as pool:
-        setup = prepare(config, device_of(device, anywhere=False), shop)
+        setup = prepare(config, device_of(device, anywhere=False, pool=pool), shop)
         count = pool.workers if pool else 0
         if steps is None:
             Run(setup, again, Stopwatch(), count).go(pool, lambda progress: None)

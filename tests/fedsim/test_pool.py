@@ -1,0 +1,107 @@
+"""Who gets shares of GPUs, and which clusters are refused; with stand-ins for Ray and its processes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+import torch
+
+from fedsim import cluster, hosts
+from fedsim.errors import ConfigError
+from fedsim.pool import RayPool, begun
+from fedsim.simulation import device_of
+
+
+class Nodes:
+    """A cluster of two nodes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gpus, self.shares, self.closed = 0, list[float](), 0
+        monkeypatch.setattr(cluster, "load", lambda own: None)
+        monkeypatch.setattr(cluster, "opened", lambda address, cpus: self.opened())
+        monkeypatch.setattr(hosts, "client", lambda share, node: self.shares.append(share))
+        monkeypatch.setattr(hosts, "server", lambda share, node: self.shares.append(share))
+        monkeypatch.setattr(hosts, "stop", lambda handles: None)
+
+    def opened(self) -> Any:
+        there = cluster.Cluster(True, {"a": 1, "b": 2}, self.gpus, "a")
+        return SimpleNamespace(
+            cpus=there.cpus, gpus=there.gpus, node=there.node, places=there.places, close=self.close
+        )
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Nodes:
+    return Nodes(monkeypatch)
+
+
+def sees(monkeypatch: pytest.MonkeyPatch, gpu: bool) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "here", "share"),
+    [
+        ("cpu", 2, True, 0.0),
+        ("auto", 2, True, 0.5),
+        ("auto", 2, False, 0.0),
+        ("auto", 0, True, 0.0),
+        ("cuda", 2, False, 0.5),
+    ],
+)
+def test_shares_of_gpus_are_taken_where_the_run_computes_on_them(
+    device: Literal["auto", "cpu", "cuda"],
+    there: int,
+    here: bool,
+    share: float,
+    nodes: Nodes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sees(monkeypatch, here)
+    nodes.gpus = there
+    pool = begun("auto", device, "10.0.0.1:6379")
+    assert pool is not None
+    with pool:
+        assert pool.workers == 3
+        assert nodes.shares == [share] * 4
+        assert pool.has_gpus == (share > 0)
+        assert device_of(device, True, pool) == ("cuda" if share else "cpu")
+    assert nodes.closed == 1
+
+
+def test_a_cluster_without_gpus_is_refused_where_they_are_asked_for(nodes: Nodes) -> None:
+    with RayPool(2, gpus=True, address="10.0.0.1:6379") as pool:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="device: 'cuda' was asked for, but Ray has no GPU"):
+                device_of("cuda", True, pool)
+        assert nodes.closed == 1
+    assert nodes.shares == []
+
+
+def test_processes_without_gpus_do_not_compute_on_one(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes.gpus = 2
+    sees(monkeypatch, True)
+    with RayPool(2) as pool:
+        assert device_of("auto", True, pool) == device_of("cpu", True, pool) == "cpu"
+        with pytest.raises(ConfigError, match="'cuda' was asked for, but the pool was opened without GPUs"):
+            device_of("cuda", True, pool)
+
+
+@pytest.mark.parametrize("cpus", [[0, 0], []])
+def test_a_cluster_without_cpus_is_refused(cpus: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    left: list[int] = []
+    every = [
+        {"NodeID": f"{i}", "Alive": True, "Resources": {"CPU": n} if n else {}} for i, n in enumerate(cpus)
+    ]
+    ray = SimpleNamespace(is_initialized=lambda: False, nodes=lambda: every, shutdown=lambda: left.append(1))
+    monkeypatch.setattr(cluster, "load", lambda own: ray)
+    monkeypatch.setattr(cluster, "_join", lambda address, quiet: None)
+    monkeypatch.setattr(cluster, "_node", lambda: "0")
+    with pytest.raises(ConfigError, match="ray_address: expected a cluster with CPUs, found none at 'auto'"):
+        cluster.opened("auto", cpus=1)
+    assert left == [1]
