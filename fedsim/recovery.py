@@ -9,27 +9,32 @@ from pathlib import Path
 
 from fedsim.course import Course
 from fedsim.errors import LethalJob
+from fedsim.ladder import Wish
 
 _AHEAD = 2
 """Steps by which a job may be under way before the step that is being recorded."""
 
 
-def reproduction(folder: Path, step: int) -> str:
-    """Return the command that trains again, in one process, all that the run in `folder` had trained by `step`."""
+def reproduction(folder: Path, step: int, history: Wish) -> str:
+    """Return the command that trains again, in one process, all that the run in `folder` had trained by `step`.
+
+    `history` is how it keeps rows: those that a GPU leaves to the host are on the processor with all others.
+    """
+    on_host = history.removeprefix("host_")
+    rows = [] if on_host == history else ["--set", f"memory.history={on_host}"]
     told = [
         *("fedsim", "run", str(folder / "config.resolved.toml")),
-        *("--workers", "0", "--device", "cpu", "--set", f"stop.steps={step + _AHEAD}"),
+        *("--workers", "0", "--device", "cpu", "--set", f"stop.steps={step + _AHEAD}", *rows),
         *("--out", str(folder / "reproduced"), "--force"),
     ]
     return shlex.join(told)
 
 
 @contextmanager
-def saying_how_to_reproduce(folder: Path, course: Course) -> Iterator[None]:
+def saying_how_to_reproduce(folder: Path, course: Course, history: Wish) -> Iterator[None]:
     """Add to the error of a job that kills its process the command that lets one watch it do so."""
     try:
         yield
     except LethalJob as error:
-        raise LethalJob(
-            f"{error}. This reproduces it in one process: {reproduction(folder, course.step)}"
-        ) from error
+        command = reproduction(folder, course.step, history)
+        raise LethalJob(f"{error}. This reproduces it in one process: {command}") from error

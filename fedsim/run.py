@@ -145,7 +145,8 @@ class Run:
             with self.clock.part("start"):
                 trainer = self._trainer(pool)
             timeline = self._timeline(trainer, watch)
-            with saying_how_to_reproduce(self.folder, self.course):
+            history = self.setup.config.memory.history
+            with saying_how_to_reproduce(self.folder, self.course, history):
                 ended_by = timeline.run()
             digest = self._finish(timeline, trainer, "done", ended_by)
         except KeyboardInterrupt:
