@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedsim.errors import RunError
 from fedsim.files import write_json
@@ -62,12 +63,36 @@ def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
     if not there and not (folder / _LOCK).exists():
         yield
         return
-    with (folder / _LOCK).open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RunError(f"{folder}: another process is running it") from error
+    path = folder / _LOCK
+    with _locked(path) as file:
         try:
             yield
         finally:
-            (folder / _LOCK).unlink(missing_ok=True)
+            if _is_at(path, file):
+                path.unlink(missing_ok=True)
+
+
+def _locked(path: Path) -> TextIO:
+    """Lock a file and return it. Raises RunError if another process has locked it.
+
+    Who is done removes the file. One that was opened before and locked afterwards is not there for anybody else, so
+    another takes its place.
+    """
+    while True:
+        file = path.open("a", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.close()
+            raise RunError(f"{path.parent}: another process is running it") from error
+        if _is_at(path, file):
+            return file
+        file.close()
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    """Return whether an open file is the one that is found at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import signal
 from collections.abc import Iterator
@@ -196,6 +197,32 @@ def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="another process is running it"):
             run(small(), tmp_path, force=True)
     assert resume(folder, workers=0).status == "done"
+
+
+def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, flock, late = tmp_path / ".lock", fcntl.flock, [True]
+
+    def after_the_other_has_ended(file: Any, how: int) -> None:
+        if late:
+            late.pop()
+            lock.unlink()
+        flock(file, how)
+
+    monkeypatch.setattr("fedsim.folders.fcntl.flock", after_the_other_has_ended)
+    with alone(tmp_path):
+        assert lock.exists()
+        with pytest.raises(RunError, match="another process is running it"), alone(tmp_path):
+            pass
+        assert lock.exists()
+    assert not lock.exists()
+
+
+def test_the_lock_of_another_is_left_where_it_is(tmp_path: Path) -> None:
+    """The folder was made anew, and somebody else runs in it before this one has let go of the old one."""
+    with alone(tmp_path):
+        (tmp_path / ".lock").unlink()
+        (tmp_path / ".lock").touch()
+    assert (tmp_path / ".lock").exists()
 
 
 def test_tables_that_lost_rows_are_refused(tmp_path: Path) -> None:
