@@ -44,17 +44,43 @@ class _Tier:
         return slots[(slots >= self.first) & (slots < self.first + len(self.rows))] - self.first
 
     def write(self, slots: Ints, rows: Sequence[torch.Tensor] | torch.Tensor) -> None:
-        """Copy rows [P] from anywhere, each straight into its slot."""
+        """Copy k rows [P] from anywhere into their slots [k]."""
         self.high = max(self.high, int(slots.max(initial=-1)) + 1 - self.first)
-        for place, row in zip((slots - self.first).tolist(), rows, strict=True):
-            self.rows[place].copy_(row)
+        put(self.rows, slots - self.first, rows)
 
     def take(self, places: Ints) -> torch.Tensor:
         """Return rows `[k, P]`, a view where their places are neighbours."""
-        first = int(places[0])
-        if np.array_equal(places, np.arange(first, first + len(places))):
-            return self.rows[first : first + len(places)]
+        if _neighbours(places):
+            return self.rows[int(places[0]) : int(places[0]) + len(places)]
         return self.rows[torch.from_numpy(places).to(self.rows.device)]
+
+
+def put(
+    into: torch.Tensor, places: Ints, rows: Sequence[torch.Tensor] | torch.Tensor, gather: bool | None = None
+) -> None:
+    """Copy k rows [P] from anywhere into `into` [n, P], in one go if their places are neighbours in both.
+
+    gather: whether to bring rows together that are on the device of `into`, and to copy them at once; by default on a
+    GPU, where each copy costs a call. On the processor it takes twice the time of copying one after the other.
+    """
+    if len(places) != len(rows):
+        raise ValueError(f"expected {len(places)} rows for as many places, found {len(rows)}")
+    if not len(places):
+        return
+    gather = into.is_cuda if gather is None else gather
+    if gather and not isinstance(rows, torch.Tensor) and all(row.device == into.device for row in rows):
+        rows = torch.stack(list(rows))
+    if isinstance(rows, torch.Tensor) and _neighbours(places):
+        into[int(places[0]) : int(places[0]) + len(places)].copy_(rows)
+    elif isinstance(rows, torch.Tensor) and gather:
+        into.index_copy_(0, torch.from_numpy(places).to(into.device), rows.to(into.device, into.dtype))
+    else:
+        for place, row in zip(places.tolist(), rows, strict=True):
+            into[place].copy_(row)
+
+
+def _neighbours(places: Ints) -> bool:
+    return np.array_equal(places, np.arange(places[0], places[0] + len(places)))
 
 
 class GradientHistory:

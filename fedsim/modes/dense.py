@@ -68,6 +68,12 @@ def linear_layers(module: nn.Module) -> list[Layer]:
     return layers if layers and not layers[-1].relu else []
 
 
+def most_at_once(columns: int, width: int) -> int:
+    """Return how many clients train together: a multiple of `width`, since groups are padded to one in any case."""
+    most = max(1, min(_GROUP_BYTES // (4 * columns), _MOST))
+    return max(width, most - most % width)
+
+
 class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
@@ -82,9 +88,9 @@ class Dense:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
-        self.most = max(1, min(_GROUP_BYTES // (4 * columns), _MOST))
         self.width = _GPU_WIDTH if x.is_cuda else 1
         """Groups are padded to a multiple of this: products of a GPU may depend on how many there are."""
+        self.most = most_at_once(columns, self.width)
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""

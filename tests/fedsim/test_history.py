@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.history import GradientHistory, slots_needed
+from fedsim.history import GradientHistory, put, slots_needed
 from fedsim.ladder import HistoryPlan, Rung
 from fedsim.rules import build_rule
 from fedsim.stack import Floats, Needs, Stack
@@ -81,6 +81,24 @@ def test_it_remembers_what_the_definition_says(
             stored = rows.bfloat16().double() if rung.endswith("bfloat16") else rows
             last.update({c: (step, row) for c, row in zip(clients, stored, strict=True)})
     assert kept.evicted == 0
+
+
+@pytest.mark.parametrize("places", [[4, 5, 6], [6, 0, 3], [2, 3, 5], [1], []])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("gather", [None, False, True])
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_are_put_where_they_belong(
+    places: list[int], dtype: torch.dtype, gather: bool | None, listed: bool
+) -> None:
+    rows = torch.randn(len(places), 5, generator=torch.Generator().manual_seed(1))
+    into = torch.zeros(8, 5, dtype=dtype)
+    put(into, np.array(places, dtype=np.int64), list(rows) if listed else rows, gather)
+    expected = torch.zeros(8, 5, dtype=dtype)
+    for place, row in zip(places, rows, strict=True):
+        expected[place] = row.to(dtype)
+    assert torch.equal(into, expected)
+    with pytest.raises(ValueError, match=f"expected {len(places)} rows for as many places, found 9"):
+        put(into, np.array(places, dtype=np.int64), torch.zeros(9, 5), gather)
 
 
 @pytest.mark.parametrize("rung", ["float32", "bfloat16", "host_float32"])

@@ -17,7 +17,7 @@ from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.modes import may_draw, resolve_mode
-from fedsim.modes.dense import linear_layers
+from fedsim.modes.dense import linear_layers, most_at_once
 from noise import noise
 
 K, FEATURES, CLASSES = 40, 64, 10
@@ -198,6 +198,23 @@ class Quiet(Own):
 )
 def test_who_may_draw_at_random(model: nn.Module, drawing: str) -> None:
     assert may_draw(model) == drawing
+
+
+@pytest.mark.parametrize(
+    ("columns", "width", "most"),
+    [
+        (1, 1, 512),
+        (20_000, 1, 209),
+        (20_000, 32, 192),
+        (120_000, 1, 34),
+        (120_000, 32, 32),
+        (10**6, 1, 4),
+        (10**6, 32, 32),
+        (10**8, 1, 1),
+    ],
+)
+def test_no_place_of_a_padded_group_is_left_empty(columns: int, width: int, most: int) -> None:
+    assert most_at_once(columns, width) == most
 
 
 def test_which_models_are_dense() -> None:
