@@ -17,7 +17,6 @@ import ray
 import torch
 from numpy.typing import NDArray
 
-from fedsim import plugins
 from fedsim.arrivals import Arrivals
 from fedsim.auditing import LOSSES, parts_of
 from fedsim.client import ClientMethod
@@ -28,6 +27,7 @@ from fedsim.job import Cohort, Reports
 from fedsim.keeping import Memories
 from fedsim.local import WorkbenchSpec
 from fedsim.pool import Processes
+from fedsim.processes import code_of
 from fedsim.profile import SERVER, WORKER
 from fedsim.server import ServerSpec
 from fedsim.shipping import packed, unpacked
@@ -76,13 +76,6 @@ def set_up(
         bench.method(),
         server.algorithm().needs.search,
     )
-
-
-def code_of(bench: WorkbenchSpec, server: ServerSpec) -> dict[str, str]:
-    """Return the text of each plug-in file that the parts of a run name, which may lie on this node alone."""
-    names = [bench.model, bench.client, *(adversary.name for adversary in bench.adversaries)]
-    names += [server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
-    return plugins.sources(names)
 
 
 class RayTrainer:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from fedsim import memory
+from fedsim import memory, plugins
 from fedsim.arrivals import Arrivals
 from fedsim.data import FederatedData
 from fedsim.job import Cohort, Reports
@@ -34,6 +34,13 @@ def _one_thread() -> None:
     """More threads than cores collapse, and their number must not change a bit."""
     torch.set_num_threads(1)
     threadpool_limits(1)
+
+
+def code_of(bench: WorkbenchSpec, server: ServerSpec) -> dict[str, str]:
+    """Return the text of each plug-in file that the parts of a run name, which may lie on the node of the run alone."""
+    names = [bench.model, bench.client, *(adversary.name for adversary in bench.adversaries)]
+    names += [server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
+    return plugins.sources(names)
 
 
 class ClientActor:

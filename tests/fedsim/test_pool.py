@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 import torch
 
-from fedsim import cluster, hosts
+from fedsim import cluster
 from fedsim.errors import ConfigError
 from fedsim.pool import RayPool, begun
 from fedsim.simulation import device_of
@@ -19,11 +19,12 @@ class Nodes:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus, self.shares, self.closed = 0, list[float](), 0
+        cluster.load(own=True)  # with the environment that it needs for all later tests of the same process
         monkeypatch.setattr(cluster, "load", lambda own: None)
         monkeypatch.setattr(cluster, "opened", lambda address, cpus: self.opened())
-        monkeypatch.setattr(hosts, "client", lambda share, node: self.shares.append(share))
-        monkeypatch.setattr(hosts, "server", lambda share, node: self.shares.append(share))
-        monkeypatch.setattr(hosts, "stop", lambda handles: None)
+        monkeypatch.setattr("fedsim.hosts.client", lambda share, node: self.shares.append(share))
+        monkeypatch.setattr("fedsim.hosts.server", lambda share, node: self.shares.append(share))
+        monkeypatch.setattr("fedsim.hosts.stop", lambda handles: None)
 
     def opened(self) -> Any:
         there = cluster.Cluster(True, {"a": 1, "b": 2}, self.gpus, "a")

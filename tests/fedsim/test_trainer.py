@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.actors import code_of
 from fedsim.adversary import Adversary
 from fedsim.arrivals import Arrivals
 from fedsim.data import FederatedData
@@ -21,7 +20,7 @@ from fedsim.keeping import Memories
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.modes import Mode
 from fedsim.network import build_network
-from fedsim.processes import ClientActor
+from fedsim.processes import ClientActor, code_of
 from fedsim.server import Server, ServerSpec
 from fedsim.tasks.digits import digits
 from fedsim.trainer import InlineTrainer, Pending, Stepped, Trainer
