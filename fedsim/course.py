@@ -186,6 +186,13 @@ class Course:
         course.known = Known(**{name: np.array(column) for name, column in state["known"].items()})
         return course
 
+    def holds(self, event: tuple[int, int, int, int]) -> bool:
+        """Whether an event of the heap still counts: deadlines and wakings may be void."""
+        time_us, kind, _, number = event
+        if kind == Kind.DEADLINE:
+            return self.armed and number == self.deadlines
+        return kind != Kind.WAKE or time_us == self.wake_us
+
     @property
     def working(self) -> int:
         """Number of running jobs that are not too late for their step already."""

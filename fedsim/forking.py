@@ -49,9 +49,12 @@ class At:
     time_us: int | None = None
 
     def reached(self, course: Course) -> bool:
-        """Whether a run that stands between two instants stands there."""
-        if self.time_us is not None:
-            return not course.heap or course.heap[0][0] > self.time_us
+        """Whether a run that stands between two instants stands there.
+
+        By time, all that happens until then has happened, and the first work was handed out.
+        """
+        if (time_us := self.time_us) is not None:
+            return course.begun and all(e[0] > time_us or not course.holds(e) for e in course.heap)
         return course.step >= (self.step or 0)
 
     def after(self, state: State) -> bool:

@@ -35,7 +35,8 @@ class Timeline:
         watch: called after each step, for progress.
         measure: the watched metric of an evaluation, if `plan.stop` has one.
         out_of_time: whether the wall clock allows no further step.
-        between: called after each instant, when the course is whole and may be saved.
+        between: called when the first work is handed out and after each instant, when the course is whole and may
+            be saved.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Timeline:
             self.evaluator.after_step()
             self.handout.refill()
             self.course.begun = True
+            self.between()
         while (ended_by := self._ended()) is None:
             self._advance()
             self.between()
@@ -107,15 +109,8 @@ class Timeline:
 
     def _skip_void_events(self) -> None:
         heap = self.course.heap
-        while heap and heap[0][1] >= _DEADLINE and not self._holds(heap[0]):
+        while heap and heap[0][1] >= _DEADLINE and not self.course.holds(heap[0]):
             heapq.heappop(heap)
-
-    def _holds(self, event: tuple[int, int, int, int]) -> bool:
-        """Whether a deadline or a waking still counts."""
-        time_us, kind, _, number = event
-        if kind == _DEADLINE:
-            return self.course.armed and number == self.course.deadlines
-        return time_us == self.course.wake_us
 
     # What happens
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from test_resume import BUFFERED, CASES, stopped_at
 
 from fedsim.checkpoint import checkpoints
+from fedsim.course import Course, Kind
 from fedsim.errors import CheckpointError, ConfigError, TraceError
 from fedsim.forking import At, fork
 from fedsim.manifest import read_manifest
@@ -50,6 +52,41 @@ def test_it_goes_on_from_a_checkpoint_where_there_is_one(
     assert branch(parent.folder, At(step=5), out=tmp_path / "a").digest == parent.digest
     assert read[-1].startswith("00000004-")
     assert len(checkpoints(parent.folder)) == 4  # the parent stays as it is
+
+
+@pytest.mark.parametrize("checkpoints_kept", [False, True])
+def test_by_time_it_leaves_after_the_last_instant_before(tmp_path: Path, checkpoints_kept: bool) -> None:
+    kept = {"checkpoint": {"every_steps": 2, "keep": "all"}} if checkpoints_kept else {}
+    parent = run(small(pacing=BUFFERED, **kept), tmp_path)
+    steps, jobs = (pq.read_table(parent.folder / f"{table}.parquet") for table in ("steps", "jobs"))
+    instants = np.unique(
+        [*steps["time_us"].to_pylist(), *jobs["dispatch_us"].to_pylist(), *jobs["end_us"].to_pylist()]
+    )
+    for at in (instants[1] - 1, instants[len(instants) // 2], instants[len(instants) // 2] + 1):
+        child = branch(
+            parent.folder, At(time_us=int(at)), "selection.name=round_robin", out=tmp_path / str(at)
+        )
+        origin = read_manifest(child.folder)["parent"]
+        assert origin["forked_us"] == instants[instants <= at].max()
+        assert origin["forked_step"] == np.count_nonzero(np.array(steps["time_us"]) <= at)
+        new = pq.read_table(child.folder / "jobs.parquet").to_pandas()
+        old = jobs.to_pandas()
+        before = old.job[old.dispatch_us <= at].tolist()
+        facts = ["client", "version", "dispatch_us"]
+        pd.testing.assert_frame_equal(
+            new[new.job.isin(before)].sort_values("job")[facts].reset_index(drop=True),
+            old[old.job.isin(before)].sort_values("job")[facts].reset_index(drop=True),
+        )
+
+
+def test_events_that_no_longer_count_do_not_put_off_a_fork() -> None:
+    course = Course(3, begun=True, armed=True, deadlines=2)
+    course.heap = [(4, int(Kind.WAKE), -1, -1), (5, int(Kind.DEADLINE), -1, 1), (9, int(Kind.ARRIVE), 0, 0)]
+    assert At(time_us=6).reached(course)
+    assert not At(time_us=9).reached(course)
+    course.heap[1] = (5, int(Kind.DEADLINE), -1, 2)
+    assert not At(time_us=6).reached(course)
+    assert not At(time_us=6).reached(Course(3))
 
 
 @pytest.mark.parametrize(
