@@ -98,7 +98,7 @@ class RayTrainer:
         self._method, self._memories = method, Memories[Any]()
         self._average: Any = None
         self._starts: dict[int, Any] = {}
-        """By version, the parameters that open jobs started from."""
+        """By version, the parameters that running jobs started from, also those that are not to be trained."""
         self._later: list[Callable[[], object]] = []
         """Evaluations that begin after the jobs that are submitted next."""
         self._load = [0] * len(processes.clients)
@@ -191,6 +191,8 @@ class RayTrainer:
         chunks = {id(chunk): chunk for chunk, _ in taken}
         stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
         before, audit = self._params, arrivals.audit
+        if arrivals.started:
+            self._starts[arrivals.step] = before
         if self._searches or audit is not None:
             proposed = self._at_server("propose", 3, arrivals, takes, *stores)
             workers = len(self._clients) if self._searches else 0
@@ -252,7 +254,7 @@ class RayTrainer:
         ]
 
     def save(self) -> dict[str, Any]:
-        """Fetch the server's state, the models that open jobs started from, and what clients keep."""
+        """Fetch the server's state, the models that running jobs started from, and what clients keep."""
         server, versions, clients = (
             self._at_server("save", 1),
             list(self._starts),
@@ -272,9 +274,9 @@ class RayTrainer:
         self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
         for client, row in kept_of(saved):
             self._memories.begin(client, ray.put(row.cpu().numpy()))
-        starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
+        self._starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
-            self._submit(cohort, starts[int(cohort.versions[0])])
+            self._submit(cohort, self._starts[int(cohort.versions[0])])
 
     def params(self) -> dict[str, torch.Tensor]:
         """Fetch the current parameters, their average and the clients' own models."""

@@ -188,7 +188,7 @@ def _changed(
 ) -> State:
     """Return the state with which a run with other parts goes on."""
     child = after.config
-    course, trainer = dict(state["course"]), dict(state["trainer"])
+    course, trainer = dict(state["course"]), _with_current(state)
     if child.selection != config.selection:
         course["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
@@ -208,6 +208,17 @@ def _changed(
     if len(keep_online):
         course = _retold(course, after, keep_online).state()
     return state | {"course": course, "trainer": trainer}
+
+
+def _with_current(state: State) -> State:
+    """Return the trainer's state with the current model among those that jobs start from: any job may be used now."""
+    trainer, step = dict(state["trainer"]), state["course"]["step"]
+    if step in trainer["versions"]:
+        return trainer
+    return trainer | {
+        "versions": [*trainer["versions"], step],
+        "starts": [*trainer["starts"], trainer["server"]["params"]],
+    }
 
 
 def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> Course:

@@ -98,9 +98,9 @@ class Saver:
 
 
 def open_jobs(ledger: Ledger, versions: Sequence[int]) -> Iterator[Cohort]:
-    """Return the jobs whose updates may still be used, one cohort for each of these versions, the oldest first.
+    """Return the jobs whose updates may still arrive, one cohort for each of these versions, the oldest first.
 
-    From other versions no job was submitted: it was known that none of their updates would be used.
+    If the current version is not among them, no job was submitted that started from it: none would come in time.
     """
     table = ledger.table
     rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))

@@ -158,7 +158,7 @@ class Server:
     ) -> None:
         """Go on where a server of another spec was saved: with its model, and what it remembers if this one does.
 
-        `starts` are by version the models that open jobs started from. Another rule's own state begins anew.
+        `starts` are by version the models that running jobs started from. Another rule's own state begins anew.
         """
         if same_rule:
             self._load_rule(saved)

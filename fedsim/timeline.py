@@ -264,6 +264,7 @@ class Timeline:
             present=present,
             now_us=course.now_us,
             oldest_version=int(versions.min(initial=course.step)),
+            started=bool((versions == course.step).any()),
             jobs=cohort.ids,
             audit=self.plan.audit.cohort(course.step, course.now_us, course.known)
             if self.plan.audit

@@ -89,8 +89,8 @@ class Trainer(Protocol):
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Go on where another trainer of the same run was saved, on any number of workers; before anything else.
 
-        open_jobs: those that were submitted then and neither used nor forgotten, one cohort for each of `versions`, in
-        order of submission within each. They are trained again.
+        open_jobs: those whose updates may still arrive, and were neither used nor forgotten, one cohort for each of
+        `versions`, in order of dispatch within each. They are trained again.
         """
 
     def peak_bytes(self) -> int:
@@ -122,7 +122,7 @@ class InlineTrainer:
     def __init__(self, bench: Workbench | Crew, server: Server, clock: Stopwatch | None = None) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
         self._starts: dict[int, torch.Tensor] = {}
-        """By version, the parameters that open jobs started from."""
+        """By version, the parameters that running jobs started from, also those that are not to be trained."""
         self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
         """By job, what somebody asked for before the step."""
         self._waiting: dict[int, Work] = {}
@@ -214,6 +214,8 @@ class InlineTrainer:
                 self._memories.settle(job, client)
         arrivals = replace(arrivals, reports=reports)
         before, models = self.server.params, self.server.propose(arrivals, rows)
+        if arrivals.started:
+            self._starts[arrivals.step] = before
         proposed = self.server.proposed
         losses = self.bench.trial_losses(models, proposed, arrivals.step) if len(models) else None
         if arrivals.audit is not None:
@@ -257,7 +259,7 @@ class InlineTrainer:
         return {client: work.kept for client, work in settled if work.kept is not None}
 
     def save(self) -> dict[str, Any]:
-        """Return the server's state, the models that open jobs started from, and what clients keep."""
+        """Return the server's state, the models that running jobs started from, and what clients keep."""
         return saved_parts(self.server.save(), self._starts, self._kept())
 
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
@@ -266,9 +268,9 @@ class InlineTrainer:
         for client, row in kept_of(saved):
             job = Job(-1, client, -1, -1)
             self._memories.begin(client, Work(job, None, None, kept=row.cpu()))
-        starts = starts_of(saved)
+        self._starts = {version: start.to(self.server.device) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
-            self._submit(cohort, starts[int(cohort.versions[0])].to(self.server.device))
+            self._submit(cohort, self._starts[int(cohort.versions[0])])
 
     def params(self) -> dict[str, torch.Tensor]:
         """Return copies on the CPU of the current parameters, of their average and of the clients' own models."""

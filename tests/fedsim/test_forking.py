@@ -161,6 +161,58 @@ def test_clients_can_be_kept_online_from_then_on(tmp_path: Path) -> None:
     assert not (new[new.client.isin(kept) & (new.dispatch_us > at)].status == "lost").any()
 
 
+ASYNCHRONOUS: dict[str, Any] = {
+    "pacing": {"preset": "fedasync", "concurrency": 3},
+    "algorithm": {"name": "fedasync"},
+}
+PEACEFUL = {"scenario": "churn", "horizon": "10h", "options": {"mean_on": "1000h", "mean_off": "1min"}}
+
+ALL_KEPT = {"checkpoint": {"every_steps": 1, "keep": "all"}}
+
+
+def table(folder: Path, name: str) -> pd.DataFrame:
+    return pq.read_table(folder / f"{name}.parquet").to_pandas()
+
+
+@pytest.mark.parametrize("kept", [{}, ALL_KEPT])
+def test_jobs_that_would_come_too_late_are_used_if_there_is_more_time(
+    tmp_path: Path, kept: dict[str, Any]
+) -> None:
+    config = ASYNCHRONOUS | {"world": PEACEFUL} | kept
+    parent = run(small(**config, stop={"time": "2min"}), tmp_path)
+    longer = run(small(**config, name="longer", stop={"time": "3min"}), tmp_path)
+    jobs = table(parent.folder, "jobs")
+    late = jobs[jobs.status == "unfinished"]
+    assert late.version.nunique() > 1
+    for at in sorted(late.dispatch_us):
+        child = branch(parent.folder, At(time_us=int(at)), "stop.time=3min", out=tmp_path / f"{at}")
+        assert child.digest == longer.digest
+
+
+@pytest.mark.parametrize("pool", [None, pytest.param("two_workers", marks=pytest.mark.ray)])
+def test_jobs_that_would_be_lost_are_used_if_their_client_stays(
+    tmp_path: Path, pool: str | None, request: pytest.FixtureRequest
+) -> None:
+    world = {"scenario": "churn", "horizon": "10h", "options": {"mean_on": "1min", "mean_off": "1min"}}
+    parent = run(small(**ASYNCHRONOUS, world=world, stop={"time": "4min"}, **ALL_KEPT), tmp_path)
+    jobs, steps = table(parent.folder, "jobs"), table(parent.folder, "steps").time_us.to_numpy()
+    lost = jobs[(jobs.status == "lost") & (jobs.version > 3)]
+    job = next(j for j in lost.itertuples() if ((steps > j.dispatch_us) & (steps < j.end_us)).any())
+    versions = []
+    for at in (int(job.dispatch_us), int(job.end_us) - 1):
+        child = branch(
+            parent.folder,
+            At(time_us=at),
+            keep_online=[job.client],
+            out=tmp_path / f"{at}",
+            pool=pool and request.getfixturevalue(pool),
+        )
+        new = table(child.folder, "jobs")
+        assert new.status[new.job == job.job].tolist() == ["aggregated"]
+        versions.append(read_manifest(child.folder)["parent"]["forked_step"])
+    assert versions[0] == job.version < versions[1]
+
+
 def test_a_fork_can_be_killed_and_go_on(tmp_path: Path) -> None:
     parent = run(small(pacing=BUFFERED), tmp_path)
     whole = branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "whole")
