@@ -35,9 +35,9 @@ class Arrivals:
     """m, all n if None."""
     now_us: int = 0
     oldest_version: int = 0
-    """The oldest version that a running job started from, or this step."""
+    """The oldest version that a job started from which still runs, or waits for another step; or this step."""
     started: bool = False
-    """Whether a job still runs that started from the model before this step, be it only to be lost."""
+    """Whether such a job, be it only to be lost, started from the model before this step."""
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """[n] Numbers of the updates' jobs, for messages, or none."""
     audit: Cohort | None = None

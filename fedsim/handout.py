@@ -51,10 +51,10 @@ class Handout:
     def refill(self) -> None:
         """Fill the free places, or see to it that somebody looks again."""
         course, pacing = self.course, self.plan.pacing
-        if pacing.late == "keep" and course.working:
-            self.arm()
         taken = 0 if pacing.refill == "arrival" else len(course.buffer)
         places = pacing.concurrency - course.working - taken
+        if pacing.late == "keep" and (course.working or places <= 0):
+            self.arm()
         if places <= 0:
             return
         with self._select:

@@ -236,7 +236,7 @@ class GradientHistory:
         self.client[present[superseded]] = _FREE
         if len(present):  # what the next step would forget needs no room
             self.forget(int(self.received[present].max()) + 1)
-        if self.plan.capped:
+        if self.plan.remembered:  # without a cap, there are more only in a fork whose parent had larger steps
             self._make_room(self.plan.remembered)
         if len(self.tiers) > 1:
             self._move(present[self.client[present] != _FREE])
@@ -244,7 +244,9 @@ class GradientHistory:
     def _make_room(self, most: int) -> None:
         """Forget the rows received longest ago, those of equal time by client, until `most` are left."""
         alive = np.flatnonzero(self.client != _FREE)
-        excess = max(len(alive) - most, 0)
+        excess = len(alive) - most
+        if excess <= 0:
+            return
         by_age = np.lexsort((self.client[alive], self.received_us[alive], self.received[alive]))
         self.client[alive[by_age[:excess]]] = _FREE
         self.evicted += excess
@@ -294,19 +296,20 @@ class GradientHistory:
         self.evicted = state["evicted"]
 
     def inherit(self, state: Mapping[str, Any], usable: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Remember what a history of another plan or rule did, as far as it is `usable(notes)` [n]."""
+        """Remember what a history of another plan or rule did, as far as it is `usable(notes)` [n].
+
+        If there is room for fewer rows, the ones received last are remembered.
+        """
         columns, rows = state["columns"], [row.float() for tier in state["rows"] for row in tier]
         able = np.broadcast_to(usable(state["notes"]), len(rows)) if rows else np.zeros(0, dtype=bool)
-        for received in np.unique(columns["received"][able]).tolist():
-            which = np.flatnonzero(able & (columns["received"] == received))
-            slots = self.add(
-                [rows[i] for i in which.tolist()],
-                columns["client"][which],
-                received,
-                {name: values[which] for name, values in state["notes"].items()},
-                int(columns["received_us"][which[0]]),
-            )
-            self.settle(slots)
+        when = np.stack([columns["received"], columns["received_us"]], axis=1)
+        for step, now_us in np.unique(when[able], axis=0).tolist():
+            together = np.flatnonzero(able & (when == (step, now_us)).all(axis=1))
+            for a in range(0, len(together), self.plan.present):
+                which = together[a : a + self.plan.present]
+                notes = {name: values[which] for name, values in state["notes"].items()}
+                slots = self.add([rows[i] for i in which], columns["client"][which], step, notes, now_us)
+                self.settle(slots)
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         return {

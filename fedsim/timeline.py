@@ -128,11 +128,12 @@ class Timeline:
         while (heap := course.heap) and heap[0][0] == now_us:  # handling an event may replace the heap
             _, kind, client, number = heapq.heappop(heap)
             cause = self._handle(kind, client, number)
-            if cause:
+            while cause:
                 stepped = True
                 self._step(cause)
                 if course.step == self.plan.stop.steps:
                     return
+                cause = "full" if self._full() else ""
             if course.heap and course.heap[0][1] >= _DEADLINE:
                 self._skip_void_events()
         idle = not course.armed and (pacing.deadline_us is not None or not course.working)
@@ -141,18 +142,22 @@ class Timeline:
 
     def _handle(self, kind: int, client: int, number: int) -> str:
         """Let one event happen; say why the server steps now, or return an empty text."""
-        course, pacing = self.course, self.plan.pacing
+        course = self.course
         if kind == _ARRIVE:
             self._land(client, number)
         elif kind == _LOST:
             self._lose(client, number)
         elif kind == _WAKE:
             course.wake_us = -1
-        if pacing.buffer is not None and len(course.buffer) >= pacing.buffer:
+        if self._full():
             return "full"
         if kind == _DEADLINE:
             return self._deadline()
         return "drained" if kind != _WAKE and self._drained() else ""
+
+    def _full(self) -> bool:
+        buffer = self.plan.pacing.buffer
+        return buffer is not None and len(self.course.buffer) >= buffer
 
     def _land(self, client: int, row: int) -> None:
         course, ledger = self.course, self.course.ledger
@@ -212,7 +217,9 @@ class Timeline:
 
     def _step(self, cause: str) -> None:
         course, pacing, ledger = self.course, self.plan.pacing, self.course.ledger
-        present, overdue, course.armed = course.buffer, course.overdue, False
+        # More wait than a step can have only if a fork made the buffer smaller.
+        waiting, overdue, most = course.buffer, course.overdue, pacing.most_updates
+        present, left, course.armed = waiting[:most], waiting[most:], False
         void = cause != "full" and pacing.late != "keep" and len(present) < pacing.minimum
         if void:
             self._drop(present, "void")
@@ -236,12 +243,25 @@ class Timeline:
         elif pacing.late == "history":
             course.late += course.working
             course.overdue_running = course.in_flight
+        self._put_off(left)
         self._record_step(cause, result, void, rows)
         course.step, course.step_us = course.step + 1, course.now_us
         course.lost = course.late = course.waits = 0
         course.handed = False
         self.evaluator.after_step()
         self.watch(course)
+
+    def _put_off(self, rows: list[int]) -> None:
+        """Do to updates for which a step had no room what it does to those that are still under way."""
+        course, late = self.course, self.plan.pacing.late
+        if late == "keep":
+            course.buffer = rows
+            return
+        course.late += len(rows)
+        if late == "history":
+            course.overdue = rows
+        elif rows:
+            self._drop(rows[::-1], "late")  # the last first: what clients keep goes back job by job
 
     def _drop(self, rows: list[int], status: str) -> None:
         self.handout.send()
@@ -254,7 +274,8 @@ class Timeline:
     def _arrivals(self, cohort: Cohort, staleness: Ints, present: int) -> Arrivals:
         course, clients = self.course, cohort.clients
         course.known.use(clients[:present], course.step, staleness[:present])
-        versions = course.ledger.table["version"][course.ledger.running()]
+        still = np.append(course.ledger.running(), np.array(course.buffer[present:], dtype=np.int64))
+        versions = course.ledger.table["version"][still]
         return Arrivals(
             step=course.step,
             clients=clients,

@@ -213,6 +213,45 @@ def test_jobs_that_would_be_lost_are_used_if_their_client_stays(
     assert versions[0] == job.version < versions[1]
 
 
+@pytest.mark.parametrize(
+    ("pacing", "size"),
+    [
+        ('{preset="fedbuff", concurrency=10, buffer=2}', 2),
+        ('{preset="sync", clients=2}', 2),
+        ('{preset="periodic", concurrency=3, deadline="1min"}', 3),
+        ('{preset="deadline", clients=2, deadline="1min", late="history"}', 2),
+    ],
+)
+def test_updates_that_wait_are_used_in_steps_of_the_smaller_buffer(
+    tmp_path: Path, pacing: str, size: int
+) -> None:
+    buffered = {"preset": "fedbuff", "concurrency": 10, "buffer": 8}
+    parent = run(small(world=PEACEFUL, pacing=buffered, algorithm={"name": "fedfv"}, **ALL_KEPT), tmp_path)
+    jobs = table(parent.folder, "jobs")
+    waiting = jobs[jobs.step == 3].sort_values("end_us")
+    at = At(time_us=int(waiting.end_us.iloc[5]))
+    child = branch(parent.folder, at, f"pacing={pacing}", "stop.steps=12", out=tmp_path / "child")
+    steps, new = table(child.folder, "steps"), table(child.folder, "jobs")
+    assert steps.updates[3] == size
+    assert steps.updates[3:].max() == size
+    first = new[new.job.isin(waiting.job[:6])].set_index("job")
+    late = {"sync": "late", "deadline": "remembered"}.get(pacing.split('"')[1], "aggregated")
+    assert first.status[waiting.job[:6]].tolist() == [*["aggregated"] * size, *[late] * (6 - size)]
+
+
+@pytest.mark.parametrize("rung", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rule", ["fedlf", "fedfv"])
+def test_a_smaller_step_and_memory_take_over_what_they_have_room_for(
+    tmp_path: Path, rule: str, rung: str
+) -> None:
+    config = {"algorithm": {"name": rule}, "memory": {"history": rung}}
+    parent = run(small(pacing={"preset": "sync", "clients": 8}, **config), tmp_path)
+    child = branch(parent.folder, At(step=4), "pacing.clients=2", "memory.slots=5", out=tmp_path / "child")
+    steps = table(child.folder, "steps")
+    assert steps.updates[4:].max() == 2
+    assert 0 < steps.remembered[4] <= 5
+
+
 def test_a_fork_can_be_killed_and_go_on(tmp_path: Path) -> None:
     parent = run(small(pacing=BUFFERED), tmp_path)
     whole = branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "whole")

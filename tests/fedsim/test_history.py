@@ -158,6 +158,32 @@ def test_too_many_rows_are_refused() -> None:
         receive(kept, 0, [0, 1, 2], torch.zeros(3, 11, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("rung", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("cohort", "memory", "cap"), [(1, math.inf, None), (2, 3, None), (1, 1, None), (2, 3, 3)]
+)
+def test_the_rows_received_last_are_inherited_as_far_as_there_is_room(
+    rung: Rung, cohort: int, memory: float, cap: int | None
+) -> None:
+    before = history(8, 6, math.inf)
+    rows = torch.arange(99, dtype=torch.float64).reshape(9, 11)
+    before.settle(receive(before, 0, [6, 7, 0], rows[:3]))
+    before.settle(receive(before, 1, [5, 4, 3, 2, 1, 0], rows[3:]))
+    after = history(8, cohort, memory, rung=rung, cap=cap)
+    after.inherit(before.state(), lambda notes: notes["loss"] >= 0)
+    slots = after.order(np.zeros(0, dtype=np.int64))
+    room = min(8, cohort * (8 if math.isinf(memory) else int(memory)), cap or 8)
+    expected = sorted(([6, 7, 0, 1, 2, 3, 4, 5] if memory != 1 else [0, 1, 2, 3, 4, 5])[-room:])
+    assert after.client[slots].tolist() == expected
+    held = torch.stack([after.row(slot).double() for slot in slots])
+    of = {client: rows[i] for i, client in enumerate([6, 7, 0, 5, 4, 3, 2, 1, 0])}
+    torch.testing.assert_close(held, torch.stack([of[c] for c in expected]), rtol=U, atol=0)
+    np.testing.assert_allclose(after.grams_of(slots).sum(0), (held @ held.T).numpy(), rtol=1e-12)
+    assert after.received[slots].tolist() == [0 if c in (6, 7) else 1 for c in expected]
+    now = receive(after, 2, list(range(cohort)), rows[:cohort])  # there is room for the next step
+    after.settle(now)
+
+
 def test_without_a_gram_matrix_none_is_kept() -> None:
     kept = history(4, 2, 0, gram="none")
     slots = receive(kept, 0, [0, 1], torch.ones(2, 11, dtype=torch.float64))
