@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
@@ -185,6 +186,12 @@ class Course:
         course.ledger = Ledger.restored(state["ledger"])
         course.known = Known(**{name: np.array(column) for name, column in state["known"].items()})
         return course
+
+    def arm(self, deadline_us: int) -> None:
+        """Set the deadline, so long from now; one that was set before no longer counts."""
+        self.armed, self.deadlines = True, self.deadlines + 1
+        self.deadline_us = self.now_us + deadline_us
+        heapq.heappush(self.heap, (self.deadline_us, Kind.DEADLINE, -1, self.deadlines))
 
     def holds(self, event: tuple[int, int, int, int]) -> bool:
         """Whether an event of the heap still counts: deadlines and wakings may be void."""

@@ -25,6 +25,7 @@ from fedsim.folders import make_folder
 from fedsim.ledger import RUNNING
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
+from fedsim.pacing import Pacing
 from fedsim.pool import RayPool, begun
 from fedsim.reshape import kept_online
 from fedsim.result import Result, Watch
@@ -192,7 +193,7 @@ def _changed(
     if child.selection != config.selection:
         course["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
-        course["armed"] = False
+        course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
         course["evaluate_us"] = (course["now_us"] // every_us + 1) * every_us if every_us else 0
@@ -219,6 +220,28 @@ def _with_current(state: State) -> State:
         "versions": [*trainer["versions"], step],
         "starts": [*trainer["starts"], trainer["server"]["params"]],
     }
+
+
+def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> Course:
+    """Let another pacing say which jobs are late, and when the deadline is: where it changes, it begins anew."""
+    course = Course.restored(state)
+    table, late = course.ledger.table, np.array(course.overdue, dtype=np.int64)
+    old = (table["status"] == RUNNING) & (table["version"] < course.step)
+    course.overdue_running = int(old.sum()) if after.late == "history" else 0
+    if after.late != "history":
+        course.overdue = []
+    if after.late == "keep":  # what came too late for its step counts in the next one
+        rows = np.array([*late, *course.buffer], dtype=np.int64)
+        order = np.lexsort((table["id"][rows], table["client"][rows], table["end_us"][rows]))
+        course.buffer = rows[order].tolist()
+    elif after.late == "drop":
+        course.moved_bytes += course.ledger.end(late, "late")
+        course.late += len(late)
+    if after.deadline_us != before.deadline_us:
+        course.armed = False
+        if after.deadline_us is not None and course.working:
+            course.arm(after.deadline_us)
+    return course
 
 
 def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> Course:

@@ -235,11 +235,9 @@ class Handout:
 
     def arm(self) -> None:
         """Set the deadline, unless it is set."""
-        course, deadline_us = self.course, self.plan.pacing.deadline_us
-        if deadline_us is not None and not course.armed:
-            course.armed, course.deadlines = True, course.deadlines + 1
-            course.deadline_us = course.now_us + deadline_us
-            heapq.heappush(course.heap, (course.deadline_us, Kind.DEADLINE, -1, course.deadlines))
+        deadline_us = self.plan.pacing.deadline_us
+        if deadline_us is not None and not self.course.armed:
+            self.course.arm(deadline_us)
 
     def _is_useful(self, end_us: int) -> bool:
         """Whether the update of a job that arrives then can still be used: otherwise it need not be trained."""
