@@ -142,6 +142,8 @@ class ParentSection(Section):
     """The server step at which a fork left its parent."""
     forked_us: int | None = None
     """The virtual time of that, in microseconds."""
+    forked_at: Literal["step", "time"] | None = None
+    """What it was asked to wait for: the step, or the time."""
     kept_online: tuple[int, ...] | None = None
     """Clients that stay online from then on."""
 

@@ -122,6 +122,7 @@ def fork(
         origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)} | {
             "forked_step": course["step"],
             "forked_us": course["now_us"],
+            "forked_at": "step" if at.time_us is None else "time",
             "kept_online": sorted(keep_online) or None,
         }
         child = parse(raw | {"parent": origin}, "fork", config.label)[0]

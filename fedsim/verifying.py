@@ -15,7 +15,7 @@ import pyarrow as pa
 from fedsim import checkpoint
 from fedsim.config import RunConfig, load
 from fedsim.cutting import cut_tables
-from fedsim.errors import FolderError
+from fedsim.errors import CheckpointError, FolderError
 from fedsim.files import read_parquet, write_json
 from fedsim.forking import At, fork
 from fedsim.manifest import MANIFEST, read_manifest
@@ -55,7 +55,8 @@ def verify(
         steps: only the server steps from the first to before the second, from the last checkpoint before them.
         workers: by default other than the run had: none for one with workers, two for one without.
 
-    Raises FolderError for what is no finished run, or cannot be repeated.
+    Raises FolderError for what is no finished run, or cannot be repeated, and CheckpointError for some steps of a fork
+    that has no checkpoint before them.
     """
     folder = Path(folder)
     manifest = read_manifest(folder)
@@ -70,9 +71,15 @@ def verify(
     if workers is None:
         workers = 0 if manifest.get("workers") else 2
     config = load(folder / CONFIG)[0]
+    forked = config.parent is not None and config.parent.forked_step is not None
+    if forked and steps is not None and not _before(folder, steps[0]):
+        raise CheckpointError(
+            f"{folder}: a fork goes on from a checkpoint, and none is left from before step {steps[0]}: verify all of "
+            'it, or keep checkpoints with --set checkpoint.keep="all"'
+        )
     with tempfile.TemporaryDirectory(prefix="fedsim-verify-") as place:
         again = Path(place) / "run"
-        if config.parent is not None and config.parent.forked_step is not None and steps is None:
+        if forked and steps is None:
             again = _forked(config, Path(place), workers, device)
         else:
             _run(folder, again, config, steps, workers, device)
@@ -84,7 +91,7 @@ def _forked(config: RunConfig, place: Path, workers: int | Literal["auto"], devi
     assert parent is not None
     return fork(
         parent.run,
-        At(time_us=parent.forked_us) if parent.forked_step is None else At(step=parent.forked_step),
+        At(time_us=parent.forked_us) if parent.forked_at == "time" else At(step=parent.forked_step),
         parent.changes,
         keep_online=parent.kept_online or (),
         name="run",
@@ -110,7 +117,8 @@ def _run(
         if steps is None:
             Run(setup, again, Stopwatch(), count).go(pool, lambda progress: None)
             return
-        saved = _before(folder, steps[0])
+        found = _before(folder, steps[0])
+        saved = checkpoint.read(found[-1].path, owner_of(folder)) if found else None
         again.mkdir()
         (again / CONFIG).write_bytes((folder / CONFIG).read_bytes())
         write_json(again / MANIFEST, {"status": "running"})
@@ -121,9 +129,9 @@ def _run(
         run.recorder.close(None)
 
 
-def _before(folder: Path, step: int) -> checkpoint.State | None:
-    found = [c for c in checkpoint.checkpoints(folder) if c.step <= step]
-    return checkpoint.read(found[-1].path, owner_of(folder)) if found else None
+def _before(folder: Path, step: int) -> list[checkpoint.Checkpoint]:
+    """Return the checkpoints that are not after a step, the oldest first."""
+    return [found for found in checkpoint.checkpoints(folder) if found.step <= step]
 
 
 def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from test_resume import BUFFERED
 
-from fedsim.errors import FolderError
+from fedsim.errors import CheckpointError, FolderError
 from fedsim.files import write_json
 from fedsim.forking import At, fork
 from fedsim.manifest import read_manifest
@@ -81,6 +82,27 @@ def test_some_steps_are_compared_from_a_checkpoint(whole: Path, tmp_path: Path) 
 def test_a_fork_is_forked_again(whole: Path, tmp_path: Path) -> None:
     child = fork(whole, At(step=4), ["algorithm.name=fedfv"], keep_online=[2], out=tmp_path, workers=0)
     assert set(differences(child.folder).values()) == {""}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_fork_made_at_a_time_is_forked_again_at_that_time(whole: Path, tmp_path: Path, kept: bool) -> None:
+    parent = whole if kept else run(small(pacing=BUFFERED), tmp_path / "parent").folder
+    at = At(time_us=int(np.mean(pq.read_table(parent / "steps.parquet")["time_us"].to_numpy()[3:5])))
+    child = fork(parent, at, ["selection.name=round_robin"], out=tmp_path, workers=0)
+    origin = read_manifest(child.folder)["parent"]
+    assert (origin["forked_at"], origin["forked_step"]) == ("time", 4)
+    assert set(differences(child.folder).values()) == {""}
+
+
+def test_some_steps_of_a_fork_need_a_checkpoint(whole: Path, tmp_path: Path) -> None:
+    changes = ["selection.name=round_robin", "checkpoint.keep=2"]
+    child = fork(whole, At(step=4), changes, name="few", out=tmp_path, workers=0)
+    with pytest.raises(CheckpointError, match="none is left from before step 5: verify all of it"):
+        verify(child.folder, steps=(5, 7), workers=0)
+    kept = fork(whole, At(step=4), changes[:1], name="all", out=tmp_path, workers=0)
+    assert set(differences(kept.folder, steps=(5, 7)).values()) == {""}
+    with pytest.raises(CheckpointError, match="from before step 3"):
+        verify(kept.folder, steps=(3, 7), workers=0)
 
 
 def test_what_cannot_repeat_is_refused(whole: Path, tmp_path: Path) -> None:
