@@ -27,19 +27,22 @@ from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.pacing import Pacing
 from fedsim.pool import RayPool, begun
-from fedsim.reshape import kept_online
+from fedsim.reshape import ending, kept_online
 from fedsim.result import Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import Device, device_of, one_thread
 from fedsim.stopwatch import Stopwatch
-from fedsim.trace import read_trace
+from fedsim.trace import Trace, read_trace
 from fedsim.trainer import starts_of
 from fedsim.units import show_us
 
 _FIXED = ("seed", "task", "partition", "model", "cost")
 """Tables that say what has happened already, or what a model is."""
+
+_TIMES_LONGER = 10
+"""How many times as long as its parent a fork may take that keeps clients online in a world that repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +130,7 @@ def fork(
         }
         child = parse(raw | {"parent": origin}, "fork", config.label)[0]
         if len(keep_online):
-            trace = kept_online(trace, keep_online, course["now_us"])
+            trace = _kept(trace, keep_online, course["now_us"], child.stop.time, manifest)
             shop = Workshop()
             shop.take(child, trace)
         other = prepare(child, place, shop)
@@ -174,6 +177,19 @@ def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
         raise ConfigError(f"--at: {parent} ended at {show_us(virtual_us)}, found {show_us(at.time_us)}")
     if at.time_us is None and (at.step or 0) >= steps:
         raise ConfigError(f"--at: {parent} ended after {steps} steps, found step {at.step}")
+
+
+def _kept(
+    trace: Trace, clients: Sequence[int], now_us: int, stop_us: int | None, manifest: Mapping[str, Any]
+) -> Trace:
+    """Return the world in which clients stay online from now on.
+
+    One that repeats is described until the run stops. If no time says when, until many times as late as the parent
+    came, and what goes on beyond that ends with an error.
+    """
+    late_us = _TIMES_LONGER * max(now_us, manifest.get("virtual_us") or 0)
+    kept = kept_online(trace, clients, now_us, late_us if stop_us is None else stop_us + 1)
+    return ending(kept, "error") if trace.after_end == "repeat" and stop_us is None else kept
 
 
 def _saved(parent: Path, at: At, owner: str) -> State | None:

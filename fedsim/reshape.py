@@ -158,32 +158,34 @@ def tile(trace: Trace, laps: int = 1) -> Trace:
     return _rebuilt(trace, change, {"tile": laps}, horizon_us=end_us, periods={})
 
 
-def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int) -> Trace:
+def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int, until_us: int = 0) -> Trace:
     """Return the world in which these clients stay online, without faults, from a time until the horizon.
 
-    Before that time nothing changes. Raises TraceError for a client that is not there, or that comes and goes on a lap
-    of its own: then there is no time before which nothing changes.
+    Before that time nothing changes. A world that repeats gets a horizon of as many laps as `until_us` takes, on which
+    everything else repeats as before. Raises TraceError for a client that is not there.
     """
-    ids = _known(trace, clients)
-    looping = ids[trace.period_us("online")[ids] > 0]
-    if len(looping):
-        raise TraceError(
-            f"client {looping[0]} comes and goes on a lap of its own: write it out first (trace edit --tile)"
-        )
-    ids = np.unique(ids)
+    ids = np.unique(_known(trace, clients))
+    of_them = np.isin(np.arange(trace.clients), ids)
+    laps = max(-(-max(from_us + 1, until_us) // trace.horizon_us), 1) if trace.after_end == "repeat" else 1
+    end_us = laps * trace.horizon_us
+    start_us = min(from_us, end_us)
 
     def change(kind: str, spans: Spans) -> Spans:
         if kind not in ("online", "unknown", "fault"):
             return spans
-        of_them = np.isin(spans.client, ids)
-        parts = [of_rows(spans, ~of_them), cut(of_rows(spans, of_them), 0, from_us)]
-        if kind == "online" and from_us < trace.horizon_us:
+        theirs = of_them[spans.client]
+        before = repeated(of_rows(spans, theirs), laps_us(trace, kind), start_us)
+        parts = [of_rows(spans, ~theirs), before]
+        if kind == "online" and start_us < end_us:
             k = len(ids)
-            ends = np.full(k, trace.horizon_us)
-            parts.append(Spans(ids, np.full(k, from_us), ends, np.ones(k)))
+            parts.append(Spans(ids, np.full(k, start_us), np.full(k, end_us), np.ones(k)))
         return merged(parts)
 
-    return _rebuilt(trace, change, {"online": [ids.tolist(), from_us]})
+    kinds = [kind for kind in KINDS if kind != "unknown"]
+    periods = {k: laps_us(trace, k) for k in kinds} if laps > 1 else _periods(trace)
+    written = {kind: np.where(of_them, 0, periods[kind]) for kind in ("online", "fault") if kind in periods}
+    step = {"online": [ids.tolist(), from_us]}
+    return _rebuilt(trace, change, step, horizon_us=end_us, periods=periods | written)
 
 
 def ending(trace: Trace, after_end: AfterEnd) -> Trace:

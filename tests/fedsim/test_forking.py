@@ -163,6 +163,28 @@ def test_clients_can_be_kept_online_from_then_on(tmp_path: Path) -> None:
     assert not (new[new.client.isin(kept) & (new.dispatch_us > at)].status == "lost").any()
 
 
+@pytest.mark.parametrize("stop", [{"time": "12min"}, {"steps": 40}])
+def test_clients_stay_online_in_every_lap_of_a_world_that_repeats(
+    tmp_path: Path, stop: dict[str, Any]
+) -> None:
+    short = {"scenario": "churn", "horizon": "3min", "options": {"mean_on": "1min", "mean_off": "1min"}}
+    parent = run(small(world=short, pacing=BUFFERED, stop=stop), tmp_path)
+    at = 400_000_000
+    child = branch(parent.folder, At(time_us=at), keep_online=[7, 4], out=tmp_path / "child")
+    manifest = read_manifest(child.folder)
+    forked_us, last_us = manifest["parent"]["forked_us"], manifest["virtual_us"]
+    before, after = (World(read_trace(run.folder / "world.parquet"), 12) for run in (parent, child))
+    others = [client for client in range(12) if client not in (4, 7)]
+    assert last_us > 560_000_000  # a lap and more after the fork
+    for time_us in np.linspace(0, last_us, 200).astype(int).tolist():
+        was, now = before.online(time_us), after.online(time_us)
+        assert (was == now)[others].all()
+        assert now[[4, 7]].all() if time_us >= forked_us else (was == now).all()
+    assert child.digest != parent.digest
+    jobs = table(child.folder, "jobs")
+    assert not (jobs[jobs.client.isin([4, 7]) & (jobs.dispatch_us > at)].status == "lost").any()
+
+
 ASYNCHRONOUS: dict[str, Any] = {
     "pacing": {"preset": "fedasync", "concurrency": 3},
     "algorithm": {"name": "fedasync"},

@@ -12,8 +12,8 @@ from worlds_by_hand import behaviour, worlds
 
 from fedsim import spans
 from fedsim.errors import TraceError
-from fedsim.reshape import crop, ending, resample, scale, select, shift, tile
-from fedsim.trace import Trace
+from fedsim.reshape import crop, ending, kept_online, resample, scale, select, shift, tile
+from fedsim.trace import KINDS, Trace
 from fedsim.world import World
 
 quick = settings(max_examples=50, deadline=None)
@@ -95,6 +95,21 @@ def test_any_stretch_gives_a_sound_world_with_rounded_times(world, factor):
     for kind in ("online", "uplink"):
         exact = {(int(c), round_half_up(int(t) * factor)) for c, t in starts(world, kind)}
         assert set(starts(slow, kind)) <= exact
+
+
+@given(worlds(), st.data())
+@quick
+def test_clients_are_kept_online_until_the_horizon_and_nothing_else_changes(world, data):
+    longest = (3 if world.after_end == "repeat" else 1) * world.horizon_us
+    start, until = data.draw(st.integers(0, longest)), data.draw(st.integers(0, 2 * longest))
+    ids = data.draw(st.lists(st.integers(0, world.clients - 1), min_size=1, unique=True))
+    kept = kept_online(world, ids, start, until)
+    end = kept.horizon_us
+    assert end == world.horizon_us if world.after_end != "repeat" else end >= max(start + 1, until)
+    expected = behaviour(world, end)
+    for kind, value in (("online", 1), ("fault", 0), ("unknown", 0)):
+        expected[KINDS.index(kind), ids, start:] = value
+    assert (behaviour(kept, end) == expected).all()
 
 
 def starts(world, kind):
