@@ -25,6 +25,7 @@ from fedsim.folders import make_folder
 from fedsim.ledger import RUNNING
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
+from fedsim.outcomes import without
 from fedsim.pacing import Pacing
 from fedsim.pool import RayPool, begun
 from fedsim.reshape import ending, kept_online
@@ -270,6 +271,8 @@ def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> C
         job = course.ledger.cohort(np.array([row]))
         work = plan.costs.of(job.clients, job.nths, job.shares)
         fates = setup.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
+        if plan.droppers is not None:
+            fates = without(fates, plan.droppers.drop(job))
         course.ledger.cut(np.array([row]), fates)
         ok, end_us = bool(fates.ok[0]), int(fates.end_us[0])
         event = (

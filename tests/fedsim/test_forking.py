@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from test_resume import BUFFERED, CASES, stopped_at
 
+from fedsim.adversary import attacked
 from fedsim.checkpoint import checkpoints
 from fedsim.course import Course, Kind
 from fedsim.errors import CheckpointError, ConfigError, TraceError
 from fedsim.forking import At, fork
-from fedsim.ledger import RUNNING
 from fedsim.manifest import read_manifest
 from fedsim.pool import RayPool
 from fedsim.result import Result
@@ -25,9 +24,16 @@ from fedsim.trace import read_trace
 from fedsim.world import World
 from small import run, small
 
+PEACEFUL = {"scenario": "churn", "horizon": "10h", "options": {"mean_on": "1000h", "mean_off": "1min"}}
+ALL_KEPT = {"checkpoint": {"every_steps": 1, "keep": "all"}}
+
 
 def branch(parent: Path, at: At, *sets: str, out: Path, **options: Any) -> Result:
     return fork(parent, at, sets, out=out, **({"workers": 0} | options))
+
+
+def table(folder: Path, name: str) -> pd.DataFrame:
+    return pq.read_table(folder / f"{name}.parquet").to_pandas()
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -185,17 +191,24 @@ def test_clients_stay_online_in_every_lap_of_a_world_that_repeats(
     assert not (jobs[jobs.client.isin([4, 7]) & (jobs.dispatch_us > at)].status == "lost").any()
 
 
+def test_a_client_that_sends_nothing_does_so_when_it_is_kept_online(tmp_path: Path) -> None:
+    drops = {"name": "drop", "clients": [1, 5, 7, 8], "chance": 0.5}
+    parent = run(small(pacing=BUFFERED, adversary=[drops], stop={"time": "8min"}, **ALL_KEPT), tmp_path)
+    jobs = table(parent.folder, "jobs")
+    jobs["struck"] = attacked(small(adversary=[drops]), jobs)["drop"]
+    struck = jobs[jobs.struck & (jobs.version > 0)].iloc[0]
+    at = At(time_us=int(struck.dispatch_us))
+    child = branch(parent.folder, at, keep_online=[int(struck.client)], out=tmp_path / "child")
+    found = table(child.folder, "jobs")
+    mine = found[found.job == struck.job].iloc[0]
+    assert (mine.status, mine.phase) == ("lost", "upload")
+    assert not set(found.status[attacked(small(adversary=[drops]), found)["drop"]]) & {"aggregated"}
+
+
 ASYNCHRONOUS: dict[str, Any] = {
     "pacing": {"preset": "fedasync", "concurrency": 3},
     "algorithm": {"name": "fedasync"},
 }
-PEACEFUL = {"scenario": "churn", "horizon": "10h", "options": {"mean_on": "1000h", "mean_off": "1min"}}
-
-ALL_KEPT = {"checkpoint": {"every_steps": 1, "keep": "all"}}
-
-
-def table(folder: Path, name: str) -> pd.DataFrame:
-    return pq.read_table(folder / f"{name}.parquet").to_pandas()
 
 
 @pytest.mark.parametrize("kept", [{}, ALL_KEPT])
@@ -235,111 +248,6 @@ def test_jobs_that_would_be_lost_are_used_if_their_client_stays(
         assert new.status[new.job == job.job].tolist() == ["aggregated"]
         versions.append(read_manifest(child.folder)["parent"]["forked_step"])
     assert versions[0] == job.version < versions[1]
-
-
-@pytest.mark.parametrize(
-    ("pacing", "size"),
-    [
-        ('{preset="fedbuff", concurrency=10, buffer=2}', 2),
-        ('{preset="sync", clients=2}', 2),
-        ('{preset="periodic", concurrency=3, deadline="1min"}', 3),
-        ('{preset="deadline", clients=2, deadline="1min", late="history"}', 2),
-    ],
-)
-def test_updates_that_wait_are_used_in_steps_of_the_smaller_buffer(
-    tmp_path: Path, pacing: str, size: int
-) -> None:
-    buffered = {"preset": "fedbuff", "concurrency": 10, "buffer": 8}
-    parent = run(small(world=PEACEFUL, pacing=buffered, algorithm={"name": "fedfv"}, **ALL_KEPT), tmp_path)
-    jobs = table(parent.folder, "jobs")
-    waiting = jobs[jobs.step == 3].sort_values("end_us")
-    at = At(time_us=int(waiting.end_us.iloc[5]))
-    child = branch(parent.folder, at, f"pacing={pacing}", "stop.steps=12", out=tmp_path / "child")
-    steps, new = table(child.folder, "steps"), table(child.folder, "jobs")
-    assert steps.updates[3] == size
-    assert steps.updates[3:].max() == size
-    first = new[new.job.isin(waiting.job[:6])].set_index("job")
-    late = {"sync": "late", "deadline": "remembered"}.get(pacing.split('"')[1], "aggregated")
-    assert first.status[waiting.job[:6]].tolist() == [*["aggregated"] * size, *[late] * (6 - size)]
-
-
-LATE: dict[str, Any] = {
-    "world": PEACEFUL,
-    "pacing": {"preset": "deadline", "clients": 4, "deadline": "15s"},
-    "stop": {"steps": 20},
-}
-
-
-@pytest.mark.parametrize("after", ["keep", "drop", "history"])
-@pytest.mark.parametrize("before", ["keep", "history"])
-def test_late_jobs_are_counted_as_the_new_pacing_counts_them(tmp_path: Path, before: str, after: str) -> None:
-    parent = run(small(**LATE | {"pacing": LATE["pacing"] | {"late": before}}), tmp_path)
-    seen = []
-
-    def watch(progress: Any) -> None:
-        course = progress.course
-        jobs = course.ledger.table
-        old = (jobs["status"] == RUNNING) & (jobs["version"] <= course.step - 1)
-        assert course.overdue_running == (np.count_nonzero(old) if after == "history" else 0)
-        seen.append(course.working)
-
-    child = branch(parent.folder, At(step=8), f"pacing.late={after}", out=tmp_path / "child", watch=watch)
-    assert read_manifest(child.folder)["ended_by"] == "steps"
-    assert len(seen) == 12
-    assert all(
-        b <= max(a, 4) for a, b in itertools.pairwise(seen)
-    )  # a parent may have more of them under way
-    assert seen[-1] <= 4
-    jobs = table(child.folder, "jobs")
-    new = jobs[jobs.version > 8]
-    assert new.groupby("version").size().max() <= 4
-    assert new[new.status == "remembered"].empty == (after != "history")
-    if before == "history" and after == "history":
-        assert child.digest == parent.digest
-
-
-@pytest.mark.parametrize(("change", "seconds"), [("pacing.minimum=1", None), ("pacing.deadline=1s", 1)])
-def test_a_deadline_stays_unless_it_changes_and_begins_anew_then(
-    tmp_path: Path, change: str, seconds: int | None
-) -> None:
-    parent = run(small(**LATE | {"pacing": LATE["pacing"] | {"late": "drop"}}), tmp_path)
-    steps = table(parent.folder, "steps")
-    number = int(np.flatnonzero((steps.cause == "deadline") & (steps.step > 3))[0])
-    due_us = int(steps.time_us[number])
-    child = branch(parent.folder, At(time_us=due_us - 5_000_000), change, out=tmp_path / "child")
-    found, forked_us = (
-        table(child.folder, "steps").loc[number],
-        read_manifest(child.folder)["parent"]["forked_us"],
-    )
-    assert found.cause == "deadline"
-    assert found.time_us == (due_us if seconds is None else forked_us + seconds * 1_000_000)
-
-
-@pytest.mark.parametrize(("after", "status"), [("keep", "aggregated"), ("drop", "late")])
-def test_late_updates_that_wait_for_a_step_go_the_way_of_the_new_pacing(
-    tmp_path: Path, after: str, status: str
-) -> None:
-    parent = run(small(**LATE | {"pacing": LATE["pacing"] | {"late": "history"}}), tmp_path)
-    jobs, steps = table(parent.folder, "jobs"), table(parent.folder, "steps").time_us.to_numpy()
-    overdue = jobs[(jobs.status == "remembered") & (jobs.version > 3)].iloc[0]
-    assert overdue.end_us not in steps
-    at = At(time_us=int(overdue.end_us))
-    child = branch(parent.folder, at, f"pacing.late={after}", out=tmp_path / "child")
-    found = table(child.folder, "jobs")
-    assert found.status[found.job == overdue.job].tolist() == [status]
-
-
-@pytest.mark.parametrize("rung", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rule", ["fedlf", "fedfv"])
-def test_a_smaller_step_and_memory_take_over_what_they_have_room_for(
-    tmp_path: Path, rule: str, rung: str
-) -> None:
-    config = {"algorithm": {"name": rule}, "memory": {"history": rung}}
-    parent = run(small(pacing={"preset": "sync", "clients": 8}, **config), tmp_path)
-    child = branch(parent.folder, At(step=4), "pacing.clients=2", "memory.slots=5", out=tmp_path / "child")
-    steps = table(child.folder, "steps")
-    assert steps.updates[4:].max() == 2
-    assert 0 < steps.remembered[4] <= 5
 
 
 def test_a_fork_can_be_killed_and_go_on(tmp_path: Path) -> None:
