@@ -312,8 +312,9 @@ def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
 
 def _value_bytes(column: pa.ChunkedArray, kind: pa.DataType) -> bytes:
     if pa.types.is_dictionary(kind):
-        words = column.cast(pa.string()).to_pylist()
-        return b"".join(word.encode() + b"\0" for word in words)
+        coded = column.cast(kind).unify_dictionaries().combine_chunks()
+        words = np.array([word.encode() + b"\0" for word in coded.dictionary.to_pylist()], dtype=object)
+        return b"".join(words[coded.indices.to_numpy()])
     values = column.to_numpy()
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
 
