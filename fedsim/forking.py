@@ -123,28 +123,40 @@ def fork(
             cut_tables(folder, saved["records"]["rows"], source=parent)
         state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
         course = state["course"]
-        origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)} | {
-            "forked_step": course["step"],
-            "forked_us": course["now_us"],
-            "forked_at": "step" if at.time_us is None else "time",
-            "kept_online": sorted(keep_online) or None,
-        }
+        origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
+        origin |= _departure(at, course, keep_online)
         child = parse(raw | {"parent": origin}, "fork", config.label)[0]
         if len(keep_online):
             trace = _kept(trace, keep_online, course["now_us"], child.stop.time, manifest)
             shop = Workshop()
             shop.take(child, trace)
         other = prepare(child, place, shop)
-        write_text(folder / CONFIG, tomli_w.dumps(other.config.resolved()))
-        trace.write(folder / WORLD)
         begin = _changed(state, config, setup, other, keep_online)
-        shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
-        checkpoint.write(
-            folder, begin, step=course["step"], jobs=course["next_job"], owner=owner_of(folder), keep="all"
-        )
+        _write(folder, other.config, trace, begin)
         run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
         run.resumed = []
         return run.go(pool, watch)
+
+
+def _departure(at: At, course: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:
+    """Return what `[parent]` says of when and how a fork left its parent."""
+    return {
+        "forked_step": course["step"],
+        "forked_us": course["now_us"],
+        "forked_at": "step" if at.time_us is None else "time",
+        "kept_online": sorted(keep_online) or None,
+    }
+
+
+def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
+    """Write what a fork goes on from: its configuration, its world and a checkpoint in place of its parent's."""
+    course = begin["course"]
+    write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
+    trace.write(folder / WORLD)
+    shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
+    checkpoint.write(
+        folder, begin, step=course["step"], jobs=course["next_job"], owner=owner_of(folder), keep="all"
+    )
 
 
 def _owner(config: RunConfig, manifest: Mapping[str, Any], parent: Path) -> str:

@@ -77,10 +77,7 @@ class Handout:
     def _choose_one(self) -> int | None:
         """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
         course = self.course
-        pacing = self.plan.pacing
-        if self._proposals is None or pacing.least_candidates > 1:
-            return None
-        if course.buffer and pacing.refill == "step":
+        if self._proposals is None or (course.buffer and self.plan.pacing.refill == "step"):
             return None
         online, busy, lost = self.world.peek(course.now_us), self._busy, course.lost_now
         client: int
@@ -92,7 +89,7 @@ class Handout:
 
     def _first_proposals(self) -> Numbers | None:
         selector, n = self.plan.selector, self.world.clients
-        if selector.propose is None:
+        if selector.propose is None or self.plan.pacing.least_candidates > 1:  # who counts must be looked for
             return None
         return Numbers(self.plan.seed, "select one", lambda numbers: proposed(selector, numbers, n))
 
