@@ -31,9 +31,9 @@ def _one_thread() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
-    from fedsim.cluster import opened
+    from fedsim.cluster import begun, opened
 
-    there = opened(None, cpus=3)
+    there = opened(None, cpus=3, forks=begun(own=True))
     yield
     there.close()
 

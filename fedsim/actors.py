@@ -26,6 +26,7 @@ from fedsim.hosts import Build, fetch
 from fedsim.job import Cohort, Reports
 from fedsim.keeping import Memories
 from fedsim.local import WorkbenchSpec
+from fedsim.memory import peak_share
 from fedsim.pool import Processes
 from fedsim.processes import code_of
 from fedsim.profile import SERVER, WORKER
@@ -93,6 +94,7 @@ class RayTrainer:
         searches: bool,
     ) -> None:
         self._clients, self._server, self._build = processes.clients, processes.server, build
+        self._forks = processes.there.forks
         self._searches = searches
         self._splits, self._params, self._row_bytes, self._costs = splits, params, row_bytes, costs
         self._method, self._memories = method, Memories[Any]()
@@ -288,9 +290,10 @@ class RayTrainer:
         return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
 
     def peak_bytes(self) -> int:
-        """Ask every actor for its peak."""
+        """Ask every actor for its peak, and add that of the process that they were forked from."""
         found = [self._at(w, "peak_bytes") for w in range(len(self._clients))]
-        return int(sum(self._get([self._at_server("peak_bytes", 1), *found])))
+        shared = 0 if self._forks is None else peak_share(self._forks.pid)
+        return int(sum(self._get([self._at_server("peak_bytes", 1), *found]))) + shared
 
     def times(self) -> list[Times]:
         """Ask every actor."""

@@ -20,6 +20,7 @@ import psutil
 
 from fedsim.errors import ConfigError
 from fedsim.lean_ray import fewer_helpers
+from fedsim.ray_forks import POSSIBLE, Forks
 
 _ALWAYS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` rebuilds the environment in each worker
@@ -31,6 +32,8 @@ _OWN = {
     # A raylet looks for its own store of objects before it is there; then it waits for as long as the first says.
     "RAY_raylet_client_connect_timeout_milliseconds": "50",
     "RAY_raylet_client_num_connect_attempts": "200",
+    # Of calls that are lost when a process dies, later ones are held up for so long before they are repeated.
+    "RAY_actor_scheduling_queue_max_reorder_wait_seconds": "5",
     # Bytes up to which what a call returns travels with the answer, not through the store: its rows, of small models.
     "RAY_max_direct_call_object_size": str(2**18),
 }
@@ -51,6 +54,8 @@ class Cluster:
     """Of all nodes."""
     node: str
     """The node of this process."""
+    forks: Forks | None = None
+    """What its workers are forked from."""
 
     def places(self, workers: int) -> list[str]:
         """Return a node for each worker, so that all nodes have the same load for each of their CPUs."""
@@ -65,27 +70,52 @@ class Cluster:
 
         if self.owned and ray.is_initialized():
             ray.shutdown()
+        if self.forks is not None:
+            self.forks.close()
 
 
 def load(own: bool) -> Any:
     """Import Ray and return it. The environment says first what is read then, unless the user has said it."""
-    for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
-        os.environ.setdefault(name, value)
+    _say(own)
     return importlib.import_module("ray")
 
 
-def opened(address: str | None, cpus: int) -> Cluster:
+def begun(own: bool) -> Forks | None:
+    """Import Ray, and begin what the workers of one of one's own will be forked from: it imports torch meanwhile."""
+    _say(own)
+    there = "ray" in sys.modules and load(own).is_initialized()
+    forks = Forks() if own and POSSIBLE and not there else None
+    load(own)
+    return forks
+
+
+def _say(own: bool) -> None:
+    for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
+        os.environ.setdefault(name, value)
+
+
+def opened(address: str | None, cpus: int, forks: Forks | None = None) -> Cluster:
     """Return the Ray that this process is connected to already, that at `address`, or a new one with `cpus` places.
 
-    Raises ConfigError if there is none at the address, none that this process may join, or none with CPUs.
+    The new one has its workers from `forks`, which ends with it. Raises ConfigError if there is none at the address,
+    none that this process may join, or none with CPUs.
     """
+    try:
+        return _opened(address, cpus, forks)
+    except BaseException:
+        if forks is not None:
+            forks.close()
+        raise
+
+
+def _opened(address: str | None, cpus: int, forks: Forks | None) -> Cluster:
     ray = load(own=address is None)
     owned = not ray.is_initialized()
     if owned:
         quiet: Mapping[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
         if address is None:
             # "local": else Ray joins whatever RAY_ADDRESS or an earlier `ray start` on this machine points to.
-            with fewer_helpers():
+            with fewer_helpers(forks):
                 ray.init(
                     "local",
                     num_cpus=cpus,
@@ -103,7 +133,7 @@ def opened(address: str | None, cpus: int) -> Cluster:
             ray.shutdown()
         raise ConfigError(f"ray_address: expected a cluster with CPUs, found none at {address!r}")
     gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
-    return Cluster(owned, {node: n for node, n in found.items() if n}, gpus, _node())
+    return Cluster(owned, {node: n for node, n in found.items() if n}, gpus, _node(), forks)
 
 
 def _join(address: str, quiet: Mapping[str, Any]) -> None:

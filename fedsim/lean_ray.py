@@ -15,11 +15,13 @@ from typing import Any
 from unittest.mock import patch
 
 from fedsim import stand_in
+from fedsim.ray_forks import Forks
 
 _NEEDLESS = ("start_monitor", "start_log_monitor", "start_api_server")
 """What starts the autoscaler, the follower of log files, and what is behind the dashboard."""
 _AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
 """A raylet starts these two itself, and its first worker when it has heard of their ports: for seconds, nothing."""
+_WORKER = "--python_worker_command="
 _PORTS = {
     "METRICS_AGENT_PORT_NAME": -1,
     "METRICS_EXPORT_PORT_NAME": -1,
@@ -30,8 +32,8 @@ _PORTS = {
 
 
 @contextmanager
-def fewer_helpers() -> Iterator[None]:
-    """Let `ray.init` start the head of a cluster, its store of objects and its workers, and nothing besides."""
+def fewer_helpers(forks: Forks | None) -> Iterator[None]:
+    """Let `ray.init` start the head of a cluster and its store of objects, and nothing besides; `forks` has workers."""
     from ray._private import services
     from ray._private.node import Node
 
@@ -43,7 +45,10 @@ def fewer_helpers() -> Iterator[None]:
         if start is not None:
 
             def lean(command: list[str], *given: Any, **named: Any) -> Any:
-                return start(without_agents(command), *given, **named)
+                found = start(with_forks(without_agents(command), forks), *given, **named)
+                if forks is not None and any(word.startswith(_WORKER) for word in command):
+                    forks.prepare(found.process.pid)
+                return found
 
             patches.enter_context(patch.object(services, "start_ray_process", lean))
         yield
@@ -62,3 +67,13 @@ def without_agents(command: list[str]) -> list[str]:
         raylet.persist_port(said["--session_dir"], said["--node_id"], getattr(raylet, name), port)
     idle = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(stand_in.__file__))])
     return [f"{name}={idle}" if (name := word.partition("=")[0]) in _AGENTS else word for word in command]
+
+
+def with_forks(command: list[str], forks: Forks | None) -> list[str]:
+    """Return a raylet's command with workers that are forked; any other as it is."""
+    if forks is None:
+        return command
+    return [
+        _WORKER + forks.command(word.removeprefix(_WORKER)) if word.startswith(_WORKER) else word
+        for word in command
+    ]

@@ -17,13 +17,16 @@ from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
 from fedsim.ladder import HistoryPlan, HistorySize
 from fedsim.pacing import Pacing
+from fedsim.ray_forks import POSSIBLE
 from fedsim.server import ServerSpec
 from fedsim.units import show_bytes
 
 PLAIN = ClientMethod()
 _PROCESS_BYTES = 600 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_FORK_BYTES = 100 * 2**20
+"""What a worker that is forked from one that has imported all that does not share with it."""
+_PROCESSES = Path("/proc")
 _SOLVER_MATRICES = 4
 """Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside the Gram matrices they are given."""
 
@@ -87,7 +90,7 @@ class Footprint:
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
             "evaluation": self.forward_bytes * (workers or self.threads),
-            "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
+            "processes": _processes_bytes(workers),
         }
         return parts | {"total": sum(parts.values())}
 
@@ -199,15 +202,35 @@ def _listed(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{part} {show_bytes(n)}" for part, n in parts.items() if part != "total" and n)
 
 
+def _processes_bytes(workers: int) -> int:
+    if not workers:
+        return _PROCESS_BYTES
+    return 2 * _PROCESS_BYTES + _FORK_BYTES * (workers + 1) if POSSIBLE else _PROCESS_BYTES * (workers + 2)
+
+
 def forget_peak() -> None:
     """Let `peak_bytes` begin anew, where the system can: what runs before took does not count for the next."""
     with suppress(OSError):
-        _CLEAR.write_text("5")
+        (_PROCESSES / "self" / "clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
     """Return the highest resident memory of this process so far."""
-    with suppress(OSError, ValueError, StopIteration):
-        line = next(line for line in _STATUS.read_text().splitlines() if line.startswith("VmHWM:"))
-        return 1024 * int(line.split()[1])
+    with suppress(OSError, ValueError, KeyError):
+        return _sizes("self", "status")["VmHWM"]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def peak_share(process: int | None = None) -> int:
+    """Return the same of this or another process, where pages that others have too count by its share of them now."""
+    name = "self" if process is None else str(process)
+    with suppress(OSError, ValueError, KeyError):
+        resident = _sizes(name, "status")
+        return _sizes(name, "smaps_rollup")["Pss"] + resident["VmHWM"] - resident["VmRSS"]
+    return peak_bytes() if process is None else 0
+
+
+def _sizes(process: str, file: str) -> dict[str, int]:
+    """Return the bytes that the system says of a process. Raises OSError where there is none, or no such file."""
+    lines = [line.split() for line in (_PROCESSES / process / file).read_text().splitlines()]
+    return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[-1] == "kB"}

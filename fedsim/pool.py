@@ -113,7 +113,7 @@ class RayPool:
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()
         # Not in the thread: there it would take turns with the import of torch here, and start nothing meanwhile.
-        cluster.load(own=address is None)
+        self._forks = cluster.begun(own=address is None)
         # The processes of Ray end with the thread that started them, so this one stays as long as the pool.
         threading.Thread(target=self._begin, name="ray-pool", daemon=True).start()
 
@@ -126,7 +126,7 @@ class RayPool:
 
     def _start(self) -> Processes:
         asked = self._workers
-        there = cluster.opened(self._address, cpus=1 if asked == "auto" else asked + 1)
+        there = cluster.opened(self._address, cpus=1 if asked == "auto" else asked + 1, forks=self._forks)
         try:
             gpus = _share_out(self._gpus, there)
         except ConfigError:

@@ -65,7 +65,7 @@ class ClientActor:
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
-        return memory.peak_bytes()
+        return memory.peak_share()
 
     def train(
         self, cohort: Cohort, params: NDArray[np.float32], *kept: _Kept
@@ -168,7 +168,7 @@ class ServerActor:
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
-        return memory.peak_bytes()
+        return memory.peak_share()
 
     def times(self, label: str) -> Times:
         """Return what the stopwatch of this run found so far."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fedsim import cluster, lean_ray, stand_in
+from fedsim import cluster, lean_ray, ray_launch, stand_in
+from fedsim.pool import RayPool
+from fedsim.ray_forks import POSSIBLE, Forks
 
 SAID = ["--session_dir={0}", "--node_id=" + 28 * "ab"]
 AGENTS = [
@@ -62,14 +65,41 @@ def test_a_stand_in_ends_with_the_process_that_started_it(wait_s: int) -> None:
     assert not psutil.wait_procs(left, timeout=10)[1]
 
 
+def test_a_raylet_has_its_workers_forked() -> None:
+    words = ["raylet", "--python_worker_command=python setup.py", "--java_worker_command=java"]
+    assert lean_ray.with_forks(words, None) == words
+    forks = Forks()
+    assert lean_ray.with_forks(words, forks) == [
+        words[0],
+        f"--python_worker_command={forks.command('python setup.py')}",
+        words[2],
+    ]
+    forks.close()
+
+
+def below(process: psutil.Process) -> list[tuple[psutil.Process, str]]:
+    """Return the processes that a process started, and their commands."""
+    found = []
+    for child in process.children():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            found.append((child, " ".join(child.cmdline())))
+    return found
+
+
 @pytest.mark.ray
-def test_nothing_but_workers_and_stand_ins_run_below_a_raylet(ray_cluster: None) -> None:
+def test_nothing_but_stand_ins_run_below_a_raylet(ray_cluster: None, two_workers: RayPool) -> None:
     import ray
 
+    ray.get([client.call.remote([], "ready") for client in two_workers.processes().clients])
     session = ray._private.worker._global_node.get_session_dir_path()
-    ours = [p for p in psutil.Process().children(recursive=True) if session in " ".join(p.cmdline())]
-    assert {Path(p.cmdline()[0]).name for p in ours} >= {"gcs_server", "raylet"}
-    raylet = next(p for p in ours if Path(p.cmdline()[0]).name == "raylet")
-    below = [" ".join(p.cmdline()) for p in raylet.children()]
-    assert sum(stand_in.__file__ in command for command in below) == 2
-    assert not [command for command in below if "agent" in command.lower()]
+    ours = {command: process for process, command in below(psutil.Process()) if session in command}
+    names = {Path(command.split()[0]).name: process for command, process in ours.items()}
+    assert names.keys() >= {"gcs_server", "raylet"}
+    started = [command for _, command in below(names["raylet"]) if ray_launch.__file__ not in command]
+    assert sum(stand_in.__file__ in command for command in started) == 2
+    if POSSIBLE:
+        assert len(started) == 2, started
+        [forks] = [process for process, command in below(psutil.Process()) if "ray_forks" in command]
+        assert sum("ray::" in command for _, command in below(forks)) >= 3, "two clients and a server"
+    else:
+        assert not [command for command in started if "agent.py" in command]

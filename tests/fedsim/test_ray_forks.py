@@ -1,0 +1,168 @@
+"""Workers are forked from one process that has imported all, and are what Ray would have started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedsim import ray_forks
+from fedsim.ray_forks import Forks, place, program_of
+
+pytestmark = pytest.mark.skipif(not ray_forks.POSSIBLE, reason="workers are not forked here")
+WORKER = """
+import json, os, sys
+print(json.dumps({
+    "argv": sys.argv[1:], "folder": os.getcwd(), "said": os.environ.get("SAID"), "home": os.environ.get("HOME"),
+    "group": os.getpgid(0) == os.getpid(), "parent": os.getppid(), "torch": "torch" in sys.modules,
+    "extra": os.read(int(sys.argv[1]), 9).decode(), "name": __name__,
+}), flush=True)
+"""
+SETUP = """
+import sys
+print("set up", *sys.argv[1:])
+"""
+CONTEXT = "--serialized-runtime-env-context="
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    made = Forks()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """A command as Ray has it for a worker, which reads from the file that it is told the number of."""
+    (tmp_path / "worker.py").write_text(WORKER)
+    (tmp_path / "setup.py").write_text(SETUP)
+    return [sys.executable, str(tmp_path / "setup.py"), str(tmp_path / "worker.py")]
+
+
+def launched(forks: Forks, words: list[str], place: Path, *given: int) -> str:
+    """Do what a raylet does, and return what the worker writes."""
+    command = shlex.split(forks.command(subprocess.list2cmdline(words)))
+    environment = {"SAID": "here", "PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        check=True,
+        cwd=place,
+        env=environment,
+        pass_fds=given,
+        text=True,
+        timeout=60,
+    )
+    assert not done.stderr
+    return done.stdout
+
+
+def test_a_worker_is_forked_and_goes_on_as_what_was_started(
+    forks: Forks, words: list[str], tmp_path: Path
+) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"more")
+    found = json.loads(launched(forks, [*words, str(reads), "--language=PYTHON", "--x=1"], tmp_path, reads))
+    os.close(reads)
+    os.close(writes)
+    assert found == {
+        "argv": [str(reads), "--x=1"],
+        "folder": str(tmp_path),
+        "said": "here",
+        "home": None,
+        "group": True,
+        "parent": forks.pid,
+        "torch": True,
+        "extra": "more",
+        "name": "__main__",
+    }
+
+
+def test_one_with_an_environment_of_its_own_is_started_as_ever(
+    forks: Forks, words: list[str], tmp_path: Path
+) -> None:
+    context = CONTEXT + json.dumps({"command_prefix": [], "env_vars": {"A": "1"}})
+    assert launched(forks, [*words, context], tmp_path).startswith(f"set up {words[2]} {CONTEXT}")
+
+
+def test_who_says_nothing_or_nonsense_disturbs_nobody(forks: Forks, words: list[str], tmp_path: Path) -> None:
+    name = shlex.split(forks.command(""))[-1]
+    for said in (b"", b"\0\0\0\0\0\0\0\4nope", b"x"):
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(f"\0{name}")
+            peer.sendall(said)
+            peer.shutdown(socket.SHUT_WR)
+            assert peer.recv(1) == b""
+    test_a_worker_is_forked_and_goes_on_as_what_was_started(forks, words, tmp_path)
+
+
+def test_without_the_process_workers_are_started_as_ever(words: list[str], tmp_path: Path) -> None:
+    forks = Forks()
+    os.kill(forks.pid, signal.SIGKILL)
+    forks._process.wait()
+    forks.prepare(1)
+    assert launched(forks, [*words, "7"], tmp_path) == f"set up {words[2]} 7\n"
+    forks.close()
+
+
+def test_the_process_ends_with_the_one_that_began_it_and_does_not_hear_ctrl_c() -> None:
+    began = "from fedsim.ray_forks import Forks; import time; print(Forks().pid, flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", began], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        forks = psutil.Process(int(process.stdout.readline()))
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait()
+    assert not psutil.wait_procs([forks], timeout=20)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "program"),
+    [
+        (["python", "setup.py", "worker.py", "--a=1", "--language=PYTHON"], ["worker.py", "--a=1"]),
+        (["python", "setup.py", "-S", "-s", "worker.py", "-S"], ["worker.py", "-S"]),
+        (["python", "setup.py", "worker.py", CONTEXT + "{}"], ["worker.py"]),
+        (["python", "setup.py", "worker.py", CONTEXT + '{"env_vars": {}}'], ["worker.py"]),
+    ],
+)
+def test_the_program_is_what_is_left_of_the_command(words: list[str], program: list[str]) -> None:
+    assert program_of(words) == program
+
+
+def test_files_get_their_numbers_though_others_have_them() -> None:
+    pipes = [os.pipe() for _ in range(3)]
+    for number, (_, writes) in enumerate(pipes):
+        os.write(writes, bytes([number]))
+    (a, _), (b, _), (c, _) = pipes
+    free = max(max(pipe) for pipe in pipes) + 5
+    place({a: b, b: c, free: a})
+    assert [os.read(number, 1) for number in (a, b, free)] == [b"\1", b"\2", b"\0"]
+    for number in (a, b, free, *(writes for _, writes in pipes)):
+        os.close(number)
+
+
+def test_what_is_imported_has_no_threads_and_asks_no_gpu() -> None:
+    tried = (
+        "import os, torch\n"
+        "def asked(*_): raise AssertionError('a GPU was asked for')\n"
+        "torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = asked\n"
+        "from fedsim import ray_forks\n"
+        "for name in (*ray_forks._EARLY, *ray_forks._LATE): __import__(name)\n"
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    environment = os.environ | ray_forks._ONE_THREAD
+    done = subprocess.run(
+        [sys.executable, "-c", tried], capture_output=True, check=True, env=environment, text=True
+    )
+    assert done.stdout == "1\n"
