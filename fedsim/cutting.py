@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsim.errors import CheckpointError
-from fedsim.files import read_parquet, sync_folder, write_atomically
+from fedsim.files import parquet_writer, read_parquet, sync_folder, write_atomically
 from fedsim.records import PARTS, TABLES, part_name
 
 _NEW, _OLD = f".{PARTS}.new", f".{PARTS}.old"
@@ -45,7 +45,7 @@ def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = N
 
 
 def _write(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
-    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+    with parquet_writer(path, schema) as writer:
         for piece in pieces:
             writer.write_table(piece)
 

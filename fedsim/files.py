@@ -86,6 +86,15 @@ def from_toml(text: str) -> dict[str, Any]:
         raise ValueError("nested too deeply") from None
 
 
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Return a writer of a table with a checksum for each page.
+
+    Columns of 64 bits, whose values rarely come twice, are not looked up in a dictionary: it takes most of the time.
+    """
+    repeated = [field.name for field in schema if field.type.bit_width < 64]
+    return pq.ParquetWriter(path, schema, use_dictionary=repeated, write_page_checksum=True)
+
+
 def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet file, or these columns of it, and check every value's encoding and every page's checksum.
 

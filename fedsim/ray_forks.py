@@ -33,10 +33,6 @@ VARIABLE = "FEDSIM_FORK_WORKERS"
 """0 in the environment has Ray start the workers."""
 POSSIBLE = sys.platform == "linux" and os.environ.get(VARIABLE) != "0"
 """Whether the workers of a Ray of one's own are forked. Elsewhere libraries do not bear it."""
-_EARLY = ("fedsim.processes",)
-"""What is imported at once."""
-_LATE = ("ray", "fedsim.hosts")
-"""What is imported in the environment of a raylet's worker."""
 _LANGUAGE, _CONTEXT = "--language=", "--serialized-runtime-env-context="
 """What is said to the program that a raylet executes otherwise, and which then executes the worker."""
 _ANY_JOB = 8 * "f"
@@ -94,8 +90,7 @@ class Forks:
 def serve(number: int) -> None:
     """Fork a worker for each who asks at the socket with this number; ends with the process that began this one."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
-    for name in _EARLY:
-        importlib.import_module(name)
+    importlib.import_module("fedsim.processes")
     listener = socket.socket(fileno=number)
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
@@ -114,8 +109,7 @@ def serve(number: int) -> None:
 
 def _import_late(raylet: str) -> None:
     os.environ.update(RAY_RAYLET_PID=raylet, RAY_JOB_ID=_ANY_JOB)
-    for name in _LATE:
-        importlib.import_module(name)
+    importlib.import_module("fedsim.hosts")
     gc.freeze()  # else a collection in a worker would write to all pages that it shares
 
 

@@ -6,14 +6,15 @@ import errno
 import hashlib
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
@@ -22,7 +23,7 @@ from safetensors.torch import save_file
 from fedsim.cutting import cut_tables
 from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
-from fedsim.files import read_parquet, write_atomically
+from fedsim.files import parquet_writer, read_parquet, write_atomically
 from fedsim.ledger import Ledger
 from fedsim.news import Measured, News
 from fedsim.outcomes import PHASES
@@ -224,31 +225,44 @@ class Recorder:
             },
         )
 
-    def _flush(self) -> None:
-        """Write what is buffered."""
+    def _take_steps(self) -> None:
         if self._steps:
             names = [field.name for field in TABLES["steps"]]
             steps, self._steps = self._steps, []
             self._append("steps", {name: [row[name] for row in steps] for name in names})
+
+    def _flush(self) -> None:
+        """Write what is buffered."""
+        self._take_steps()
         for table, pieces in self._tables.items():
             if pieces:
-                whole = pa.concat_tables(pieces)
                 path = self.folder / PARTS / part_name(table, self._parts[table])
-                write_atomically(
-                    path,
-                    lambda beside, t=whole: pq.write_table(t, beside, write_page_checksum=True),  # type: ignore[misc]
-                )
+                write_atomically(path, partial(self._write, table, []))
                 self._parts[table] += 1
-                self._rows[table] += len(whole)
+                self._rows[table] += sum(map(len, pieces))
                 pieces.clear()
         self._flushed = monotonic()
+
+    def _write(self, table: str, parts: Sequence[Path], target: Path) -> None:
+        """Write the rows of parts, and those that are buffered."""
+        with parquet_writer(target, TABLES[table]) as writer:
+            for part in parts:
+                writer.write_table(read_parquet(part, RunError))
+            if pieces := self._tables[table]:
+                writer.write_table(pa.concat_tables(pieces))
 
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Merge the parts into `<table>.parquet`, write the model, and return the digest (None without a model)."""
         self._take_jobs(None)
-        self._flush()
-        for table in self._tables:
-            write_atomically(self.folder / f"{table}.parquet", lambda beside, t=table: self._merge(t, beside))  # type: ignore[misc]
+        self._take_steps()
+        try:
+            for table, count in self._parts.items():
+                parts = [self.folder / PARTS / part_name(table, part) for part in range(count)]
+                write_atomically(self.folder / f"{table}.parquet", partial(self._write, table, parts))
+        except RunError:  # on a full disk there may be room for a part
+            with suppress(RunError):
+                self._flush()
+            raise
         shutil.rmtree(self.folder / PARTS)
         if params is None:
             return None
@@ -258,11 +272,6 @@ class Recorder:
         if own:
             write_atomically(self.folder / "personal.safetensors", lambda beside: _save(own, beside))
         return digest(self.folder, params)
-
-    def _merge(self, table: str, target: Path) -> None:
-        with pq.ParquetWriter(target, TABLES[table], write_page_checksum=True) as writer:
-            for part in range(self._parts[table]):
-                writer.write_table(read_parquet(self.folder / PARTS / part_name(table, part), RunError))
 
 
 def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:

@@ -30,7 +30,7 @@ from fedsim import checkpoint, plugins
 from fedsim.cli import main
 from fedsim.config import load
 from fedsim.errors import Error, FolderError, RunError
-from fedsim.files import write_atomically, write_json
+from fedsim.files import parquet_writer, write_atomically, write_json
 from fedsim.importing import import_trace
 from fedsim.replay import compare_participation, replay_config
 from fedsim.trace import Trace, read_trace
@@ -440,15 +440,16 @@ def test_a_write_that_fails_says_how_much_room_is_left(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-def full_from(part: str, at: int) -> Callable[..., None]:
-    """Return a stand-in for `pq.write_table` to which the disk is full from a part's file on."""
-    real = pq.write_table
+def full_from(part: str, at: int) -> Callable[..., pq.ParquetWriter]:
+    """Return a stand-in for `parquet_writer` to which the disk is full from a part's file on."""
+    real, full = parquet_writer, []
 
-    def write(table: pa.Table, where: Path, **options: Any) -> None:
-        if f".{part}-" in str(where) and int(str(where).split("-")[-1][:5]) >= at:
+    def write(where: Path, schema: pa.Schema) -> pq.ParquetWriter:
+        if full or (f".{part}-" in str(where) and int(str(where).split("-")[-1][:5]) >= at):
+            full.append(where)
             Path(where).write_bytes(b"PAR1")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(table, where, **options)
+        return real(where, schema)
 
     return write
 
@@ -457,7 +458,7 @@ def test_a_full_disk_stops_the_run_and_leaves_what_was_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsim.recorder._PART_S", 0.0)
-    monkeypatch.setattr("fedsim.recorder.pq.write_table", full_from("steps", 4))
+    monkeypatch.setattr("fedsim.recorder.parquet_writer", full_from("steps", 4))
     with pytest.raises(
         RunError, match=r"steps-00004.parquet: cannot be written: No space left .* free in .*parts"
     ):

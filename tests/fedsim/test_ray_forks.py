@@ -157,8 +157,7 @@ def test_what_is_imported_has_no_threads_and_asks_no_gpu() -> None:
         "import os, torch\n"
         "def asked(*_): raise AssertionError('a GPU was asked for')\n"
         "torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = asked\n"
-        "from fedsim import ray_forks\n"
-        "for name in (*ray_forks._EARLY, *ray_forks._LATE): __import__(name)\n"
+        "import fedsim.processes, fedsim.hosts\n"
         "print(len(os.listdir('/proc/self/task')))"
     )
     environment = os.environ | ray_forks._ONE_THREAD

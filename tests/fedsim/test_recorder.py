@@ -6,13 +6,14 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
-from fedsim.files import write_atomically, write_json
+from fedsim.files import parquet_writer, write_atomically, write_json
 from fedsim.folders import make_folder
 from fedsim.job import Report, Reports
 from fedsim.ledger import Ledger
@@ -96,6 +97,25 @@ def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
     column = table.column_names.index("waits")
     pq.write_table(table.set_column(column, table.schema.field(column), [changed]), path)
     assert digest(tmp_path / "a", MODEL) != first
+
+
+def test_what_is_buffered_becomes_a_part_if_there_is_no_room_for_whole_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = filled(tmp_path / "run")
+    real = parquet_writer
+
+    def write(where: Path, schema: pa.Schema) -> pq.ParquetWriter:
+        if "-0" not in where.name:
+            raise OSError("no room")
+        return real(where, schema)
+
+    monkeypatch.setattr("fedsim.recorder.parquet_writer", write)
+    with pytest.raises(RunError, match=r"jobs.parquet: cannot be written: no room"):
+        recorder.close(MODEL)
+    names = {path.name for path in (tmp_path / "run").rglob("*.parquet")}
+    assert names == {"jobs-00000.parquet", "steps-00000.parquet", "evals-00000.parquet"}
+    assert len(pq.read_table(tmp_path / "run" / "parts" / "jobs-00000.parquet")) == 7
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
