@@ -11,7 +11,7 @@ from benchmarks.driver_kills import killed_runs
 
 @pytest.mark.slow
 def test_fifty_kills_of_the_process(tmp_path: Path) -> None:
-    found = list(killed_runs(50, tmp_path))
+    found = list(killed_runs(50, tmp_path, steps=120))
     assert sum(run.kills for run in found) == 50
     assert all(run.same and run.once for run in found), found
     assert any(step > 0 for run in found for step in run.from_step)

@@ -13,7 +13,13 @@ import pytest
 from small import run, small
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0123456789abcdef" * 4}
+TOKEN = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "0123456789abcdef" * 4,
+    "RAY_health_check_period_ms": "1000",  # that a node is lost is known sooner
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_health_check_initial_delay_ms": "1000",
+}
 CHANGES = {"pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3}, "stop": {"steps": 150}}
 DRIVER = f"""
 import sys
