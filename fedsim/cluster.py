@@ -38,7 +38,7 @@ _OWN = (
         # A raylet looks for its own store of objects before it is there; then it waits for as long as the first says.
         "RAY_raylet_client_connect_timeout_milliseconds": "50",
         "RAY_raylet_client_num_connect_attempts": "200",
-        # Bytes up to which what a call returns travels with the answer, not through the store: its rows, of small models.
+        # Bytes up to which what a call returns travels with the answer, not through the store: rows of small models.
         "RAY_max_direct_call_object_size": str(2**18),
     }
 )
