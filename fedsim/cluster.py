@@ -30,18 +30,16 @@ _WORKERS = {
     # Calls that follow one which was lost when a process died wait for it so long before they are repeated.
     "RAY_actor_scheduling_queue_max_reorder_wait_seconds": "5",
 }
-_OWN = (
-    _WORKERS
-    | {
-        "RAY_AUTH_MODE": "token",
-        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name also on Linux: 0 binds every process to loopback
-        # A raylet looks for its own store of objects before it is there; then it waits for as long as the first says.
-        "RAY_raylet_client_connect_timeout_milliseconds": "50",
-        "RAY_raylet_client_num_connect_attempts": "200",
-        # Bytes up to which what a call returns travels with the answer, not through the store: rows of small models.
-        "RAY_max_direct_call_object_size": str(2**18),
-    }
-)
+_OWN = {
+    **_WORKERS,
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # despite its name also on Linux: 0 binds every process to loopback
+    # A raylet looks for its own store of objects before it is there; then it waits for as long as the first says.
+    "RAY_raylet_client_connect_timeout_milliseconds": "50",
+    "RAY_raylet_client_num_connect_attempts": "200",
+    # Bytes up to which what a call returns travels with the answer, not through the store: its rows, of small models.
+    "RAY_max_direct_call_object_size": str(2**18),
+}
 _PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
 """What the processes of an existing cluster are given of this program, so that all run the same code."""
 _LEAST_STORE = 2**29
