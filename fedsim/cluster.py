@@ -86,7 +86,8 @@ def load(own: bool) -> Any:
 def begun(own: bool) -> Forks | None:
     """Import Ray, and begin what the workers of one of one's own will be forked from: it imports torch meanwhile."""
     _say(own)
-    there = "ray" in sys.modules and load(own).is_initialized()
+    ray: Any = sys.modules.get("ray")
+    there = ray is not None and ray.is_initialized()
     forks = Forks() if own and POSSIBLE and not there else None
     load(own)
     return forks

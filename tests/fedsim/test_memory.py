@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -32,11 +35,13 @@ def test_the_parts_add_up() -> None:
     assert found["data"] == 10**6
 
 
-def test_workers_and_old_versions_cost_memory() -> None:
+@pytest.mark.parametrize("forked", [True, False])
+def test_workers_and_old_versions_cost_memory(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "POSSIBLE", forked)
     inline = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)
     two = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=2)
     buffered = memory.predict(SPEC, fedbuff(100, 10), data_bytes=0, trace_bytes=0, workers=0)
-    assert two["processes"] == 4 * inline["processes"]
+    assert two["processes"] == 2 * inline["processes"] + 3 * 100 * 2**20
     assert buffered["parameters"] > inline["parameters"]
 
 
@@ -185,3 +190,33 @@ def test_a_gpu_that_is_too_small_is_said_before_the_run(monkeypatch: pytest.Monk
 
 def test_the_peak_is_measured() -> None:
     assert memory.peak_bytes() > 50 * 2**20
+
+
+SHARED = """
+import os
+import numpy as np
+from fedsim import memory
+
+reads, writes = os.pipe()
+held = np.ones(2**24)
+before = memory.peak_share()
+child = os.fork()
+if not child:
+    os.read(reads, 1)
+    os._exit(0)
+mine, its = memory.peak_share(), memory.peak_share(child)
+os.write(writes, b"x")
+os.waitpid(child, 0)
+print(before - mine, its, memory.peak_share(child), held.nbytes)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell what is shared"
+)
+def test_pages_of_several_processes_are_shared_among_them() -> None:
+    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, check=True, text=True)
+    less, its, gone, held = map(int, done.stdout.split())
+    assert less > 0.4 * held, "the other half is the child's"
+    assert its > 0.4 * held
+    assert gone == 0

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -123,7 +124,9 @@ def test_the_process_ends_with_the_one_that_began_it_and_does_not_hear_ctrl_c() 
         assert process.stdout is not None
         forks = psutil.Process(int(process.stdout.readline()))
         os.killpg(process.pid, signal.SIGINT)
-        process.wait()
+        time.sleep(0.5)
+        assert forks.status() != psutil.STATUS_ZOMBIE
+        process.kill()
     assert not psutil.wait_procs([forks], timeout=20)[1]
 
 
