@@ -21,7 +21,7 @@ class Nodes:
         self.gpus, self.shares, self.closed = 0, list[float](), 0
         cluster.load(own=True)  # with the environment that it needs for all later tests of the same process
         monkeypatch.setattr(cluster, "load", lambda own: None)
-        monkeypatch.setattr(cluster, "opened", lambda address, cpus: self.opened())
+        monkeypatch.setattr(cluster, "opened", lambda address, cpus, forks: self.opened())
         monkeypatch.setattr("fedsim.hosts.client", lambda share, node: self.shares.append(share))
         monkeypatch.setattr("fedsim.hosts.server", lambda share, node: self.shares.append(share))
         monkeypatch.setattr("fedsim.hosts.stop", lambda handles: None)
