@@ -20,7 +20,7 @@ class Nodes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus, self.shares, self.closed = 0, list[float](), 0
         cluster.load(own=True)  # with the environment that it needs for all later tests of the same process
-        monkeypatch.setattr(cluster, "load", lambda own: None)
+        monkeypatch.setattr(cluster, "begun", lambda own: None)
         monkeypatch.setattr(cluster, "opened", lambda address, cpus, forks: self.opened())
         monkeypatch.setattr("fedsim.hosts.client", lambda share, node: self.shares.append(share))
         monkeypatch.setattr("fedsim.hosts.server", lambda share, node: self.shares.append(share))
