@@ -12,6 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,12 @@ class Cluster:
         """Stop it, or leave it, unless it was there before this program asked for it."""
         import ray
 
-        if self.owned and ray.is_initialized():
-            ray.shutdown()
-        if self.forks is not None:
-            self.forks.close()
+        try:
+            if self.owned and ray.is_initialized():
+                ray.shutdown()
+        finally:
+            if self.forks is not None:
+                self.forks.close()
 
 
 def load(own: bool) -> Any:
@@ -88,8 +91,16 @@ def begun(own: bool) -> Forks | None:
     _say(own)
     ray: Any = sys.modules.get("ray")
     there = ray is not None and ray.is_initialized()
-    forks = Forks() if own and POSSIBLE and not there else None
-    load(own)
+    forks = None
+    if own and POSSIBLE and not there:
+        with suppress(OSError, ValueError):  # then Ray starts the workers
+            forks = Forks()
+    try:
+        load(own)
+    except BaseException:
+        if forks is not None:
+            forks.close()
+        raise
     return forks
 
 
@@ -143,9 +154,10 @@ def _opened(address: str | None, cpus: int, forks: Forks | None) -> Cluster:
 def _join(address: str, quiet: Mapping[str, Any]) -> None:
     import ray
 
+    environment = {name: os.environ.get(name, value) for name, value in _WORKERS.items()}
     code = [str(Path(str(importlib.import_module(name).__file__)).parent) for name in _PACKAGES]
     try:
-        ray.init(address=address, runtime_env={"py_modules": code, "env_vars": _WORKERS}, **quiet)
+        ray.init(address=address, runtime_env={"py_modules": code, "env_vars": environment}, **quiet)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ConfigError(

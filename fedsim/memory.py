@@ -62,6 +62,8 @@ class Footprint:
     """What one process, or one thread, that evaluates holds of a model's layers at most."""
     threads: int = 1
     """How many threads of one process evaluate at the same time, if everything is in one process."""
+    forked: bool = POSSIBLE
+    """Whether the workers are, and share most of their memory; those of a Ray that was there before are not."""
 
     def plan(self) -> HistoryPlan:
         """Return the plan of the history, with no more rows than the rule may ask for."""
@@ -90,9 +92,17 @@ class Footprint:
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
             "evaluation": self.forward_bytes * (workers or self.threads),
-            "processes": _processes_bytes(workers),
+            "processes": self._processes_bytes(),
         }
         return parts | {"total": sum(parts.values())}
+
+    def _processes_bytes(self) -> int:
+        if not self.workers:
+            return _PROCESS_BYTES
+        others = self.workers + 1
+        return _PROCESS_BYTES + (
+            _PROCESS_BYTES + _FORK_BYTES * others if self.forked else _PROCESS_BYTES * others
+        )
 
     def on_gpu(self) -> dict[str, int]:
         """Predict the bytes that the server needs on its GPU at least, and their total; nothing if it has none.
@@ -200,12 +210,6 @@ def check_fits_gpu(footprint: Footprint) -> None:
 
 def _listed(parts: Mapping[str, int]) -> str:
     return ", ".join(f"{part} {show_bytes(n)}" for part, n in parts.items() if part != "total" and n)
-
-
-def _processes_bytes(workers: int) -> int:
-    if not workers:
-        return _PROCESS_BYTES
-    return 2 * _PROCESS_BYTES + _FORK_BYTES * (workers + 1) if POSSIBLE else _PROCESS_BYTES * (workers + 2)
 
 
 def forget_peak() -> None:

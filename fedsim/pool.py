@@ -128,12 +128,16 @@ class RayPool:
         asked = self._workers
         there = cluster.opened(self._address, cpus=1 if asked == "auto" else asked + 1, forks=self._forks)
         try:
-            gpus = _share_out(self._gpus, there)
-        except ConfigError:
+            workers = sum(there.cpus.values()) if asked == "auto" else asked
+            return Processes.of(there, workers, _share_out(self._gpus, there))
+        except BaseException:
             there.close()
             raise
-        workers = sum(there.cpus.values()) if asked == "auto" else asked
-        return Processes.of(there, workers, gpus)
+
+    @property
+    def forked(self) -> bool:
+        """Whether the processes are forked from one another, and share most of their memory."""
+        return self._forks is not None
 
     @property
     def workers(self) -> int:

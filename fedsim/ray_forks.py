@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import runpy
 import secrets
 import select
@@ -47,22 +48,26 @@ serve(int(sys.argv[1]))
 
 
 class Forks:
-    """The process, begun at once. It ends with the one that began it; workers stay as long as their raylet."""
+    """The process, begun at once. It ends with the one that began it; workers stay as long as their raylet.
+
+    Raises OSError or ValueError where it cannot be had.
+    """
 
     def __init__(self) -> None:
         self._name = f"fedsim-{secrets.token_hex(16)}"
+        places = [place for place in sys.path if isinstance(place, str)]  # imports pass over others
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(f"\0{self._name}")  # in no folder: there is nothing to clear away
             listener.listen(128)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(listener.fileno()), *sys.path],
+                [sys.executable, "-c", _PROGRAM, str(listener.fileno()), *places],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
                 pass_fds=[listener.fileno()],
                 env=os.environ | _ONE_THREAD,
-                process_group=0,  # it does not hear Ctrl-C
+                process_group=0,  # it does not hear Ctrl-C, not even before it says so
             )
 
     @property
@@ -90,6 +95,7 @@ class Forks:
 def serve(number: int) -> None:
     """Fork a worker for each who asks at the socket with this number; ends with the process that began this one."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the workers
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as Ray does for all of its processes
     importlib.import_module("fedsim.processes")
     listener = socket.socket(fileno=number)
     while True:
@@ -123,22 +129,30 @@ def _forked() -> bool:
 
 def _begin(peer: socket.socket) -> None:
     """Go on as the program of who asks; one that cannot be gone on with is executed there."""
-    with peer:
-        head, files, _, _ = socket.recv_fds(peer, HEAD.size, MOST_FILES)
-        with peer.makefile("rb") as stream:
-            said = json.loads(stream.read(*HEAD.unpack(head)))
-        sys.argv = program_of(said["command"])
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        with suppress(OSError):
-            OOM_SCORE.write_text(said["oom_score_adj"])
-        os.environ.clear()
-        os.environ.update(said["environment"])
-        os.chdir(said["folder"])
-        peer.sendall(b"1")
-    place(dict(zip(said["files"], files, strict=True)))
+    head, files, _, _ = socket.recv_fds(peer, HEAD.size, MOST_FILES)
+    with peer.makefile("rb") as stream:
+        said = json.loads(stream.read(*HEAD.unpack(head)))
+    sys.argv = program_of(said["command"])
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_NOFILE, tuple(said["most_files"]))
+    with suppress(OSError):
+        OOM_SCORE.write_text(said["oom_score_adj"])
+    os.environ.clear()
+    os.environ.update(said["environment"])
+    os.chdir(said["folder"])
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
+    numbers: list[int] = said["files"]
+    with peer, _above(peer, max(*numbers, *files)) as there:
+        peer.close()
+        place(dict(zip(numbers, files, strict=True)))
+        there.sendall(b"1")
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _above(peer: socket.socket, number: int) -> socket.socket:
+    """Return a second socket of the same connection, whose number is larger than that."""
+    return socket.socket(fileno=fcntl.fcntl(peer.fileno(), fcntl.F_DUPFD_CLOEXEC, number + 1))
 
 
 def program_of(command: Sequence[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
     python -I -S ray_launch.py NAME PYTHON SETUP WORKER ARGUMENT...
 
-NAME is of the socket of `ray_forks.py`; the rest is the command of Ray, which is executed instead if nobody answers.
+NAME is of the socket of `ray_forks.py`; the rest is the command of Ray, which is executed instead if nobody answers
+and the raylet is still there.
 It imports little: it is there for some milliseconds only.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import socket
 import struct
 import sys
@@ -21,6 +23,8 @@ CREDENTIALS = struct.Struct("3i")
 """Process, user and group at the other end of a socket."""
 MOST_FILES = 250
 """The kernel passes on no more at once."""
+_PATIENCE_S = 30.0
+"""For who imports torch from a slow disk, and not for one that hangs."""
 OOM_SCORE = Path("/proc/self/oom_score_adj")
 
 
@@ -46,21 +50,21 @@ def _is_open(number: int) -> bool:
 
 def handed_over(name: str, command: list[str]) -> bool:
     """Ask for a worker that goes on in the place of this process; return whether there is one."""
-    files = _open_files()
-    if len(files) > MOST_FILES:
-        return False
-    said = {
-        "command": command,
-        "environment": dict(os.environ),
-        "folder": os.getcwd(),
-        "files": files,
-        "oom_score_adj": OOM_SCORE.read_text(),
-    }
-    text = json.dumps(said).encode()
     try:
+        files = _open_files()
+        said = {
+            "command": command,
+            "environment": dict(os.environ),
+            "folder": os.getcwd(),
+            "files": files,
+            "most_files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "oom_score_adj": OOM_SCORE.read_text(),
+        }
+        text = json.dumps(said).encode()
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as there:
+            there.settimeout(_PATIENCE_S)
             there.connect(f"\0{name}")
-            if not ours(there):
+            if len(files) > MOST_FILES or not ours(there):
                 return False
             socket.send_fds(there, [HEAD.pack(len(text))], files)
             there.sendall(text)
@@ -70,5 +74,6 @@ def handed_over(name: str, command: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    if not handed_over(sys.argv[1], sys.argv[2:]):
+    raylet = int(os.environ.get("RAY_RAYLET_PID", os.getppid()))
+    if not handed_over(sys.argv[1], sys.argv[2:]) and os.getppid() == raylet:
         os.execv(sys.argv[2], sys.argv[2:])

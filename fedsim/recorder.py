@@ -1,4 +1,4 @@
-"""Writing a run folder: tables in append-only numbered parts, merged at the end, and a manifest replaced atomically."""
+"""Writing a run folder: tables in append-only numbered parts, put together at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from fedsim.cutting import cut_tables
 from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
-from fedsim.files import parquet_writer, read_parquet, write_atomically
+from fedsim.files import parquet_writer, read_parquet, sync_folder, write_atomically
 from fedsim.ledger import Ledger
 from fedsim.news import Measured, News
 from fedsim.outcomes import PHASES
@@ -54,7 +54,7 @@ _STEP_DEFAULTS: dict[str, Any] = {
 
 
 class Recorder:
-    """Buffers what happens and writes it to `<folder>/parts`; `close` merges the parts into one file per table.
+    """Buffers what happens and writes it to `<folder>/parts`; `close` puts it together in one file per table.
 
     Args:
         optional: which of `fedsim.records.OPTIONAL` to write.
@@ -252,17 +252,27 @@ class Recorder:
                 writer.write_table(pa.concat_tables(pieces))
 
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
-        """Merge the parts into `<table>.parquet`, write the model, and return the digest (None without a model)."""
+        """Write `<table>.parquet` and the model, and return the digest (None without a model).
+
+        The tables take the place of the parts together, when all of them are written.
+        """
         self._take_jobs(None)
         self._take_steps()
+        parts = self.folder / PARTS
+        whole = {table: parts / f"{table}.parquet" for table in self._tables}
         try:
-            for table, count in self._parts.items():
-                parts = [self.folder / PARTS / part_name(table, part) for part in range(count)]
-                write_atomically(self.folder / f"{table}.parquet", partial(self._write, table, parts))
-        except RunError:  # on a full disk there may be room for a part
+            for table, path in whole.items():
+                pieces = [parts / part_name(table, part) for part in range(self._parts[table])]
+                write_atomically(path, partial(self._write, table, pieces))
+        except RunError:  # on a full disk there may be room for parts
+            for path in whole.values():
+                path.unlink(missing_ok=True)
             with suppress(RunError):
                 self._flush()
             raise
+        for path in whole.values():
+            path.replace(self.folder / path.name)
+        sync_folder(self.folder)
         shutil.rmtree(self.folder / PARTS)
         if params is None:
             return None

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ class Run:
     Args:
         again: whether the run of the folder goes on; otherwise the folder is made anew.
         saved: where it stood at a checkpoint; None starts it over.
+        forked: whether the workers are, and share memory.
     """
 
     def __init__(
@@ -62,10 +64,11 @@ class Run:
         force: bool = False,
         again: bool = False,
         saved: checkpoint.State | None = None,
+        forked: bool = False,
     ) -> None:
         self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
         config = setup.config
-        footprint = setup.footprint(workers)
+        footprint = replace(setup.footprint(workers), forked=forked)
         self.predicted = footprint.parts()
         self.threads = 1 if workers else footprint.threads
         memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)

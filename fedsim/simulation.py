@@ -69,13 +69,14 @@ def simulate(
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
         count, place = pool.workers if pool else 0, device_of(device, anywhere, pool)
+        forked = bool(pool and pool.forked)
         for number, (run, folder) in enumerate(zip(runs, folders, strict=True)):
             if number:
                 forget_peak()
             clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 setup = prepare(run, place, shop)
-                made = Run(setup, folder, clock, count, force=force)
+                made = Run(setup, folder, clock, count, force=force, forked=forked)
             _write_arms(runs, Path(out))
             results.append(made.go(pool, watch))
             if results[-1].status == "interrupted":
@@ -122,7 +123,8 @@ def resume(
         clock = Stopwatch(spans=profile)
         with clock.part("start"):
             setup = prepare(config, device_of(device, anywhere, pool), shop)
-            run = Run(setup, folder, clock, pool.workers if pool else 0, saved=saved, again=True)
+            count, forked = (pool.workers, pool.forked) if pool else (0, False)
+            run = Run(setup, folder, clock, count, saved=saved, again=True, forked=forked)
         return run.go(pool, watch)
 
 

@@ -36,10 +36,9 @@ def test_the_parts_add_up() -> None:
 
 
 @pytest.mark.parametrize("forked", [True, False])
-def test_workers_and_old_versions_cost_memory(forked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "POSSIBLE", forked)
+def test_workers_and_old_versions_cost_memory(forked: bool) -> None:
     inline = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)
-    two = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=2)
+    two = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=2, forked=forked)
     buffered = memory.predict(SPEC, fedbuff(100, 10), data_bytes=0, trace_bytes=0, workers=0)
     one = inline["processes"]
     assert two["processes"] == (2 * one + 3 * 100 * 2**20 if forked else 4 * one)

@@ -12,26 +12,31 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
-from fedsim import ray_forks
+from fedsim import cluster, ray_forks
 from fedsim.ray_forks import Forks, place, program_of
 
 pytestmark = pytest.mark.skipif(not ray_forks.POSSIBLE, reason="workers are not forked here")
 WORKER = """
-import json, os, sys
+import json, os, resource, signal, sys
 print(json.dumps({
     "argv": sys.argv[1:], "folder": os.getcwd(), "said": os.environ.get("SAID"), "home": os.environ.get("HOME"),
     "group": os.getpgid(0) == os.getpid(), "parent": os.getppid(), "torch": "torch" in sys.modules,
     "extra": os.read(int(sys.argv[1]), 9).decode(), "name": __name__,
+    "blocked": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    "children": signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL,
+    "most_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
 }), flush=True)
 """
 SETUP = """
 import sys
 print("set up", *sys.argv[1:])
 """
+MOST_FILES = 400
 CONTEXT = "--serialized-runtime-env-context="
 
 
@@ -50,10 +55,15 @@ def words(tmp_path: Path) -> list[str]:
     return [sys.executable, str(tmp_path / "setup.py"), str(tmp_path / "worker.py")]
 
 
-def launched(forks: Forks, words: list[str], place: Path, *given: int) -> str:
+def launched(forks: Forks, words: list[str], place: Path, *given: int, **more: str) -> str:
     """Do what a raylet does, and return what the worker writes."""
     command = shlex.split(forks.command(subprocess.list2cmdline(words)))
-    environment = {"SAID": "here", "PATH": os.environ["PATH"]}
+    environment = {"SAID": "here", "PATH": os.environ["PATH"]} | more
+    limited = (
+        "import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (int(sys.argv[1]),) * 2); "
+    )
+    limited += "os.execv(sys.argv[2], sys.argv[2:])"
+    command = [sys.executable, "-c", limited, str(MOST_FILES), *command]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -71,7 +81,7 @@ def launched(forks: Forks, words: list[str], place: Path, *given: int) -> str:
 def test_a_worker_is_forked_and_goes_on_as_what_was_started(
     forks: Forks, words: list[str], tmp_path: Path
 ) -> None:
-    reads, writes = os.pipe()
+    reads, writes = (os.dup2(end, 300 + end) for end in os.pipe())
     os.write(writes, b"more")
     found = json.loads(launched(forks, [*words, str(reads), "--language=PYTHON", "--x=1"], tmp_path, reads))
     os.close(reads)
@@ -86,6 +96,9 @@ def test_a_worker_is_forked_and_goes_on_as_what_was_started(
         "torch": True,
         "extra": "more",
         "name": "__main__",
+        "blocked": True,
+        "children": True,
+        "most_files": MOST_FILES,
     }
 
 
@@ -105,6 +118,48 @@ def test_who_says_nothing_or_nonsense_disturbs_nobody(forks: Forks, words: list[
             peer.shutdown(socket.SHUT_WR)
             assert peer.recv(1) == b""
     test_a_worker_is_forked_and_goes_on_as_what_was_started(forks, words, tmp_path)
+
+
+def test_a_file_that_has_no_place_is_known_before_a_worker_is_promised(
+    words: list[str], tmp_path: Path
+) -> None:
+    forks = Forks()
+    psutil.Process(forks.pid).rlimit(psutil.RLIMIT_NOFILE, (256, 256))
+    reads, writes = (os.dup2(end, 300 + end) for end in os.pipe())
+    assert launched(forks, [*words, str(reads)], tmp_path, reads) == f"set up {words[2]} {reads}\n"
+    os.close(reads)
+    os.close(writes)
+    forks.close()
+
+
+def test_without_a_raylet_nothing_is_started(words: list[str], tmp_path: Path) -> None:
+    forks = Forks()
+    forks.close()
+    assert launched(forks, words, tmp_path, RAY_RAYLET_PID="1") == ""
+
+
+def test_places_of_modules_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, None, 7])
+    Forks().close()
+
+
+def test_ray_starts_the_workers_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, "a\0b"])
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    assert cluster.begun(own=True) is None
+
+
+def test_an_interrupt_while_ray_is_imported_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(own: bool) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster, "load", interrupted)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    before = psutil.Process().children()
+    with pytest.raises(KeyboardInterrupt) as told:
+        cluster.begun(own=True)
+    assert told.value
+    assert psutil.Process().children() == before
 
 
 def test_without_the_process_workers_are_started_as_ever(words: list[str], tmp_path: Path) -> None:
