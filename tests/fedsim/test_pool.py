@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -106,3 +107,29 @@ def test_a_cluster_without_cpus_is_refused(cpus: list[int], monkeypatch: pytest.
     with pytest.raises(ConfigError, match="ray_address: expected a cluster with CPUs, found none at 'auto'"):
         cluster.opened("auto", cpus=1)
     assert left == [1]
+
+
+def test_what_was_started_ends_with_a_pool_that_cannot_be(
+    nodes: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(share: float, node: str) -> None:
+        raise RuntimeError("no actor")
+
+    monkeypatch.setattr("fedsim.hosts.client", failing)
+    with pytest.raises(RuntimeError, match="no actor"):
+        RayPool(2).processes()
+    assert nodes.closed == 1
+
+
+def test_what_workers_are_forked_from_ends_whatever_ray_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    closed: list[int] = []
+    forks: Any = SimpleNamespace(close=lambda: closed.append(1))
+    there = cluster.Cluster(True, {"a": 1}, 0, "a", forks)
+    ray = SimpleNamespace(is_initialized=lambda: True, shutdown=interrupted)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(KeyboardInterrupt):
+        there.close()
+    assert closed == [1]
