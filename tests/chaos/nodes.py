@@ -1,6 +1,6 @@
-"""A Ray cluster of three nodes on this machine, in a process of its own: prints its address, and is told by lines.
+"""A Ray cluster of two nodes on this machine, in a process of its own: prints its address, and is told by lines.
 
-`--gpus` lets the nodes say that they have 1, 3 and 1 of them: Ray then hands out shares of GPUs that are not there.
+`--gpus` makes it three, which say that they have 1, 3 and 1 GPUs: Ray then hands out shares of what is not there.
 `lose` kills the node that was added last, with all that runs and lies there; the end of the input ends the cluster.
 """
 
@@ -14,7 +14,7 @@ from ray.cluster_utils import Cluster
 
 def main() -> None:
     """Serve until the input ends."""
-    gpus = (1, 3, 1) if "--gpus" in sys.argv else (0, 0, 0)
+    gpus = (1, 3, 1) if "--gpus" in sys.argv else (0, 0)
     for helper in ("start_monitor", "start_log_monitor", "start_api_server"):  # each takes seconds of a core
         setattr(Node, helper, lambda *given, **named: None)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": gpus[0]})

@@ -425,7 +425,7 @@ def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
     assert not multiprocessing.active_children()
 
 
-SLOW = ("--set", "run.checkpoint.every_steps=10", "--set", "run.stop.steps=90")
+SLOW = ("--set", "run.checkpoint.every_steps=10", "--set", "run.stop.steps=60")
 
 
 def listen_to_interrupts() -> None:
@@ -457,7 +457,7 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]
 @pytest.fixture(scope="module")
 def slow_digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     out = tmp_path_factory.mktemp("slow")
-    played(load_study(SMALLEST, sets=("run.stop.steps=90",)), out)
+    played(load_study(SMALLEST, sets=("run.stop.steps=60",)), out)
     return digests(out / "smallest")
 
 
