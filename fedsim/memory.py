@@ -237,4 +237,4 @@ def peak_share(process: int | None = None) -> int:
 def _sizes(process: str, file: str) -> dict[str, int]:
     """Return the bytes that the system says of a process. Raises OSError where there is none, or no such file."""
     lines = [line.split() for line in (_PROCESSES / process / file).read_text().splitlines()]
-    return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[-1] == "kB"}
+    return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[-1:] == ["kB"]}
