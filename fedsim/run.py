@@ -28,6 +28,7 @@ from fedsim.interrupts import Interrupts
 from fedsim.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.pool import RayPool
 from fedsim.profile import DRIVER, seconds_by_process, write_profile
+from fedsim.ray_forks import POSSIBLE
 from fedsim.recorder import Recorder
 from fedsim.records import OPTIONAL, PARTS
 from fedsim.recovery import saying_how_to_reproduce
@@ -64,7 +65,7 @@ class Run:
         force: bool = False,
         again: bool = False,
         saved: checkpoint.State | None = None,
-        forked: bool = False,
+        forked: bool = POSSIBLE,
     ) -> None:
         self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
         config = setup.config

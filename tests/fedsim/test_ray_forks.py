@@ -140,7 +140,10 @@ def test_without_a_raylet_nothing_is_started(words: list[str], tmp_path: Path) -
 
 def test_places_of_modules_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, None, 7])
-    Forks().close()
+    forks = Forks()
+    assert psutil.Process(forks.pid).status() != psutil.STATUS_ZOMBIE
+    forks.close()
+    assert not psutil.pid_exists(forks.pid)
 
 
 def test_ray_starts_the_workers_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
