@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from fedsim.data import Split
 
 EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
+
+
+_KEPT_BYTES = 2**24
+"""Most bytes of samples that stay gathered from one evaluation to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,31 @@ class Evaluation:
     n: NDArray[np.int64]
     correct: NDArray[np.int64]
     loss: NDArray[np.float64]
+
+
+class Samples:
+    """The samples of a range of a split in the order of its rows, kept for the next evaluation of the same range.
+
+    Small models take as long to gather their samples as to compute their logits. What takes more than 16 MiB is
+    gathered batch by batch, and not kept.
+    """
+
+    def __init__(self) -> None:
+        self._range: tuple[str, int, int] | None = None
+        self._kept = torch.empty(0)
+
+    def batches(
+        self, x: torch.Tensor, rows: torch.Tensor, of: tuple[str, int, int] | None = None
+    ) -> Iterable[torch.Tensor]:
+        """Return the samples `x[rows]`, [EVAL_ROWS, ...] at a time.
+
+        of: the split and the range of its entries that `rows` [N] are; None if they are not to be kept.
+        """
+        if of is None or len(rows) * x[:1].nbytes > _KEPT_BYTES:
+            return (x.index_select(0, part) for part in torch.split(rows, EVAL_ROWS))
+        if self._range != of:
+            self._range, self._kept = of, x.index_select(0, rows)
+        return torch.split(self._kept, EVAL_ROWS)
 
 
 def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:

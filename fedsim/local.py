@@ -19,7 +19,7 @@ from fedsim.augment import Augment, Augmenter
 from fedsim.client import ClientMethod, Tensors
 from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
-from fedsim.evaluation import EVAL_ROWS
+from fedsim.evaluation import EVAL_ROWS, Samples
 from fedsim.job import Cohort, Ints, Job, Report, Reports
 from fedsim.minibatches import groups, probed
 from fedsim.modes import Mode, may_draw, resolve_mode
@@ -97,7 +97,7 @@ class Workbench:
         self.network, self.module = network, network.module
         self.weights: Tensors = tuple(network.module.parameters())
         self.x, self.y = (shared_tensor(a).to(self.device) for a in (data.x, data.y))
-        self.splits = data.splits(spec.some)
+        self.splits, self._samples = data.splits(spec.some), Samples()
         self.random = bool(may_draw(network.module))
         """Whether training may draw at random besides the order of samples."""
         self.mode = resolve_mode(spec.mode, network.module, self.method, spec.device)
@@ -225,14 +225,14 @@ class Workbench:
         return found.float()
 
     def _forward(
-        self, rows: torch.Tensor, precision: Precision
+        self, rows: torch.Tensor, precision: Precision, of: tuple[str, int, int] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
-            for part in torch.split(rows, EVAL_ROWS):
-                across = self._across(self.x.index_select(0, part), precision)
-                labels = self.y.index_select(0, part)
+            batches = self._samples.batches(self.x, rows, of)
+            for x, labels in zip(batches, torch.split(self.y.index_select(0, rows), EVAL_ROWS), strict=True):
+                across = self._across(x, precision)
                 losses.append(losses_of(across, labels))
                 correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
@@ -283,16 +283,15 @@ class Workbench:
         self, params: torch.Tensor, split: str, start: int, stop: int
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split's rows."""
-        return self._evaluated(
-            params, torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device)
-        )
+        rows = torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device)
+        return self._evaluated(params, rows, (split, start, stop))
 
     def _evaluated(
-        self, params: torch.Tensor, rows: torch.Tensor
+        self, params: torch.Tensor, rows: torch.Tensor, of: tuple[str, int, int] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         self.flat.copy_(params)
         with rounding("float32", self.device):
-            return self._forward(rows, "float32")
+            return self._forward(rows, "float32", of)
 
     def evaluate_personal(
         self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from fedsim.data import FederatedData, Split
-from fedsim.evaluation import chunks_of, per_client
+from fedsim.evaluation import EVAL_ROWS, Samples, chunks_of, per_client
 from fedsim.federate import federate
 from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
@@ -154,6 +154,26 @@ def test_evaluation_adds_up_client_by_client(data: FederatedData) -> None:
         assert found.n[i] == len(rows)
         assert found.correct[i] == int((logits.argmax(1) == y).sum())
         assert found.loss[i] == pytest.approx(functional.cross_entropy(logits, y).item(), rel=1e-5)
+
+
+def test_samples_that_stay_gathered_are_those_asked_for() -> None:
+    x, samples = torch.randn(7000, 60), Samples()
+    rows = torch.randperm(7000)[:5000]
+    for first, count in ((0, 5000), (0, 5000), (3000, 2000), (0, 5000)):
+        asked = rows[first : first + count]
+        batches = list(samples.batches(x, asked, ("test", first, first + count)))
+        assert [len(batch) for batch in batches] == [len(part) for part in torch.split(asked, EVAL_ROWS)]
+        assert torch.equal(torch.cat(batches), x[asked])
+    again = torch.cat(list(samples.batches(x, rows[:10])))
+    assert torch.equal(again, x[rows[:10]]), "rows that belong to no range are gathered anew"
+
+
+def test_many_samples_are_gathered_batch_by_batch() -> None:
+    x, samples = torch.randn(9000, 500), Samples()
+    rows = torch.randperm(9000)
+    batches = iter(samples.batches(x, rows, ("test", 0, 9000)))
+    assert next(batches).untyped_storage().nbytes() == EVAL_ROWS * 500 * 4
+    assert torch.equal(next(batches), x[rows[EVAL_ROWS : 2 * EVAL_ROWS]])
 
 
 def test_evaluation_chunks_end_at_batches_whatever_their_number() -> None:
