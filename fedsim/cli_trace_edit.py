@@ -54,7 +54,7 @@ def edit(
     check_free(out, force, [file])
     trace = read_trace(file)
     if select is not None:
-        trace = reshape.select(trace, client_list(select))
+        trace = reshape.select(trace, client_list(select, trace.clients))
     if resample is not None:
         trace = reshape.resample(trace, resample, replace, seed)
     if after_end is not None:
@@ -78,14 +78,17 @@ def _moved(trace: Trace, crop: str | None, shift: str | None, spread: str | None
     return trace
 
 
-def client_list(text: str) -> list[int]:
-    """Read clients such as `0-99,150`. Raises ConfigError."""
+def client_list(text: str, clients: int) -> list[int]:
+    """Read clients such as `0-99,150` of a world of `clients`, which stands for all that are beyond it.
+
+    Raises ConfigError.
+    """
     found: list[int] = []
     for piece in text.split(","):
         first, dash, last = (p.strip() for p in piece.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
             raise ConfigError(f"--select {text}: expected clients such as 0-99,150, found {piece.strip()!r}")
-        found += range(int(first), int(last or first) + 1)
+        found += range(min(int(first), clients), min(int(last or first), clients) + 1)
     return found
 
 

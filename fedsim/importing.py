@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -111,7 +112,8 @@ def guess(sources: Sequence[Source]) -> str:
     importers = {name: build_importer(name, {}) for name in names}
     fitting = set(names)
     for source in sources:
-        found = {name for name in names if importers[name].recognises(source)}
+        bare = replace(source, data=source.data.removeprefix(BOM_UTF8))
+        found = {name for name in names if importers[name].recognises(bare)}
         if not found:
             raise TraceError(
                 f"{source.name}: no importer recognises it; name one of {', '.join(names)} to see what is wrong"

@@ -21,6 +21,8 @@ from fedsim.provenance import edited
 from fedsim.rng import rng
 from fedsim.spans import cut, merged, of_rows, repeated, rotated, stretched, table_of, taken, times
 from fedsim.trace import KINDS, AfterEnd, Spans, Trace
+from fedsim.trace_check import listed
+from fedsim.trace_metadata import metadata_problems
 from fedsim.units import show_us
 
 Ints = NDArray[np.int64]
@@ -119,13 +121,16 @@ def scale(
     """Stretch time (2: everything takes twice as long) and multiply values: seconds per sample, bytes per second.
 
     Times are rounded to whole microseconds; what becomes empty is left out. Raises TraceError for factors that are not
-    finite and above 0.
+    finite and above 0, and for worlds that become too long.
     """
     values = {"compute": compute, "downlink": downlink, "uplink": uplink}
     for name, factor in values.items():
         if not 0 < factor < float("inf"):
             raise TraceError(f"scale: expected a factor for {name} above 0, found {factor}")
     stretch = _stretch(time)
+    horizon_us = max(_product(trace.horizon_us, stretch), 1)
+    if problems := metadata_problems(trace.clients, horizon_us, trace.after_end, trace.origin):
+        raise TraceError(f"scale: {listed(problems)}")
 
     def change(kind: str, spans: Spans) -> Spans:
         slower = stretched(spans, stretch)
@@ -135,7 +140,7 @@ def scale(
         trace,
         change,
         {"scale": {"time": str(stretch), **values}},
-        horizon_us=max(_product(trace.horizon_us, stretch), 1),
+        horizon_us=horizon_us,
         periods={k: np.where(p > 0, np.maximum(times(p, stretch), 1), 0) for k, p in _periods(trace).items()},
     )
 

@@ -29,13 +29,15 @@ def to_us(seconds: float) -> int:
 def duration_us(text: str | float) -> int:
     """Read a duration: a number of seconds, or parts such as `1d12h`, `90 s`, `250ms`. Returns microseconds.
 
-    Raises ValueError when a part has no number or no known unit, or the duration is negative.
+    Raises ValueError when a part has no number or no known unit, or the duration is negative or too long for 64 bits.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        if not 0 <= text < 9e12:
-            raise ValueError(f"expected a duration from 0 to 9e12 seconds, found {text!r}")
-        return to_us(float(text))
-    return to_us(_sum_of_parts(str(text), _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s"))
+        seconds = float(text)
+    else:
+        seconds = _sum_of_parts(str(text), _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s")
+    if not 0 <= seconds < 9e12:
+        raise ValueError(f"expected a duration from 0 to 9e12 seconds, found {text!r}")
+    return to_us(seconds)
 
 
 def size_bytes(text: str | float) -> int:

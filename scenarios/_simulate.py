@@ -9,9 +9,11 @@ from typing import cast
 
 import simpy
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, TraceError
 from fedsim.scenario import Clock, Facts, Me, Place, Rows, Scenario, Streams
 from fedsim.trace import AfterEnd, Trace
+from fedsim.trace_check import listed
+from fedsim.trace_metadata import metadata_problems
 
 GROUP = 64
 """Clients that are simulated together where they share nothing."""
@@ -31,13 +33,13 @@ def simulate(
     """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.scenario.make_trace`."""
     if scenario.cell_clients < 1:
         raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")
-    rows = Rows(horizon_us)
-    if clients > 0 < horizon_us:  # otherwise the Trace says what is wrong
-        streams = Streams(seed)
-        with _collecting_by_hand():
-            for group in _groups(scenario, clients):
-                _live(scenario, group, clients, streams, rows, facts)
-                gc.collect(0)
+    if problems := metadata_problems(clients, horizon_us, after_end, origin):
+        raise TraceError(listed(problems))
+    rows, streams = Rows(horizon_us), Streams(seed)
+    with _collecting_by_hand():
+        for group in _groups(scenario, clients):
+            _live(scenario, group, clients, streams, rows, facts)
+            gc.collect(0)
     about = rows.about_table(clients)
     return Trace(rows.table(), clients, horizon_us, after_end, source, origin, about=about)
 

@@ -48,12 +48,14 @@ def battery(
     """Phones that are online once they are charged to `online_from` (0 to 1) and, by default, while plugged in.
 
     `charge_time` is from empty to full; `idle_life` and `use_life` are from full to empty; `plug_h` and `unplug_h`
-    (0 to 24) are hours of the day, and `forget_share` (0 to 1) is the share of nights without charging.
+    (0 to 24) are hours of the day, 0 and 24 the whole of it and two equal hours none; and `forget_share` (0 to 1) is
+    the share of nights without charging.
     """
     number_option("online_from", online_from, 0, 1)
     number_option("forget_share", forget_share, 0, 1)
     number_option("plug_h", plug_h, 0, 24)
-    night_us = round((number_option("unplug_h", unplug_h, 0, 24) - plug_h) % 24 * HOUR_US)
+    hours = number_option("unplug_h", unplug_h, 0, 24) - plug_h
+    night_us = round((24 if hours == 24 else hours % 24) * HOUR_US)
     gain = 1 / duration_option("charge_time", charge_time)
     idle, use = 1 / duration_option("idle_life", idle_life), 1 / duration_option("use_life", use_life)
     every_us, length_us = duration_option("use_every", use_every), duration_option("use_length", use_length)

@@ -31,6 +31,15 @@ def proportional(clients: Clients, weights: Floats | Ints, k: int, rng: np.rando
     return clients[np.lexsort((clocks, rings))[:k]]
 
 
+def part(k: int, share: float, rng: np.random.Generator) -> int:
+    """Return how many of `k` places a share of them is, rounded down; of less than one place one, with that chance.
+
+    So a share is kept where places are filled one at a time, as buffered and asynchronous pacings do.
+    """
+    places = round(k * share, 9)
+    return int(places) if places >= 1 else int(places > 0 and rng.random() < places)
+
+
 def others(clients: Clients, chosen: Clients) -> Clients:
     """Return `clients` without those `chosen`, in their order."""
     return clients[~np.isin(clients, chosen)]

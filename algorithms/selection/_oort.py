@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.selection._draws import highest, lowest, others, proportional
+from algorithms.selection._draws import highest, lowest, others, part, proportional
 from algorithms.selection._durations import durations_us, known_us
 from fedsim.selection import Clients, Floats, State, View
 
@@ -43,9 +43,13 @@ class Rating:
         times = durations_us(view, clients).astype(np.float64)
         scores = self.scores(view, clients, times, preferred_us)
         tried = view.last_step[clients] >= 0
-        n_new, n_tried = places(k, share, tried)
+        n_new, n_tried = places(k, self.explorers(k, share, rng), tried)
         exploited = self.exploited(clients[tried], scores[tried], n_tried, rng)
         return exploited, self.explored(view, clients[~tried], times[~tried], scores[~tried], n_new, rng)
+
+    def explorers(self, k: int, share: float, rng: np.random.Generator) -> int:
+        """Return how many of `k` places are meant for exploration; FedScale's code rounds the others down."""
+        return part(k, share, rng) if self.variant == "paper" else k - int(round(k * (1 - share), 9))
 
     def scores(self, view: View, clients: Clients, times_us: Floats, preferred_us: float) -> Floats:
         """Return [c] the score of each client; of those that no step has used yet, the weight of exploring it."""
@@ -182,10 +186,10 @@ def utility(view: View) -> Floats:
     return np.nan_to_num(view.n_samples * view.last_loss_rms, nan=0.0)
 
 
-def places(k: int, share: float, tried: Mask) -> tuple[int, int]:
-    """Return how many of `k` places go to clients not tried, of which `share` is meant for them, and to those tried."""
+def places(k: int, explorers: int, tried: Mask) -> tuple[int, int]:
+    """Return how many of `k` places go to clients not tried, for whom `explorers` are meant, and to those tried."""
     n_tried = int(np.count_nonzero(tried))
-    n_new = min(int(k * share), len(tried) - n_tried)
+    n_new = min(explorers, len(tried) - n_tried)
     from_tried = min(k - n_new, n_tried)
     return min(k - from_tried, len(tried) - n_tried), from_tried
 

@@ -12,9 +12,10 @@ Known to the server: that; the labels that clients hold only for this study.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from algorithms.selection._draws import highest, topped_up
@@ -68,11 +69,27 @@ def _label_shares(view: View, labels: list[int]) -> Floats:
 
 
 def _about(view: View, by: str, values: list[str | int] | None) -> Floats:
-    found = column(view, by)[view.candidates]
+    held = column(view, by)
+    found = held[view.candidates]
     if values:
-        return np.isin(found.astype(str), [str(v) for v in values]).astype(np.float64)
+        preferred = _among(held, values)
+        if not preferred.any():
+            some = ", ".join(np.unique(held.astype(str))[:10].tolist())
+            raise ConfigError(
+                f"selector 'biased', option 'values': no client has one of {values} as {by!r}; found {some}"
+            )
+        return preferred[view.candidates].astype(np.float64)
     if found.dtype.kind not in "biuf":
         raise ConfigError(
             f"selector 'biased': {by!r} holds words: name those preferred with the option 'values'"
         )
     return found.astype(np.float64)
+
+
+def _among(held: NDArray[Any], values: list[str | int]) -> NDArray[np.bool_]:
+    """Return [K] who holds one of the values; whole numbers are floating-point where some clients have none."""
+    texts = [str(value) for value in values]
+    if held.dtype.kind != "f":
+        return np.isin(held.astype(str), texts)
+    numbers = [float(text) for text in texts if text.lstrip("-").replace(".", "", 1).isdecimal()]
+    return np.isin(held, numbers)

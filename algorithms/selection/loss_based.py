@@ -4,7 +4,8 @@
 `afl`: active federated learning, Goetz et al. 2019, Algorithm 2 (not the rule `afl` of Mohri et al.). A client's value
 is v = loss · √n, with the mean loss that it reported last. The share α1 of the candidates with the lowest values gets
 v = -∞; (1 - α3) k clients are drawn without replacement in proportion to exp(α2 v), the others uniformly. Goetz et al.
-rank all clients; here only those that are there can be ranked. Rounded down are α1 c, and α3 k.
+rank all clients; here only those that are there can be ranked. Rounded down are α1 c, and α3 k;
+α3 k below 1 is the chance of one place.
 
 A client that never reported counts with the largest value known, as the optimist would; if none is known all are equal.
 Known to the server: losses that came with updates, for `afl` also data sizes.
@@ -17,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection._draws import lowest, proportional, topped_up
+from algorithms.selection._draws import lowest, part, proportional, topped_up
 from fedsim.selection import Clients, Floats, Selector, View, stateless
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -42,7 +43,7 @@ def loss_based(
         values = _hopeful(losses * np.sqrt(view.n_samples[clients]))
         odds = np.exp(alpha2 * (values - values.max()))
         odds[lowest(np.arange(len(clients)), values, int(alpha1 * len(clients)), rng)] = 0.0
-        drawn = min(k - int(alpha3 * k), int(np.count_nonzero(odds)))
+        drawn = min(k - part(k, alpha3, rng), int(np.count_nonzero(odds)))
         return topped_up(proportional(clients, odds, drawn, rng), clients, k, rng)
 
     return stateless(select, needs=frozenset({"losses"}))

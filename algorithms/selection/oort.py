@@ -19,13 +19,14 @@ of the losses in its last job, t_i the time that it took (expected, where none a
   wanted. Exploration draws in proportion to min(n_i, 600) · (T / t_i)^2 if T < t_i among the best 5 times as many.
 - T is the 30th percentile of durations; every 20 rounds from the 40th, it is the 35th and so on if the utility gained
   changed by no more than 10 %, the 25th and so on if by 5 times or more; the 100th means no limit.
-- Nobody is barred; the first round is random.
+- Nobody is barred; the first round is random. The places to exploit are rounded down, not those to explore.
 
-Choices: a client whose jobs were all lost stays unexplored, behind those that had none. Places that one part cannot
-fill go to the other. Barred clients, `barred_share` (0.3) of all at most, come last instead of never: a run cannot wait
-for clients that will not come. The pacer looks every W rounds, as FedScale's does. Utility is gained by clients whose
-update a step used; FedScale takes the mean over those chosen to exploit. n_i is the whole data set in either variant,
-and ℓ_i is over a whole job; a client never used is new to Oort even if it worked.
+Choices: ε k is rounded down; where it is less than one place it is the chance of one, so that pacings that fill places
+one at a time explore as well. A client whose jobs were all lost stays unexplored, behind those that had none. Places
+that one part cannot fill go to the other. Barred clients, `barred_share` (0.3) of all at most, come last instead of
+never: a run cannot wait for clients that will not come. The pacer looks every W rounds, as FedScale's does. Utility is
+gained by clients whose update a step used; FedScale takes the mean over those chosen to exploit. n_i is the whole data
+set in either variant, and ℓ_i is over a whole job; a client never used is new to Oort even if it worked.
 
 Known to the server: data sizes, losses, durations, the speeds of candidates at this instant.
 """

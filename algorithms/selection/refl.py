@@ -76,7 +76,7 @@ def refl(
             ranks = np.where((ranks < 1) & (rng.random(len(ranks)) >= kept), 1.0, ranks)
         wanted = target or k
         if adaptive:
-            wanted = max(1, wanted - _reporting(view, after), math.ceil((1 - cap) * wanted))
+            wanted = max(1, wanted - _reporting(view, after), math.ceil(round((1 - cap) * wanted, 9)))
         chosen = lowest(view.candidates, ranks, min(wanted, k), rng)
         return chosen, _booked(view, after, chosen) if adaptive else after
 

@@ -13,7 +13,7 @@ from fedsim.errors import ConfigError, TraceError, closest
 from fedsim.importing import Imported
 from fedsim.trace import KINDS, MODELLED, AfterEnd, Trace
 from fedsim.units import duration_us
-from scenarios.importers._reading import Ints, about, shown
+from scenarios.importers._reading import Ints, Problems, about, shown
 
 Unit = Literal["us", "ms", "s", "min", "h"]
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
@@ -85,11 +85,16 @@ def plain_trace(
     kinds: Sequence[str],
     values: NDArray[np.float64],
     options: Plain,
+    places: Sequence[str],
 ) -> Imported:
-    """Return the Trace of a table whose rows have been checked; clients are numbered as they first appear."""
+    """Return the Trace of a table whose rows have been checked; clients are numbered as they first appear.
+
+    `places` says where each row stands, for messages.
+    """
     if not len(start_us):
         raise TraceError(f"{name}: expected rows, found none")
     ids, client = _numbered(clients)
+    _check_apart(ids, client, start_us, end_us, kinds, places)
     last = int(end_us.max())
     horizon = options.horizon_us() or last
     if last > horizon:
@@ -121,11 +126,33 @@ def row_problem(start: float, end: float, kind: str, value: float) -> str | None
         return f"there is no kind {shown(kind)}{closest(kind[:80], KINDS)}"
     if not (0 <= start <= LONGEST_US and end <= LONGEST_US):
         return f"expected times from 0 to 100 years, found {start:g} to {end:g} us"
-    if end <= start:
+    if round(end) <= round(start):
         return f"expected an end after the start, found {end:g} after {start:g} us"
     if kind in MODELLED and not 1e-300 < value < 1e300:
         return f"expected a finite value above 0 for {kind!r}, found {value:g}"
     return None
+
+
+def _check_apart(
+    ids: Sequence[str],
+    client: Ints,
+    start_us: Ints,
+    end_us: Ints,
+    kinds: Sequence[str],
+    places: Sequence[str],
+) -> None:
+    """Raise TraceError with each row that overlaps the one before it, by start, of its client and kind."""
+    problems, kind = Problems(), np.array([KINDS.index(k) for k in kinds])
+    order = np.lexsort((start_us, kind, client))
+    before, after = order[:-1], order[1:]
+    same = (client[before] == client[after]) & (kind[before] == kind[after])
+    for i in np.flatnonzero(same & (start_us[after] < end_us[before])).tolist():
+        other, row = before[i], after[i]
+        problems.add(
+            f"{places[row]}, client {ids[client[row]][:80]!r}: {kinds[row]} from {start_us[row]} to {end_us[row]} us "
+            f"overlaps {places[other]}, from {start_us[other]} to {end_us[other]} us"
+        )
+    problems.check()
 
 
 def _named(name: str, *columns: Any, **facts: Any) -> Trace:

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.errors import TraceError
+from fedsim.errors import ConfigError, TraceError
 from fedsim.importing import Imported, Importer, Source
 from fedsim.trace import AfterEnd
 from scenarios.importers._plain import Plain, Unit, plain_trace, row_problem, time_columns
@@ -36,6 +36,8 @@ def csv(
     `unknown`. Of clients with speeds alone it is not known whether they are there. `separator` stands between cells.
     """
     options = Plain(unit, kind, horizon, after_end, outside)
+    if len(separator) != 1 or separator in '"\r\n':
+        raise ConfigError(f"importer option 'separator': expected one character, found {separator!r}")
 
     def read(sources: Sequence[Source]) -> Imported:
         table = _Table()
@@ -46,7 +48,7 @@ def csv(
         problems.check()
         start, end = (np.array([round(t) for t in times], np.int64) for times in (table.start, table.end))
         return plain_trace(
-            sources[0].name, table.client, start, end, table.kind, np.array(table.value), options
+            sources[0].name, table.client, start, end, table.kind, np.array(table.value), options, table.place
         )
 
     return Importer(
@@ -72,6 +74,7 @@ class _Table:
         self.end: list[float] = []
         self.kind: list[str] = []
         self.value: list[float] = []
+        self.place: list[str] = []
 
     def add(self, source: Source, options: Plain, separator: str, problems: Problems) -> None:
         """Read one file; rows that are wrong are noted with their lines."""
@@ -101,3 +104,4 @@ class _Table:
         self.end.append(end)
         self.kind.append(kind)
         self.value.append(value)
+        self.place.append(place)

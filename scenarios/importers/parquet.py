@@ -89,7 +89,8 @@ def _plain(name: str, table: pa.Table, options: Plain) -> Imported:
             problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {wrong}")
     problems.check()
     start_us, end_us = (np.round(t).astype(np.int64) for t in (start, end))
-    return plain_trace(name, clients, start_us, end_us, kinds, values, options)
+    places = [f"{name}, row {i}" for i in range(n)]
+    return plain_trace(name, clients, start_us, end_us, kinds, values, options, places)
 
 
 def _list(table: pa.Table, column: str, name: str) -> list[Any]:

@@ -57,7 +57,7 @@ def test_nothing_asked_for_changes_nothing(world, edit):
 
 
 def test_texts_are_read():
-    assert client_list("0-2, 7,4-4") == [0, 1, 2, 7, 4]
+    assert client_list("0-2, 7,4-4", 20) == [0, 1, 2, 7, 4]
     assert part("1h:2h", DAY_US) == (HOUR_US, 2 * HOUR_US)
     assert part(":2h", DAY_US) == (0, 2 * HOUR_US)
     assert part("1h:", DAY_US) == (HOUR_US, DAY_US)
@@ -70,11 +70,14 @@ def test_texts_are_read():
         (("--select", "3-1"), ConfigError, "expected clients such as 0-99,150, found '3-1'"),
         (("--select", "x"), ConfigError, "found 'x'"),
         (("--select", "20"), TraceError, "expected clients from 0 to 19, found client 20"),
+        (("--select", f"0-{10**15}"), TraceError, "expected clients from 0 to 19, found client 20"),
         (("--crop", "2d"), ConfigError, "expected START:END, such as 1d:3d"),
         (("--crop", "1d:9d"), TraceError, "crop: expected a part of"),
         (("--crop", "1x:2d"), ConfigError, "--crop 1x: expected a duration"),
         (("--shift", "6h"), TraceError, "expected a world that repeats, found after_end 'stop'"),
         (("--scale-time", "1/0"), ConfigError, "--scale-time 1/0: expected a number"),
+        (("--shift", "1e20"), ConfigError, "--shift 1e20: expected a duration from 0 to 9e12 seconds"),
+        (("--scale-time", "1e30"), TraceError, "exceeds 2.63; the longest horizon for so many clients is"),
         (("--scale-time", "0"), TraceError, "factor for time of at least"),
         (("--tile", "2"), TraceError, "1 unless the world repeats"),
     ],

@@ -21,7 +21,9 @@ def test_durations(text: str | float, seconds: float) -> None:
     assert duration_us(text) == round(seconds * 1_000_000)
 
 
-@pytest.mark.parametrize("text", ["", "soon", "5 parsecs", "1h of", "-3s", -3, float("nan")])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "5 parsecs", "1h of", "-3s", -3, float("nan"), "1e400d", "1e20"]
+)
 def test_bad_durations_say_what_was_found(text: str | float) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         duration_us(text)

@@ -47,6 +47,18 @@ def test_a_night_that_began_before_the_world_goes_on_in_it():
     assert [sessions(trace, c) for c in range(5)] == [[(0, 7 * HOUR), (23 * HOUR, DAY)]] * 5
 
 
+def test_a_night_from_0_to_24_is_the_whole_day_and_one_of_equal_hours_none():
+    all_day = made(
+        "battery", REGULAR | {"online_from": 0.0, "plug_h": 0.0, "unplug_h": 24.0}, horizon_us=3 * DAY
+    )
+    world = World(all_day)
+    assert all(world.online(time).all() for time in range(0, 3 * DAY, HOUR))
+    never = made(
+        "battery", REGULAR | {"online_from": 0.0, "plug_h": 7.0, "unplug_h": 7.0}, horizon_us=3 * DAY
+    )
+    assert not len(never.spans("online").client)
+
+
 def test_owners_forget_a_share_of_the_nights():
     options = REGULAR | {"forget_share": 0.3, "online_from": 0.0}
     trace = made("battery", options, clients=200, horizon_us=8 * DAY)

@@ -199,6 +199,7 @@ def test_learned_forecast_takes_who_is_rarely_there() -> None:
         ({"adaptive": True}, [], 8),
         ({"adaptive": True, "cap": 1.0}, [1] * 8, 1),
         ({"adaptive": True, "cap": 0.5}, [1] * 8, 4),
+        ({"adaptive": True, "target": 10, "cap": 0.7}, [1] * 8, 3),
         ({"adaptive": True, "target": 6, "cap": 1.0}, [5, 5], 4),
         ({"adaptive": False}, [5, 5, 5], 8),
         ({"target": 3}, [], 3),

@@ -106,7 +106,18 @@ def test_some_bias_lies_between() -> None:
 def test_bias_by_words_names_the_preferred_ones() -> None:
     some, _ = choose(make("biased", by="region", values=["n"], strength=1.0), biased_view(), 2)
     assert sorted(some) == [0, 2]
+    with pytest.raises(ConfigError, match="no client has one of \\['North'\\] as 'region'; found n"):
+        choose(make("biased", by="region", values=["North"], strength=1.0), biased_view(), 2)
     with pytest.raises(ConfigError, match="'region' holds words"):
         choose(make("biased", by="region"), biased_view(), 4)
     with pytest.raises(ConfigError, match="expected labels below 2, found 7"):
         choose(make("biased", by="label", labels=[7]), biased_view(), 1)
+
+
+def test_bias_by_numbers_holds_where_some_clients_have_none() -> None:
+    """A column of whole numbers with gaps is one of floating-point numbers."""
+    for cell in (np.array([0, 2, 1, 2]), np.array([0.0, 2.0, np.nan, 2.0])):
+        some, _ = choose(
+            make("biased", by="cell", values=[2], strength=1.0), view(4, about={"cell": cell}), 2
+        )
+        assert sorted(some) == [1, 3]

@@ -89,5 +89,11 @@ def test_afl_fills_up_uniformly_when_too_few_have_odds() -> None:
     assert found == pytest.approx([2 / 3, 2 / 3, 2 / 3, 1], abs=0.03)
 
 
+def test_afl_explores_with_single_places_as_well() -> None:
+    """A share of 0.4 of one place is a chance of 0.4 of anybody; else it is the best."""
+    found = afl([1.0, 2.0, 1.0, 9.0], 1, alpha1=0.75, alpha2=1.0, alpha3=0.4)
+    assert found == pytest.approx([0.1, 0.1, 0.1, 0.7], abs=0.03)
+
+
 def test_large_values_do_not_overflow() -> None:
     assert afl([1e300, 2.0, 1.0, NAN], 2, alpha2=1.0).sum() == pytest.approx(2)

@@ -128,20 +128,34 @@ def test_exploration_of_fedscale_draws_from_a_window_by_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    ("k", "share", "tried", "expected"),
+    ("k", "explorers", "tried", "expected"),
     [
-        (10, 0.25, 30, (2, 8)),
-        (10, 0.9, 3, (9, 1)),
-        (50, 0.9, 3, (37, 3)),
-        (10, 0.5, 40, (0, 10)),
-        (10, 0.0, 4, (6, 4)),
-        (4, 1.0, 38, (2, 2)),
+        (10, 2, 30, (2, 8)),
+        (10, 9, 3, (9, 1)),
+        (50, 45, 3, (37, 3)),
+        (10, 5, 40, (0, 10)),
+        (10, 0, 4, (6, 4)),
+        (4, 4, 38, (2, 2)),
     ],
 )
 def test_places_that_one_part_cannot_fill_go_to_the_other(
-    k: int, share: float, tried: int, expected: tuple[int, int]
+    k: int, explorers: int, tried: int, expected: tuple[int, int]
 ) -> None:
-    assert places(k, share, np.arange(40) < tried) == expected
+    assert places(k, explorers, np.arange(40) < tried) == expected
+
+
+def test_share_explored_is_rounded_down_and_fedscale_rounds_the_rest_down() -> None:
+    rng = np.random.default_rng(0)
+    assert [rating("paper").explorers(10, share, rng) for share in (0.25, 0.88, 1.0, 0.0)] == [2, 8, 10, 0]
+    assert [rating("fedscale").explorers(10, share, rng) for share in (0.25, 0.88, 1.0, 0.0)] == [3, 9, 10, 0]
+
+
+def test_single_places_are_explored_with_the_share_as_chance() -> None:
+    """One of three candidates was used before: with one place at a time the two others are found as well."""
+    seen = view(3, step=1, last_step=[0, -1, -1], received=[1, 0, 0], last_loss_rms=[1.0, math.nan, math.nan])
+    often = shares(make("oort", exploration=0.2, exploration_decay=1.0), seen, 1)
+    assert often == pytest.approx([0.8, 0.2, 0.0], abs=0.03)
+    assert shares(make("oort", variant="fedscale"), seen, 1, 200)[0] == 0
 
 
 @pytest.mark.parametrize(("variant", "floor"), [("paper", 0.2), ("fedscale", 0.3)])
@@ -158,7 +172,8 @@ def test_exploration_share_decays_to_its_floor(variant: str, floor: float, step:
     )
     chosen, _ = choose(make("oort", variant=variant), seen, 20)
     explored = sum(c >= 50 for c in chosen)
-    assert explored == int(20 * max(floor, 0.9 * 0.98**step))
+    share = max(floor, 0.9 * 0.98**step)
+    assert explored == (int(20 * share) if variant == "paper" else 20 - int(20 * (1 - share)))
 
 
 def test_everybody_is_explored_over_many_rounds() -> None:

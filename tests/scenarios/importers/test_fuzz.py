@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 import tempfile
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from published import TRACES
 
 from fedsim.errors import TraceError
-from fedsim.importing import Importer, Source, build_importer
+from fedsim.importing import Importer, Source, build_importer, guess
 from fedsim.plugins import names
 from fedsim.trace import Trace
 
@@ -213,6 +214,13 @@ def test_samples_are_recognised_by_their_importer_alone(name, importers):
     for data in SAMPLES[name]:
         source = Source(Path("folder/sample"), data)
         assert [n for n, i in importers.items() if i.recognises(source)] == [name]
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_a_byte_order_mark_hides_no_text(name):
+    for data in SAMPLES[name]:
+        if data.isascii() and b"\0" not in data:
+            assert guess([Source(Path("folder/sample"), BOM_UTF8 + data)]) == name
 
 
 def test_files_of_one_format_are_not_read_as_another(importers):

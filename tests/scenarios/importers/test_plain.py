@@ -56,6 +56,10 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
         ("client,start,end\nx,1", "line 2: expected 3 columns, found 2"),
         ("client,start,end\nx,2,1", "line 2, client 'x': expected an end after the start"),
         ("client,start,end\nx,1,1", "expected an end after the start"),
+        (
+            "client,start,end\nx,0,1e-7",
+            "line 2, client 'x': expected an end after the start, found 0.1 after 0 us",
+        ),
         ("client,start,end\nx,a,1", "line 2, 'start': expected a number, found 'a'"),
         ("client,start,end\nx,0,1e300", "expected times from 0 to 100 years"),
         ("client,start,end\n,0,1", "line 2: expected a client, found none"),
@@ -67,7 +71,7 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
         ("client,start,end,kind,value\nx,0,1,compute,nan", "expected a finite value above 0 for 'compute'"),
         (
             "client,start,end\nx,0,5\nx,4,6",
-            "t.csv: row 1 (client 0, online): [4000000, 6000000) overlaps row 0",
+            "t.csv, line 3, client 'x': online from 4000000 to 6000000 us overlaps t.csv, line 2, from 0 to 5000000",
         ),
         ("client,start,end\n" + "x,2,1\n" * 30, "... and 10 more"),
     ],
@@ -77,7 +81,15 @@ def test_wrong_tables_are_refused_with_the_line(text, said):
 
 
 @pytest.mark.parametrize(
-    "options", [{"horizon": "long"}, {"horizon": 0}, {"kind": "onlin"}, {"unit": "days"}]
+    "options",
+    [
+        {"horizon": "long"},
+        {"horizon": 0},
+        {"kind": "onlin"},
+        {"unit": "days"},
+        {"separator": ";;"},
+        {"separator": ""},
+    ],
 )
 def test_options_are_checked(options):
     with pytest.raises(ConfigError, match=f"'{next(iter(options))}'"):
@@ -114,4 +126,6 @@ def test_wrong_parquet_is_refused(tmp_path):
     assert "row 1: expected a client, found null" in refused(
         "parquet", as_parquet(tmp_path, client=["a", None], start=[0, 1], end=[4, 5])
     )
+    table = as_parquet(tmp_path, client=["b", "a", "a"], start=[0, 5, 0], end=[4, 9, 6])
+    assert "row 1, client 'a': online from 5000000 to 9000000 us overlaps" in refused("parquet", table)
     assert "expected one Parquet file, found 2" in refused("parquet", {"a": b"PAR1", "b": b"PAR1"})
