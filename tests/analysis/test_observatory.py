@@ -100,6 +100,13 @@ def test_who_was_protected_by_hand(run: analysis.Run) -> None:
     assert found.against_percent.tolist() == [0, 100, 0]
 
 
+def test_two_updates_of_a_client_in_one_step_are_one_step(run: analysis.Run) -> None:
+    rows = recorded(run)
+    twice = rows[(rows.block < 0) & (rows.step == 0)].assign(client=4)
+    found = by_client(twice).iloc[0]
+    assert (found.present_steps, found.present_weight_percent, found.against_percent) == (1, 100, 50)
+
+
 def test_merged_layers_are_those_with_equal_weights(run: analysis.Run) -> None:
     assert merges(run, recorded(run)).merged_percent.tolist() == pytest.approx([100 / 3])
 
