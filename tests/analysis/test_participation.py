@@ -220,6 +220,15 @@ def test_a_client_that_is_not_evaluated_keeps_its_last_accuracy(tmp_path: Path) 
     assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 1])
 
 
+@pytest.mark.parametrize(("correct", "n"), [(29, 100), (57, 100), (29, 50)])
+def test_an_accuracy_at_the_threshold_is_not_below_it(correct: int, n: int, tmp_path: Path) -> None:
+    run = analysis.open(
+        write_run(tmp_path / "r", tables={"evals": evals_table([[correct / n]], n=n)}, virtual_us=20)
+    )
+    found = analysis.time_below(run, 100 * correct // n)
+    assert (found["below_share"].tolist(), found["reached_us"].tolist()) == ([0], [0])
+
+
 def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
     gain = 0.1 if levels["rule"] == "fair" else 0.0
     jobs = jobs_table(
