@@ -260,7 +260,10 @@ def _t_interval(values: Floats) -> tuple[float, float] | None:
 
 
 def _std(values: Floats) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    """Return the standard deviation; of equal values 0, which their rounded mean would miss."""
+    if len(values) < 2:
+        return float("nan")
+    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
 def _ratio(mean: float, std: float) -> float:
