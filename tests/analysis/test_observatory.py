@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from synthetic_runs import evals_table, steps_table, write_run
 
 import analysis
 from analysis.observatory import by_client, by_layer, history_age, layer_times, merges, over_time, recorded
+from analysis.plots._picture import Picture
+from analysis.plots.conflict_layers import conflict_layers
 from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
 from analysis.plots.weights_over_clients import weights_over_clients
 from fedsim.errors import RunError
@@ -119,6 +122,21 @@ def test_weights_of_a_step_add_up(run: analysis.Run) -> None:
     panels = [ax.images[0].get_array() for ax in weights_over_clients(run).figure.axes if ax.images]
     total = sum(np.ma.filled(np.ma.masked_invalid(np.asarray(p, dtype=float)), 0) for p in panels[:2])
     np.testing.assert_allclose(total.sum(axis=0), 100)
+
+
+@pytest.mark.parametrize("draw", [weights_over_clients, conflict_layers])
+def test_the_words_of_a_scale_fit_beside_one_low_panel(
+    draw: Callable[[analysis.Run], Picture], run: analysis.Run, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "present", tables={"steps": run.steps})
+    pq.write_table(
+        run.conflicts.filter(pa.compute.equal(run.conflicts["age"], 0)), folder / "conflicts.parquet"
+    )
+    figure = draw(analysis.open(folder)).figure
+    figure.draw_without_rendering()
+    box = figure.axes[-1].yaxis.label.get_window_extent()
+    assert box.y0 >= 0
+    assert box.y1 <= figure.bbox.height
 
 
 def test_pictures_say_what_they_show(run: analysis.Run) -> None:
