@@ -29,6 +29,8 @@ COMPARED = {
     "victims_gap_percent": True,
 }
 """Measures that levels of a study are compared by, and whether smaller is better."""
+_SIGNED = ("victims_gap_percent",)
+"""Those of either sign, of which the nearer to 0 is the better: below 0 it is the survivors who are worse off."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -95,7 +97,10 @@ def participation_differences(study: Study, measures: pd.DataFrame) -> list[list
         return []
     known = {name: falling for name, falling in COMPARED.items() if measures[name].notna().any()}
     return [
-        differences_of(study, measures, name, smaller_is_better=falling) for name, falling in known.items()
+        differences_of(
+            study, measures, name, smaller_is_better=falling, nearer_zero_is_better=name in _SIGNED
+        )
+        for name, falling in known.items()
     ]
 
 
