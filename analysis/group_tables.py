@@ -10,7 +10,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from analysis.bootstrap import interval, mean_of
+from analysis.bootstrap import FEW_NOTE, interval, mean_of
 from analysis.correlation import correlations
 from analysis.difference_tables import difference_frame, difference_table, plain, span
 from analysis.paired import PairedDifference, differences_of
@@ -125,7 +125,7 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
     """Return fairness against participation for one run, for the terminal."""
     found = run_participation(run, by)
-    note = "Intervals are 95 % bootstrap intervals over clients. "
+    note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
     for name, title in _RUN_TITLES.items():

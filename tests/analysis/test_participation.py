@@ -15,7 +15,12 @@ from synthetic_studies import write_study
 
 import analysis
 from analysis.correlation import correlations, pearson, spearman
-from analysis.group_tables import participation_differences, participation_frames, participation_tables
+from analysis.group_tables import (
+    participation_differences,
+    participation_frames,
+    participation_tables,
+    run_participation_tables,
+)
 from analysis.participation import availability, clients, groupings, groups, label_counts, losses, worst_group
 from analysis.plots.paired_differences import paired_differences
 from fedsim.errors import ConfigError, RunError, TraceError
@@ -258,6 +263,8 @@ def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
     assert (worst.mean, gap.mean, victims.mean) == pytest.approx((5, -5, -10))
     assert worst.better == gap.better == victims.better == 1
     assert len(participation_tables(study)) == 3
+    told = run_participation_tables(study.run(study.cells[0]))[0].caption
+    assert "Those of fewer than 6 clients cover less than 95 %." in str(told)
     assert set(frames) <= set(analysis.study_frames(study))
 
 
