@@ -64,6 +64,9 @@ def _alt(found: Sequence[PairedDifference]) -> str:
     words = []
     for each in found:
         where = f" ({each.where})" if each.where else ""
+        if not each.n:
+            words.append(f"{each.level}{where}: no seed with both runs")
+            continue
         sure = (
             "" if each.interval is None else f", interval {each.interval[0]:+.3g} to {each.interval[1]:+.3g}"
         )

@@ -17,6 +17,7 @@ import analysis
 from analysis.difference_tables import cells, difference_frame, difference_table, notes
 from analysis.findings import level_frame, study_frames, study_tables
 from analysis.paired import differences_of, is_smaller_better
+from analysis.plots.paired_differences import paired_differences
 from analysis.study import Cell, Study
 from fedsim import plugins
 from fedsim.errors import RunError
@@ -134,6 +135,7 @@ def test_no_pair_at_all_is_shown_as_such(tmp_path: Path) -> None:
     assert (found.n, found.missing) == (0, (1, 2))
     assert np.isnan([found.mean, found.p_value, found.better]).all()
     assert cells(found)[2:6] == ["0", "–\n–\n–", "–\n–\n–", "–\n–"]
+    assert "fedfv: no seed with both runs." in paired_differences([found], ("fedavg", "fedfv")).alt
 
 
 def test_the_table_says_what_the_correction_puts_out_of_reach(study: Study) -> None:
