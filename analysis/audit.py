@@ -49,9 +49,10 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     `real` (shares of updates in conflict), `precision` (of the conflicts reported, those that are real), `recall` (of
     the real ones, those that are reported) and `agreement` (the mean of the shares of right answers among real
     conflicts and among the others: 0.5 is chance). Age 0 are present updates: only the order of minibatches and their
-    staleness tells them from the true ones, so they are the noise floor. NaN where there is nothing to divide by.
-    Intervals are percentiles of a bootstrap over clients, as the updates of one client are alike; NaN for fewer than
-    5 clients.
+    staleness tells them from the true ones, so they are the noise floor. An update of zero has no cosine and conflicts
+    with nobody: it is left out of `cosine`. NaN where there is nothing to divide by. Intervals are percentiles of a
+    bootstrap over clients, as the updates of one client are alike; NaN where fewer than 5 clients have what is divided
+    by, such as a real conflict for `recall`.
     """
     held = audit[audit["age"] >= 0]
     edges = np.array(sorted(set(ages)))
@@ -70,35 +71,51 @@ def _measured(some: pd.DataFrame) -> dict[str, float]:
     real = (some["true_with_mean"] < 0).to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(some["norm_ratio"].to_numpy())
+    cosine = some["cosine"].to_numpy()
     columns = {
         "one": np.ones(len(some)),
-        "cosine": some["cosine"].to_numpy(),
+        "cosine": cosine,
+        "cosines": np.isfinite(cosine),
         "log": np.where(np.isfinite(logs), logs, 0.0),
         "logs": np.isfinite(logs),
         "reported": reported,
         "real": real,
+        "unreal": ~real,
         "hit": reported & real,
         "quiet": ~reported & ~real,
     }
     table = np.nan_to_num(np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1))
     names = list(columns)
     whole = _ratios(table.sum(axis=0)[None], names)
-    drawn = _ratios(_drawn_sums(table, some["client"].to_numpy()), names)
-    tails = (50 * (1 - LEVEL), 100 - 50 * (1 - LEVEL))
-    enough = some["client"].nunique() >= _LEAST_CLIENTS
+    each = _by_client(table, some["client"].to_numpy())
+    drawn = _ratios(_drawn_sums(each), names)
+    holders = dict(zip(names, (each > 0).sum(axis=0).tolist(), strict=True))
     found: dict[str, float] = {}
     for name, value in whole.items():
-        known = drawn[name][np.isfinite(drawn[name])]
-        low, high = np.percentile(known, tails) if enough and len(known) > _DRAWS // 2 else (np.nan, np.nan)
-        found |= {name: float(value[0]), f"{name}_low": float(low), f"{name}_high": float(high)}
+        low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]))
+        found |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
     return found
 
 
-def _drawn_sums(table: Floats, clients: np.ndarray) -> Floats:
-    """Return sums [draws, columns] over clients drawn with replacement."""
+def _interval(drawn: Floats, clients: int) -> tuple[float, float]:
+    """Return the interval of `drawn` [draws]; NaN for few clients, or if most draws have no value."""
+    known = drawn[np.isfinite(drawn)]
+    if clients < _LEAST_CLIENTS or len(known) <= _DRAWS // 2:
+        return np.nan, np.nan
+    low, high = np.percentile(known, (50 * (1 - LEVEL), 100 - 50 * (1 - LEVEL)))
+    return float(low), float(high)
+
+
+def _by_client(table: Floats, clients: np.ndarray) -> Floats:
+    """Return the sums [clients, columns] of the rows of each client."""
     _, owner = np.unique(clients, return_inverse=True)
     each = np.zeros((owner.max() + 1, table.shape[1]))
     np.add.at(each, owner, table)
+    return each
+
+
+def _drawn_sums(each: Floats) -> Floats:
+    """Return sums [draws, columns] over clients [clients, columns] drawn with replacement."""
     draws = np.random.default_rng(0).multinomial(len(each), np.full(len(each), 1 / len(each)), size=_DRAWS)
     return np.asarray(draws @ each)
 
@@ -107,14 +124,26 @@ def _ratios(sums: Floats, names: list[str]) -> dict[str, Floats]:
     s = dict(zip(names, sums.T, strict=True))
     with np.errstate(divide="ignore", invalid="ignore"):
         return {
-            "cosine": s["cosine"] / s["one"],
+            "cosine": s["cosine"] / s["cosines"],
             "norm_ratio": np.exp(s["log"] / s["logs"]),
             "reported": s["reported"] / s["one"],
             "real": s["real"] / s["one"],
             "precision": s["hit"] / s["reported"],
             "recall": s["hit"] / s["real"],
-            "agreement": (s["hit"] / s["real"] + s["quiet"] / (s["one"] - s["real"])) / 2,
+            "agreement": (s["hit"] / s["real"] + s["quiet"] / s["unreal"]) / 2,
         }
+
+
+_DIVIDED_BY = {
+    "cosine": ("cosines",),
+    "norm_ratio": ("logs",),
+    "reported": ("one",),
+    "real": ("one",),
+    "precision": ("reported",),
+    "recall": ("real",),
+    "agreement": ("real", "unreal"),
+}
+"""What clients need to have to count for a number's interval."""
 
 
 def conflicts_found(audit: pd.DataFrame) -> pd.DataFrame:
@@ -150,16 +179,18 @@ def realised(audit: pd.DataFrame) -> pd.DataFrame:
         if some.empty:
             continue
         change = (some["loss_after"] - some["loss_before"]).to_numpy()
-        sums = _drawn_sums(np.stack([change, np.ones(len(change))], axis=1), some["client"].to_numpy())
-        low, high = np.percentile(sums[:, 0] / sums[:, 1], (50 * (1 - LEVEL), 100 - 50 * (1 - LEVEL)))
+        table = np.stack([change, np.ones(len(change))], axis=1)
+        each = _by_client(table, some["client"].to_numpy())
+        sums = _drawn_sums(each)
+        low, high = _interval(sums[:, 0] / sums[:, 1], len(each))
         rows.append(
             {
                 "group": group,
                 "n": len(some),
-                "clients": some["client"].nunique(),
+                "clients": len(each),
                 "change": float(change.mean()),
-                "change_low": float(low),
-                "change_high": float(high),
+                "change_low": low,
+                "change_high": high,
                 "worse": float((change > 0).mean()),
                 "against": float((some["true_with_step"] < 0).mean()),
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,9 @@ def age_rows(ages: pd.DataFrame) -> list[list[str]]:
     for row in ages.to_dict("records"):
         first, last = row["from_age"], row["to_age"]
         age = f"{first}" if first == last else f"{first}–{last}"
-        shares = (f"{100 * row[name]:.0f}" for name in ("real", "precision", "recall"))
+        shares = (_fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
         angle, right = _interval(row, "cosine", 1, 2), _interval(row, "agreement", 100, 0)
-        rows.append([age, f"{row['n']:,}", angle, f"{row['norm_ratio']:.2f}", *shares, right])
+        rows.append([age, f"{row['n']:,}", angle, _fixed(row["norm_ratio"], 2), *shares, right])
     return rows
 
 
@@ -65,7 +66,7 @@ def change_rows(changes: pd.DataFrame) -> list[list[str]]:
         [
             row["group"],
             f"{row['n']:,}",
-            f"{row['change']:+.4f} [{row['change_low']:+.4f}, {row['change_high']:+.4f}]",
+            _interval(row, "change", 1, 4, "+"),
             f"{100 * row['worse']:.0f}",
             f"{100 * row['against']:.0f}",
         ]
@@ -87,11 +88,15 @@ def advice(ages: pd.DataFrame) -> str:
     return f"Remembered updates tell conflicts better than chance up to an age of {age} steps; {beyond}."
 
 
-def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int) -> str:
-    value, low, high = (scale * row[key] for key in (name, f"{name}_low", f"{name}_high"))
-    return (
-        f"{value:.{digits}f}" if low != low else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign: str = "") -> str:
+    value, low, high = (
+        _fixed(scale * row[key], digits, sign) for key in (name, f"{name}_low", f"{name}_high")
     )
+    return value if math.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
+
+
+def _fixed(value: float, digits: int, sign: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

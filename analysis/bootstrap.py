@@ -18,6 +18,8 @@ Statistic = Callable[[Floats], Floats]
 """Given how often each of n observations was drawn, [b, n], it returns [b] values."""
 FEWEST = 3
 """Observations below which no interval is given: two numbers do not tell how far a third may lie."""
+FEW_NOTE = "Those of fewer than 6 clients cover less than 95 %."
+"""What to say beside intervals of groups that may be small; `docs/statistics.md` has how much they cover."""
 _NUMBERS_AT_ONCE = 2_000_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -81,14 +82,19 @@ class Comparison:
             a, b = self.metrics[name]
             digits = 3 if name == "angle_rad" else 2
             rows.append((heading, f"{a:.{digits}f}", f"{b:.{digits}f}", f"{b - a:+.{digits}f}"))
-        mean = f"{self.mean_percent:+.2f} ± {self.standard_error_percent:.2f}"
         counts = (
             ("clients better off", self.gained),
             ("clients worse off", self.lost),
             ("clients equal", self.equal),
         )
-        paired = ("paired mean % ± s.e.", "", "", mean)
+        paired = ("paired mean % ± s.e.", "", "", self.mean_shown)
         return [*rows, paired, *((name, "", "", str(count)) for name, count in counts)]
+
+    @property
+    def mean_shown(self) -> str:
+        """The mean difference with its standard error, in words; a dash stands for that of one client."""
+        error = self.standard_error_percent
+        return f"{self.mean_percent:+.2f} ± {'–' if math.isnan(error) else f'{error:.2f}'}"
 
     def note(self) -> str:
         """Say what the comparison rests on."""
@@ -142,12 +148,11 @@ def equal_table(found: Sequence[Comparison]) -> Table:
         steps, times, moved = (
             "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)
         )
-        mean = f"{each.mean_percent:+.2f} ± {each.standard_error_percent:.2f}"
         rest = [
             f"{each.metrics[name][1] - each.metrics[name][0]:+.{digits}f}"
             for name, digits in (("worst10_percent", 2), ("std_percent", 2), ("angle_rad", 3))
         ]
-        table.add_row(each.at, steps, times, moved, mean, *rest)
+        table.add_row(each.at, steps, times, moved, each.mean_shown, *rest)
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.difference_tables import PLACES
+from analysis.difference_tables import LEAST_P, PLACES
 from analysis.document import Column, Table, heading_of
 from analysis.paired import PairedDifference
 from analysis.study import Study
@@ -25,9 +25,7 @@ def difference_block(name: str, found: Sequence[PairedDifference], study: Study)
         Column("t low", 3, signed=True),
         Column("t high", 3, signed=True),
         Column("seeds better, %", 0),
-        Column("p sign", 3),
-        Column("p rank", 3),
-        Column("p Holm", 3),
+        *(Column(f"p {test}", 3, least=LEAST_P) for test in ("sign", "rank", "Holm")),
         Column("effect size d_z", 2, signed=True),
         Column("seeds for 80 %"),
         Column("pairing factor", 2),

@@ -23,6 +23,8 @@ PLACES: dict[str, str] = {
     "time": "after equal virtual time",
     "bytes": "after equal bytes moved",
 }
+LEAST_P = 0.001
+"""Smaller p values are written as below it: three digits would make them 0."""
 _HEADINGS = (
     "metric",
     "level",
@@ -91,15 +93,27 @@ def _notes(found: Sequence[PairedDifference]) -> Iterator[str]:
         yield f"Holm corrects the rank test for the {family} comparisons of each metric; metrics are not counted."
     if min(ns) < FEWEST:
         yield f"With fewer than {FEWEST} seeds no interval is given."
-    differing = min(int((each.values != 0).sum()) for each in found)
-    if smallest_p(differing) > ALPHA:
-        least = f"{smallest_p(differing):.3g}"
-        yield f"With {differing} seeds that differ neither test can give a p below {least}, whatever the difference."
+    yield from _out_of_reach(found, family)
     if FEWEST <= min(ns) < 6:
         yield "Below 6 seeds the bootstrap interval covers less than 95 %: look at that of t."
     if any((each.values == 0).any() for each in found):
         yield "Seeds without a difference are left out of both tests."
     yield from _warnings(found)
+
+
+def _out_of_reach(found: Sequence[PairedDifference], family: int) -> Iterator[str]:
+    """Say where too few seeds differ for any p value, or one corrected for `family` comparisons, to be below 5 %."""
+    counts = [int((each.values != 0).sum()) for each in found]
+    differing = min((n for n in counts if n), default=0)
+    least = smallest_p(differing)
+    if least > ALPHA:
+        few = f"With {differing} seeds that differ"
+        yield f"{few} neither test can give a p below {least:.3g}, whatever the difference."
+    elif (corrected := family * smallest_p(max(counts))) > ALPHA:
+        yield (
+            f"With {max(counts)} seeds that differ none of {family} comparisons can have a p Holm below"
+            f" {corrected:.3g}, whatever the difference."
+        )
 
 
 def _warnings(found: Sequence[PairedDifference]) -> Iterator[str]:
@@ -143,7 +157,7 @@ def plain(value: float) -> str:
 
 
 def _p(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.3f}" if value >= 0.001 else "<0.001"
+    return "–" if math.isnan(value) else f"{value:.3f}" if value >= LEAST_P else f"<{LEAST_P:g}"
 
 
 def span(found: tuple[float, float] | None, sign: str = "+") -> str:

@@ -74,11 +74,15 @@ class Column:
     digits: int | None = 0
     """Digits behind the point of a number that is not whole; None: four digits in all, for any magnitude."""
     signed: bool = False
+    least: float = 0.0
+    """Numbers below it, such as p values that the digits do not show, are written as that."""
 
     def show(self, value: Any) -> str:
         """Write a value; a dash says that there is none."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "–"
+        if isinstance(value, float) and 0 < value < self.least:
+            return f"<{self.least:g}"
         if isinstance(value, float) and self.digits is None:
             return f"{value:.4g}" if abs(value) < _LARGE else f"{value:,.0f}"
         if isinstance(value, float):

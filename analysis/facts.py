@@ -18,8 +18,11 @@ _SECTIONS = (
     "pacing",
     "selection",
     "train",
+    "client",
     "algorithm",
+    "memory",
     "cost",
+    "dropout",
     "stop",
     "evaluate",
 )
@@ -47,6 +50,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
             for name in _SECTIONS
             if isinstance(run.config.get(name), dict)
         ),
+        *(("adversary", _settings(each)) for each in _adversaries(run.config)),
         ("seed", said.get("seed")),
         ("status", _ended(said)),
         ("virtual time", show_us(virtual_end_us(run))),
@@ -60,6 +64,12 @@ def facts(run: Run) -> list[tuple[str, str]]:
         ("digest", said.get("digest")),
     ]
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
+
+
+def _adversaries(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tables of attacks; a single one may stand without a list."""
+    said = config.get("adversary")
+    return [each for each in (said if isinstance(said, list) else [said]) if isinstance(each, dict)]
 
 
 def _mapping(said: Mapping[str, Any], key: str) -> Mapping[str, Any]:

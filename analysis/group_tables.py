@@ -10,7 +10,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from analysis.bootstrap import interval, mean_of
+from analysis.bootstrap import FEW_NOTE, interval, mean_of
 from analysis.correlation import correlations
 from analysis.difference_tables import difference_frame, difference_table, plain, span
 from analysis.paired import PairedDifference, differences_of
@@ -29,6 +29,8 @@ COMPARED = {
     "victims_gap_percent": True,
 }
 """Measures that levels of a study are compared by, and whether smaller is better."""
+_SIGNED = ("victims_gap_percent",)
+"""Those of either sign, of which the nearer to 0 is the better: below 0 it is the survivors who are worse off."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -95,7 +97,10 @@ def participation_differences(study: Study, measures: pd.DataFrame) -> list[list
         return []
     known = {name: falling for name, falling in COMPARED.items() if measures[name].notna().any()}
     return [
-        differences_of(study, measures, name, smaller_is_better=falling) for name, falling in known.items()
+        differences_of(
+            study, measures, name, smaller_is_better=falling, nearer_zero_is_better=name in _SIGNED
+        )
+        for name, falling in known.items()
     ]
 
 
@@ -120,7 +125,7 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
     """Return fairness against participation for one run, for the terminal."""
     found = run_participation(run, by)
-    note = "Intervals are 95 % bootstrap intervals over clients. "
+    note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
     for name, title in _RUN_TITLES.items():

@@ -93,9 +93,10 @@ def layer_times(rows: pd.DataFrame, kind: str, bins: int) -> tuple[Floats, Float
 def by_client(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per client: how often it was there and remembered, what weight that had, and how often against it.
 
-    `present_steps` and `absent_steps` count steps in which its update was there or remembered; `*_weight_percent` is
-    the mean share of its row in the sum of all weights of such a step; `protected_steps` counts the steps in which its
-    remembered update had a weight, `against_percent` the share of its rows in conflict with the direction.
+    `present_steps` and `absent_steps` count steps in which its updates were there or remembered; `*_weight_percent` is
+    the mean share of its rows, of which a buffer may hold several, in the sum of all weights of such a step;
+    `protected_steps` counts the steps in which its remembered update had a weight, `against_percent` the share of its
+    rows in conflict with the direction.
     """
     import pandas as pd
 
@@ -106,17 +107,22 @@ def by_client(rows: pd.DataFrame) -> pd.DataFrame:
     absent, present = whole[whole.kind == "absent"], whole[whole.kind == "present"]
     table = pd.DataFrame(
         {
-            "present_steps": present.groupby("client").size(),
-            "absent_steps": absent.groupby("client").size(),
-            "protected_steps": absent[absent.weight != 0].groupby("client").size(),
-            "present_weight_percent": present.groupby("client").share.mean(),
-            "absent_weight_percent": absent.groupby("client").share.mean(),
+            "present_steps": present.groupby("client").step.nunique(),
+            "absent_steps": absent.groupby("client").step.nunique(),
+            "protected_steps": absent[absent.weight != 0].groupby("client").step.nunique(),
+            "present_weight_percent": _mean_share(present),
+            "absent_weight_percent": _mean_share(absent),
             "against_percent": 100 * whole.groupby("client").against.mean(),
         }
     )
     counts = ["present_steps", "absent_steps", "protected_steps"]
     table[counts] = table[counts].fillna(0).astype("int64")
     return table.rename_axis("client").reset_index()
+
+
+def _mean_share(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return each client's share of the weights of a step, as the mean over the steps that have rows of it."""
+    return rows.groupby(["client", "step"]).share.sum().groupby("client").mean()
 
 
 def merges(run: Run, rows: pd.DataFrame) -> pd.DataFrame:

@@ -29,15 +29,16 @@ def time_below(run: Run, threshold_percent: float, split: str | None = None) -> 
     evaluations = run.evaluations(split)
     last = evaluations[-1]
     who = last.client[last.n > 0]
-    accuracy = 100 * np.stack([_held(each, who) for each in evaluations])
+    accuracy = np.stack([_held(each, who) for each in evaluations])
+    threshold = threshold_percent / 100  # 29 of 100 are 0.29, which times 100 is less than 29
     times = np.array([each.time_us for each in evaluations], dtype=np.int64)
     lengths = np.diff([*times, max(virtual_end_us(run), times[-1])]).astype(np.float64)[:, None]
     known = np.maximum.accumulate(np.where(np.isnan(accuracy), -1, np.arange(len(times))[:, None]))
     carried = np.where(known >= 0, np.take_along_axis(accuracy, known.clip(0), axis=0), np.nan)
     total = (lengths * (known >= 0)).sum(axis=0)
-    below = (lengths * (carried < threshold_percent)).sum(axis=0)
+    below = (lengths * (carried < threshold)).sum(axis=0)
     share = np.divide(below, total, out=np.full(len(who), np.nan), where=total > 0)
-    reached = accuracy >= threshold_percent
+    reached = accuracy >= threshold
     first = np.where(reached.any(axis=0), times[reached.argmax(axis=0)], -1)
     return pd.DataFrame({"below_share": share, "reached_us": first}, index=pd.Index(who, name="client"))
 

@@ -68,6 +68,8 @@ class PairedDifference:
     pairing_interval: tuple[float, float] | None
     point_gap: float
     """Largest share by which the two runs of a pair differ in the number that they are compared at; NaN at the end."""
+    nearer_zero_is_better: bool = False
+    """Whether values of either sign are the better the nearer they are to 0, whatever `smaller_is_better` says."""
 
     @property
     def n(self) -> int:
@@ -87,14 +89,18 @@ class PairedDifference:
     @property
     def better(self) -> float:
         """Share of seeds in which the level does better than the baseline."""
-        good = self.values < 0 if self.smaller_is_better else self.values > 0
-        return float(good.mean()) if self.n else float("nan")
+        return float((self._gains() > 0).mean()) if self.n else float("nan")
 
     @property
     def worse(self) -> float:
         """Share of seeds in which it does worse."""
-        bad = self.values > 0 if self.smaller_is_better else self.values < 0
-        return float(bad.mean()) if self.n else float("nan")
+        return float((self._gains() < 0).mean()) if self.n else float("nan")
+
+    def _gains(self) -> Floats:
+        """Return [n] by how much the level does better."""
+        if self.nearer_zero_is_better:
+            return np.round(np.abs(self.baseline_values) - np.abs(self.level_values), _DIGITS)
+        return -self.values if self.smaller_is_better else self.values
 
     @property
     def where(self) -> str:
@@ -137,11 +143,13 @@ def differences_of(
     axis: str | None = None,
     baseline: str | None = None,
     smaller_is_better: bool | None = None,
+    nearer_zero_is_better: bool = False,
     size: float | None = None,
 ) -> list[PairedDifference]:
     """Compare levels by any column of a frame that has a column per axis and `seed`; see `differences`.
 
-    `smaller_is_better` is by default what the metric of that name says, else False.
+    `smaller_is_better` is by default what the metric of that name says, else False; `nearer_zero_is_better` is for
+    columns of either sign, such as gaps.
     """
     among = study.axis(axis)
     base = study.baseline(among, baseline)
@@ -159,7 +167,7 @@ def differences_of(
             f"levels: {', '.join(study.axes[among])}"
         )
     return [
-        replace(each, p_holm=p)
+        replace(each, p_holm=p, nearer_zero_is_better=nearer_zero_is_better)
         for each, p in zip(found, holm([d.p_value for d in found]).tolist(), strict=True)
     ]
 
@@ -260,7 +268,10 @@ def _t_interval(values: Floats) -> tuple[float, float] | None:
 
 
 def _std(values: Floats) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else float("nan")
+    """Return the standard deviation; of equal values 0, which their rounded mean would miss."""
+    if len(values) < 2:
+        return float("nan")
+    return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0
 
 
 def _ratio(mean: float, std: float) -> float:

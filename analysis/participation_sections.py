@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from analysis.bootstrap import interval, mean_of
+from analysis.bootstrap import FEW_NOTE, interval, mean_of
 from analysis.difference_block import difference_block
 from analysis.document import (
     Block,
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 HEADING = "Fairness against participation"
 _WEIGHTS = (
     "Quartiles are of clients: the first is there least. Of the two means one counts each client once and one each"
-    " sample once; intervals are 95 % bootstrap intervals over clients. A correlation says what goes together, not what"
-    " causes what."
+    f" sample once; intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} A correlation says what goes"
+    " together, not what causes what."
 )
 _MOST_GROUPINGS = 4
 """So many groupings are drawn; the table has all."""

@@ -17,6 +17,10 @@ COLOURS = "cividis"
 """Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018: looks the same with and without deuteranomaly."""
 
 
+LEAST_IN = 1.6
+"""Height of all panels beside which the words of a scale fit."""
+
+
 def heat(ax: Axes, values: Floats, edges: Sequence[float], norm: Normalize) -> None:
     """Draw `values` [rows, columns]: row i from i to i + 1 downwards, columns from `edges[0]` to `edges[-1]`.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -39,7 +39,16 @@ def accuracy_over_time(
     axes[-1].set_xlabel(unit, fontsize=9)
     figure.align_ylabels(axes)
     caption = f"Accuracy and fairness over {unit}; a smaller angle is fairer (0 is equal accuracy for all)."
+    caption += evaluated_note(histories.values())
     return Picture(figure, _alt(histories, unit), caption, arm_keys(list(histories)))
+
+
+def evaluated_note(histories: Iterable[pd.DataFrame]) -> str:
+    """Say that points are of different numbers of clients, if they are: only the last are of all then."""
+    counts = [int(n) for h in histories for n in h["clients"].unique()]
+    if not counts or min(counts) == max(counts):
+        return ""
+    return f" Points are of {min(counts)} to {max(counts)} clients, which were evaluated there."
 
 
 def _scale(histories: Mapping[str, pd.DataFrame], by: str) -> tuple[float, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -34,7 +36,7 @@ def audit_by_age(ages: pd.DataFrame) -> Picture:
     conflict.set_xticks(at, [name.replace("–", "–\n") if len(name) > _SHORT else name for name in names])
     conflict.set_xlabel("age of the remembered update, server steps", fontsize=9)
     words = "; ".join(
-        f"age {name}: cosine {cosine:.2f}, told rightly {agreement:.2f}"
+        f"age {name}: cosine {_shown(cosine)}, told rightly {_shown(agreement)}"
         for name, cosine, agreement in zip(names, ages["cosine"], ages["agreement"], strict=True)
     )
     caption = (
@@ -50,6 +52,10 @@ def audit_by_age(ages: pd.DataFrame) -> Picture:
 
 def _name(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}–{last}"
+
+
+def _shown(value: float) -> str:
+    return "not known" if math.isnan(value) else f"{value:.2f}"
 
 
 def _with_interval(ax: Axes, at: np.ndarray, ages: pd.DataFrame, name: str, index: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from analysis.observatory import KINDS, by_layer, layer_times, recorded
-from analysis.plots._heatmap import heat, scale_beside, shares
+from analysis.plots._heatmap import LEAST_IN, heat, scale_beside, shares
 from analysis.plots._picture import Picture, panels, whole_numbers
 from analysis.run import Run
 from fedsim.errors import RunError
@@ -26,7 +26,7 @@ def conflict_layers(run: Run) -> Picture:
         )
     there = [kind for kind in KINDS if (rows.kind == kind).any()]
     height = min(max(0.22 * layers, 0.8), 4.0)
-    figure, axes = panels([height + 0.15] * len(there))
+    figure, axes = panels([max(height + 0.15, LEAST_IN / len(there))] * len(there))
     for ax, kind in zip(axes, there, strict=True):
         edges, share = layer_times(rows, kind, BINS)
         heat(ax, share, list(edges), shares())

@@ -52,6 +52,8 @@ def _draw(ax: Axes, y: int, each: PairedDifference, index: int) -> None:
 
 def _caption(first: PairedDifference) -> str:
     wanted = "smaller" if first.smaller_is_better else "larger"
+    if first.nearer_zero_is_better:
+        wanted = f"a {heading_of(first.metric).partition(',')[0]} nearer to 0"
     return (
         f"{heading_of(first.metric)}: level minus {first.baseline}, paired by seed; {wanted} is better. Small marks are"
         " seeds, the large one their mean, the bar its 95 % bootstrap interval and the thin line that of Student's t."
@@ -62,6 +64,9 @@ def _alt(found: Sequence[PairedDifference]) -> str:
     words = []
     for each in found:
         where = f" ({each.where})" if each.where else ""
+        if not each.n:
+            words.append(f"{each.level}{where}: no seed with both runs")
+            continue
         sure = (
             "" if each.interval is None else f", interval {each.interval[0]:+.3g} to {each.interval[1]:+.3g}"
         )

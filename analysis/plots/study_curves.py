@@ -10,6 +10,7 @@ import numpy as np
 from analysis.arrays import Floats
 from analysis.document import heading_of
 from analysis.plots._picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
+from analysis.plots.accuracy_over_time import evaluated_note
 from analysis.plots.bands import draw_band
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def study_curves(
     caption = (
         f"Metrics over {over}{among}: the mean over seeds, with the area from the least to the largest seed, as far as"
         " all seeds went."
-    )
+    ) + evaluated_note(h for hs in histories.values() for h in hs)
     return Picture(
         figure,
         f"{len(metrics)} line charts over {over}{among}. {'; '.join(words)}.",

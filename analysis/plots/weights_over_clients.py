@@ -8,7 +8,7 @@ import numpy as np
 
 from analysis.arrays import Floats, Ints
 from analysis.observatory import KINDS, recorded
-from analysis.plots._heatmap import heat, powers, scale_beside
+from analysis.plots._heatmap import LEAST_IN, heat, powers, scale_beside
 from analysis.plots._picture import Picture, panels, spans, whole_numbers
 from analysis.run import Run
 
@@ -35,7 +35,8 @@ def weights_over_clients(run: Run) -> Picture:
     widths = np.bincount(group)
     there = [kind for kind in KINDS if (whole.kind == kind).any()]
     tables = [_shares(whole[whole.kind == kind], row_of, sizes, group, widths, first) for kind in there]
-    figure, axes = panels([min(1.0 + 0.02 * len(sizes), 2.6)] * len(there), width_in=9.5)
+    height = max(min(1.0 + 0.02 * len(sizes), 2.6), LEAST_IN / len(there))
+    figure, axes = panels([height] * len(there), width_in=9.5)
     norm = powers(tables)
     for ax, kind, table in zip(axes, there, tables, strict=True):
         heat(ax, table, [first, last + 1], norm)

@@ -11,6 +11,7 @@ import pytest
 
 import analysis
 from analysis.audit import audit_frame, by_age, conflicts_found, realised, useful_age
+from analysis.audit_tables import age_rows, change_rows
 from analysis.plots.audit_by_age import audit_by_age
 from analysis.plots.audit_losses import audit_losses
 from fedsim.errors import RunError
@@ -58,6 +59,23 @@ def test_norms_have_a_geometric_mean_and_nothing_divides_by_zero() -> None:
     )
 
 
+def test_an_update_of_zero_has_no_cosine() -> None:
+    rows = [(c, 1, 0.8 if c < 6 else np.nan, 1.0, 0.5, 0.5, 0.0) for c in range(10)]
+    found = by_age(audit(rows)).iloc[0]
+    assert (found["cosine"], found["n"]) == (pytest.approx(0.8), 10)
+    assert (found["cosine_low"], found["cosine_high"]) == (pytest.approx(0.8), pytest.approx(0.8))
+
+
+def test_a_share_of_what_few_clients_have_has_no_interval() -> None:
+    ages = by_age(audit(told(1, 4, 0, 0, 40)))
+    found = ages.iloc[0]
+    assert found[["precision", "recall", "agreement"]].tolist() == [1, 1, 1]
+    assert np.isnan(found[["precision_low", "recall_low", "agreement_low"]].to_list()).all()
+    assert found["real_low"] < 4 / 44 < found["real_high"]
+    assert useful_age(ages) is None
+    assert useful_age(by_age(audit(told(1, 5, 0, 0, 40)))) == 1
+
+
 def test_memory_is_of_use_as_long_as_it_beats_chance_without_a_break() -> None:
     sure, chance = (40, 2, 2, 40), (20, 20, 20, 20)
     ages = by_age(
@@ -72,7 +90,7 @@ def test_realised_changes_by_group() -> None:
     rows = [
         (c, age, 0.5, 1.0, 0.1, 0.1, change)
         for age in (0, 3, -1)
-        for c, change in enumerate((-0.3, -0.1, 0.1))
+        for c, change in enumerate((-0.3, -0.1, 0.1, -0.3, -0.1, 0.1))
     ]
     found = realised(audit(rows)).set_index("group")
     assert found.index.tolist() == ["present", "remembered", "unknown"]
@@ -80,7 +98,17 @@ def test_realised_changes_by_group() -> None:
     np.testing.assert_allclose(found["worse"], 1 / 3)
     assert (found["change_low"] < found["change"]).all()
     assert (found["against"] == 0).all()
-    assert realised(audit(rows[:3]))["group"].tolist() == ["present"]
+    assert realised(audit(rows[:6]))["group"].tolist() == ["present"]
+    few = realised(audit(rows[:4]))
+    assert np.isnan(few[["change_low", "change_high"]].to_numpy()).all()
+    assert change_rows(few)[0][2] == "-0.1500"
+
+
+def test_what_is_not_known_is_a_dash_in_the_table() -> None:
+    ages = by_age(audit([(0, 0, 0.5, np.nan, 0.5, 0.5, 0.0)]))
+    assert "age 0: cosine 0.50, told rightly not known" in audit_by_age(ages).alt
+    rows = age_rows(ages)
+    assert rows == [["0", "1", "0.50", "–", "0", "–", "–", "–"]]
 
 
 def test_a_run_is_read_and_drawn(tmp_path: Path) -> None:

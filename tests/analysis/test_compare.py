@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from synthetic_runs import evals_table, jobs_table, steps_table, world_table, wr
 
 import analysis
 from analysis.closing import closing
-from analysis.compare import Comparison
+from analysis.compare import Comparison, equal_table
 from fedsim.errors import RunError
 
 
@@ -95,6 +96,8 @@ def test_compare_leaves_out_clients_without_samples(tmp_path: Path) -> None:
     found = analysis.compare(*runs)
     assert list(found.client) == [0]
     assert np.isnan(found.standard_error_percent)
+    for text in (shown(found), shown(equal_table([replace(found, points=((1, 2, 3), (1, 2, 3)))]))):
+        assert "+10.00 ± –" in text
 
 
 def test_compare_says_whether_the_world_was_the_same(tmp_path: Path) -> None:

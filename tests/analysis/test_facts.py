@@ -12,6 +12,15 @@ import analysis
 from analysis.facts import facts
 
 
+def test_a_run_says_how_jobs_were_lost_and_who_attacked(tmp_path: Path) -> None:
+    run = analysis.open(write_run(tmp_path / "run"))
+    attacks = [{"name": "zero", "share": 0.2}, {"name": "scale", "factor": 3}]
+    run.config.update({"dropout": {"leave": "abort", "chance": 0.1}, "adversary": attacks})
+    told = facts(run)
+    assert ("dropout", "leave = abort, chance = 0.1") in told
+    assert [text for name, text in told if name == "adversary"] == ["zero, share = 0.2", "scale, factor = 3"]
+
+
 @pytest.mark.parametrize(
     ("said", "words"),
     [

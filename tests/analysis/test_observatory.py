@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ from synthetic_runs import evals_table, steps_table, write_run
 
 import analysis
 from analysis.observatory import by_client, by_layer, history_age, layer_times, merges, over_time, recorded
+from analysis.plots._picture import Picture
+from analysis.plots.conflict_layers import conflict_layers
 from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
 from analysis.plots.weights_over_clients import weights_over_clients
 from fedsim.errors import RunError
@@ -100,6 +103,13 @@ def test_who_was_protected_by_hand(run: analysis.Run) -> None:
     assert found.against_percent.tolist() == [0, 100, 0]
 
 
+def test_two_updates_of_a_client_in_one_step_are_one_step(run: analysis.Run) -> None:
+    rows = recorded(run)
+    twice = rows[(rows.block < 0) & (rows.step == 0)].assign(client=4)
+    found = by_client(twice).iloc[0]
+    assert (found.present_steps, found.present_weight_percent, found.against_percent) == (1, 100, 50)
+
+
 def test_merged_layers_are_those_with_equal_weights(run: analysis.Run) -> None:
     assert merges(run, recorded(run)).merged_percent.tolist() == pytest.approx([100 / 3])
 
@@ -112,6 +122,21 @@ def test_weights_of_a_step_add_up(run: analysis.Run) -> None:
     panels = [ax.images[0].get_array() for ax in weights_over_clients(run).figure.axes if ax.images]
     total = sum(np.ma.filled(np.ma.masked_invalid(np.asarray(p, dtype=float)), 0) for p in panels[:2])
     np.testing.assert_allclose(total.sum(axis=0), 100)
+
+
+@pytest.mark.parametrize("draw", [weights_over_clients, conflict_layers])
+def test_the_words_of_a_scale_fit_beside_one_low_panel(
+    draw: Callable[[analysis.Run], Picture], run: analysis.Run, tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path / "present", tables={"steps": run.steps})
+    pq.write_table(
+        run.conflicts.filter(pa.compute.equal(run.conflicts["age"], 0)), folder / "conflicts.parquet"
+    )
+    figure = draw(analysis.open(folder)).figure
+    figure.draw_without_rendering()
+    box = figure.axes[-1].yaxis.label.get_window_extent()
+    assert box.y0 >= 0
+    assert box.y1 <= figure.bbox.height
 
 
 def test_pictures_say_what_they_show(run: analysis.Run) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ from synthetic_runs import evals_table
 from synthetic_studies import write_study
 
 import analysis
-from analysis.difference_tables import cells, difference_frame, difference_table
+from analysis.difference_tables import cells, difference_frame, difference_table, notes
 from analysis.findings import level_frame, study_frames, study_tables
 from analysis.paired import differences_of, is_smaller_better
+from analysis.plots.paired_differences import paired_differences
 from analysis.study import Cell, Study
 from fedsim import plugins
 from fedsim.errors import RunError
@@ -133,6 +135,32 @@ def test_no_pair_at_all_is_shown_as_such(tmp_path: Path) -> None:
     assert (found.n, found.missing) == (0, (1, 2))
     assert np.isnan([found.mean, found.p_value, found.better]).all()
     assert cells(found)[2:6] == ["0", "–\n–\n–", "–\n–\n–", "–\n–"]
+    assert "fedfv: no seed with both runs." in paired_differences([found], ("fedavg", "fedfv")).alt
+
+
+def test_the_table_says_what_the_correction_puts_out_of_reach(study: Study) -> None:
+    found = [d for d in analysis.differences(study, "mean_percent") if d.level == "fedlf"][:1]
+    assert (found[0].n, found[0].p_value) == (6, pytest.approx(1 / 32))
+    assert "whatever the difference" not in notes(found)
+    both = notes([*found, replace(found[0], level="other")])
+    assert "With 6 seeds that differ none of 2 comparisons can have a p Holm below 0.0625" in both
+    tied = replace(found[0], metric="min_percent", values=np.zeros(6))
+    assert "whatever the difference" not in notes(
+        [*found, tied]
+    )  # of a comparison without any difference p is 1
+
+
+def test_equal_differences_have_no_spread() -> None:
+    import pandas as pd
+
+    planned = tuple(Cell({"rule": rule}, seed, Path(), "done") for seed in range(3) for rule in "ab")
+    study = Study(Path(), "made", "", {"rule": ("a", "b")}, (0, 1, 2), {}, planned)
+    frame = pd.DataFrame([{"rule": c.levels["rule"], "seed": c.seed, "x": 0.1} for c in planned])
+    frame.loc[frame["rule"] == "a", "x"] = 0.0
+    (found,) = differences_of(study, frame, "x")
+    assert found.values.tolist() == [0.1] * 3
+    assert (found.std, found.effect_size, found.seeds_needed) == (0, np.inf, 3)
+    assert found.t_interval == (found.mean, found.mean)
 
 
 def test_nothing_to_compare_with_says_so(tmp_path: Path) -> None:

@@ -15,8 +15,14 @@ from synthetic_studies import write_study
 
 import analysis
 from analysis.correlation import correlations, pearson, spearman
-from analysis.group_tables import participation_differences, participation_frames, participation_tables
+from analysis.group_tables import (
+    participation_differences,
+    participation_frames,
+    participation_tables,
+    run_participation_tables,
+)
 from analysis.participation import availability, clients, groupings, groups, label_counts, losses, worst_group
+from analysis.plots.paired_differences import paired_differences
 from fedsim.errors import ConfigError, RunError, TraceError
 from fedsim.trace import Trace, read_trace
 from fedsim.world import World
@@ -220,6 +226,15 @@ def test_a_client_that_is_not_evaluated_keeps_its_last_accuracy(tmp_path: Path) 
     assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 1])
 
 
+@pytest.mark.parametrize(("correct", "n"), [(29, 100), (57, 100), (29, 50)])
+def test_an_accuracy_at_the_threshold_is_not_below_it(correct: int, n: int, tmp_path: Path) -> None:
+    run = analysis.open(
+        write_run(tmp_path / "r", tables={"evals": evals_table([[correct / n]], n=n)}, virtual_us=20)
+    )
+    found = analysis.time_below(run, 100 * correct // n)
+    assert (found["below_share"].tolist(), found["reached_us"].tolist()) == ([0], [0])
+
+
 def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
     gain = 0.1 if levels["rule"] == "fair" else 0.0
     jobs = jobs_table(
@@ -248,7 +263,25 @@ def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
     assert (worst.mean, gap.mean, victims.mean) == pytest.approx((5, -5, -10))
     assert worst.better == gap.better == victims.better == 1
     assert len(participation_tables(study)) == 3
+    told = run_participation_tables(study.run(study.cells[0]))[0].caption
+    assert "Those of fewer than 6 clients cover less than 95 %." in str(told)
     assert set(frames) <= set(analysis.study_frames(study))
+
+
+def test_a_gap_is_better_the_nearer_it_is_to_zero(tmp_path: Path) -> None:
+    def turned(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        jobs = jobs_table(dispatch_us=[0, 0], end_us=[1, 1], client=[0, 1], status=["aggregated", "lost"])
+        victim = {"plain": 0.5, "turned": 0.9, "even": 0.6 + seed / 100}[levels["rule"]]
+        return {"evals": evals_table([[0.6, victim]], n=100), "jobs": jobs}
+
+    axes = {"rule": ("plain", "turned", "even")}
+    study = write_study(tmp_path / "s", turned, axes=axes, seeds=(1, 2, 3), compare={"group": "used"})
+    measures = participation_frames(study)["participation.measures"]
+    assert measures["victims_gap_percent"].tolist() == pytest.approx([10] * 3 + [-30] * 3 + [-1, -2, -3])
+    turned_gap, even_gap = participation_differences(study, measures)[-1]
+    assert (turned_gap.mean, turned_gap.better, turned_gap.worse) == (pytest.approx(-40), 0, 1)
+    assert (even_gap.mean, even_gap.better, even_gap.worse) == (pytest.approx(-12), 1, 0)
+    assert "a victims gap nearer to 0 is better" in paired_differences([turned_gap], axes["rule"]).caption
 
 
 def test_labels_are_read_again_from_the_configuration(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from analysis.plots.client_accuracy import client_accuracy
 from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
 from analysis.plots.staleness import staleness, used_staleness
+from analysis.plots.study_curves import study_curves
 from analysis.svg import inline_svg
 from fedsim.errors import RunError
 
@@ -50,6 +51,20 @@ def test_the_raster_is_the_schedule(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cells.in_job["aggregated"], [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
     np.testing.assert_array_equal(cells.in_job["lost"], [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
     np.testing.assert_array_equal(cells.in_job["late"], [[0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
+
+
+def test_curves_say_where_fewer_clients_were_evaluated(tmp_path: Path) -> None:
+    table = evals_table([[0.2, 0.4, 0.6], [0.3, 0.5, 0.7]])
+    part = table.filter(np.array([True, False, False, True, True, True]))
+    whole, some = (
+        analysis.open(write_run(tmp_path / name, tables={"evals": t})).history()
+        for name, t in (("whole", table), ("some", part))
+    )
+    words = "Points are of 1 to 3 clients"
+    assert words not in accuracy_over_time({"a": whole}).caption
+    assert words in accuracy_over_time({"a": whole, "b": some}).caption
+    assert words not in study_curves({"a": [whole]}, ["mean_percent"], "step").caption
+    assert words in study_curves({"a": [whole, some], "b": []}, ["mean_percent"], "step").caption
 
 
 def test_pixels_show_nothing_offline_and_the_outcome_in_a_job(tmp_path: Path) -> None:

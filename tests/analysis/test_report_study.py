@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,12 @@ from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 from typer.testing import CliRunner
 
+from analysis.difference_block import difference_block
 from analysis.paired import differences
 from analysis.plots.paired_differences import paired_differences
 from analysis.plots.study_curves import on_one_grid
 from analysis.report import write_page
-from analysis.report_files import write_tables
+from analysis.report_files import as_csv, as_latex, write_tables
 from analysis.study import Study, open_study
 from analysis.study_report import study_document
 from fedsim.cli import app
@@ -105,6 +107,15 @@ def test_tables_hold_the_differences_to_the_last_digit(study: Study, tmp_path: P
         assert float(row["p rank"]) == each.p_value
         assert int(row["seeds"]) == each.n
     assert [row["seeds"] for row in rows] == ["4", "3"]
+
+
+def test_a_small_p_value_is_not_written_as_zero(study: Study, tmp_path: Path) -> None:
+    found = replace(differences(study, "mean_percent")[0], sign_p=2.0**-11, p_value=2.0**-13, p_holm=0.0123)
+    table = difference_block("small", [found], study)
+    shown = dict(zip([column.heading for column in table.columns], next(table.texts()), strict=True))
+    assert (shown["p sign"], shown["p rank"], shown["p Holm"]) == ("<0.001", "<0.001", "0.012")
+    assert r"\textless{}0.001" in as_latex(table)
+    assert f",{2.0**-11}," in as_csv(table)
 
 
 def test_the_picture_of_differences_has_every_seed_and_a_panel_for_each_world(study: Study) -> None:
