@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,16 +85,16 @@ def plain_trace(
     kinds: Sequence[str],
     values: NDArray[np.float64],
     options: Plain,
-    places: Sequence[str],
+    place: Callable[[int], str],
 ) -> Imported:
     """Return the Trace of a table whose rows have been checked; clients are numbered as they first appear.
 
-    `places` says where each row stands, for messages.
+    `place` says where a row stands, for messages.
     """
     if not len(start_us):
         raise TraceError(f"{name}: expected rows, found none")
     ids, client = _numbered(clients)
-    _check_apart(ids, client, start_us, end_us, kinds, places)
+    _check_apart(ids, client, start_us, end_us, kinds, place)
     last = int(end_us.max())
     horizon = options.horizon_us() or last
     if last > horizon:
@@ -139,7 +139,7 @@ def _check_apart(
     start_us: Ints,
     end_us: Ints,
     kinds: Sequence[str],
-    places: Sequence[str],
+    place: Callable[[int], str],
 ) -> None:
     """Raise TraceError with each row that overlaps the one before it, by start, of its client and kind."""
     problems, kind = Problems(), np.array([KINDS.index(k) for k in kinds])
@@ -147,10 +147,10 @@ def _check_apart(
     before, after = order[:-1], order[1:]
     same = (client[before] == client[after]) & (kind[before] == kind[after])
     for i in np.flatnonzero(same & (start_us[after] < end_us[before])).tolist():
-        other, row = before[i], after[i]
+        other, row = int(before[i]), int(after[i])
         problems.add(
-            f"{places[row]}, client {ids[client[row]][:80]!r}: {kinds[row]} from {start_us[row]} to {end_us[row]} us "
-            f"overlaps {places[other]}, from {start_us[other]} to {end_us[other]} us"
+            f"{place(row)}, client {ids[client[row]][:80]!r}: {kinds[row]} from {start_us[row]} to {end_us[row]} us "
+            f"overlaps {place(other)}, from {start_us[other]} to {end_us[other]} us"
         )
     problems.check()
 

@@ -47,9 +47,8 @@ def csv(
                 table.add(source, options, separator, problems)
         problems.check()
         start, end = (np.array([round(t) for t in times], np.int64) for times in (table.start, table.end))
-        return plain_trace(
-            sources[0].name, table.client, start, end, table.kind, np.array(table.value), options, table.place
-        )
+        values, place = np.array(table.value), table.place.__getitem__
+        return plain_trace(sources[0].name, table.client, start, end, table.kind, values, options, place)
 
     return Importer(
         recognises=_recognises,

@@ -89,8 +89,9 @@ def _plain(name: str, table: pa.Table, options: Plain) -> Imported:
             problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {wrong}")
     problems.check()
     start_us, end_us = (np.round(t).astype(np.int64) for t in (start, end))
-    places = [f"{name}, row {i}" for i in range(n)]
-    return plain_trace(name, clients, start_us, end_us, kinds, values, options, places)
+    return plain_trace(
+        name, clients, start_us, end_us, kinds, values, options, lambda row: f"{name}, row {row}"
+    )
 
 
 def _list(table: pa.Table, column: str, name: str) -> list[Any]:
