@@ -18,7 +18,7 @@ from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
 from fedsim.config_memory import MemorySection
-from fedsim.config_section import PluginSection, RunName, Section
+from fedsim.config_section import PluginSection, RunName, Section, run_name
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
@@ -238,10 +238,23 @@ def load(path: Path | str, sets: tuple[str, ...] = ()) -> list[RunConfig]:
     path = Path(path)
     given = read_toml(path)
     raw = changed(deepcopy(given), sets)
+    if "name" not in raw:
+        _check_stem(path)
     found = parse(raw, path.name, default_name=path.stem)
     arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
     check_effect(given, sets, arms)
     return found
+
+
+def _check_stem(path: Path) -> None:
+    """Raise ConfigError if a file's own name cannot be that of its run."""
+    try:
+        run_name(path.stem)
+    except ValueError as error:
+        raise ConfigError(
+            f'{path.name}: name: the file says none, and its own does not do: {error}; give one with name = "..." in the '
+            "file, or --set name=..."
+        ) from error
 
 
 def check_effect(
