@@ -163,6 +163,10 @@ class Run:
             raise
         except Exception as error:
             self._fail(timeline, error)
+            error.add_note(
+                f"{self.folder}: failed at step {self.course.step}; what was recorded can be read, and when the cause "
+                f"is mended it goes on with: fedsim resume {self.folder}"
+            )
             raise
         finally:
             self.saver.timeline = (
