@@ -252,8 +252,8 @@ def _check_stem(path: Path) -> None:
         run_name(path.stem)
     except ValueError as error:
         raise ConfigError(
-            f'{path.name}: name: the file says none, and its own does not do: {error}; give one with name = "..." in the '
-            "file, or --set name=..."
+            f"{path.name}: name: the file says none, and its own does not do: {error}; give one with "
+            'name = "..." in the file, or --set name=...'
         ) from error
 
 
