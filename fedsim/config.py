@@ -229,13 +229,15 @@ _DECIDE_MODE = ("model", "client")
 """Tables on which depends how groups of clients can train: another one asks for `train.mode` anew."""
 
 
-def load(path: Path | str, sets: tuple[str, ...] = ()) -> list[RunConfig]:
+def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     """Read a TOML file into one run, or into one run for each of its `[arms.NAME]` tables.
 
     An arm's keys replace those of the file. `sets` are `a.b=value` assignments made before that. Raises ConfigError
     with one line for each problem.
     """
     path = Path(path)
+    if isinstance(sets, str):
+        raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
     given = read_toml(path)
     raw = changed(deepcopy(given), sets)
     if "name" not in raw:

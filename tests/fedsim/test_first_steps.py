@@ -107,3 +107,23 @@ def test_a_run_that_ends_because_nobody_is_there_says_so(
     )
     assert code == 0
     assert "small: ended at step 0, before [stop] says so: nobody is online, or chosen, any more" in out
+
+
+def test_arguments_from_python_are_checked(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match="sets: expected several assignments.*found the text 'seed=2'"):
+        fedsim.load_config(path, "seed=2")
+    with pytest.raises(ConfigError, match="configs: expected what fedsim.load_config returns, found str"):
+        fedsim.simulate("small.toml", out=tmp_path, workers=0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="device: expected one of 'auto', 'cpu', 'cuda', found 'gpu'"):
+        fedsim.simulate(small(), out=tmp_path, workers=0, device="gpu")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="workers: expected 'auto' or a number of at least 0, found '2'"):
+        fedsim.simulate(small(), out=tmp_path, workers="2")  # type: ignore[arg-type]
+
+
+def test_a_folder_that_is_not_there_is_not_called_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = call("compare", tmp_path / "gone", capsys=capsys)
+    assert (code, err) == (2, f"error: there is no folder {tmp_path / 'gone'}\n")
