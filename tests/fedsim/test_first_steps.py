@@ -112,9 +112,9 @@ def test_a_run_that_ends_because_nobody_is_there_says_so(
 def test_arguments_from_python_are_checked(text: str, tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(text)
-    with pytest.raises(ConfigError, match="sets: expected several assignments.*found the text 'seed=2'"):
+    with pytest.raises(ConfigError, match=r"sets: expected several assignments.*found the text 'seed=2'"):
         fedsim.load_config(path, "seed=2")
-    with pytest.raises(ConfigError, match="configs: expected what fedsim.load_config returns, found str"):
+    with pytest.raises(ConfigError, match=r"configs: expected what fedsim.load_config returns, found str"):
         fedsim.simulate("small.toml", out=tmp_path, workers=0)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="device: expected one of 'auto', 'cpu', 'cuda', found 'gpu'"):
         fedsim.simulate(small(), out=tmp_path, workers=0, device="gpu")  # type: ignore[arg-type]
