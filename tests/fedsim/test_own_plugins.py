@@ -154,6 +154,14 @@ def test_a_function_that_is_no_factory_or_has_no_name(mine: Any) -> None:
         plugins.factory("rule", name.removesuffix(":mine"))
 
 
+@pytest.mark.parametrize(
+    ("found", "match"), [("'x'", "a number, found str"), ("accuracy", r"found an array of shape \[12\]")]
+)
+def test_a_metric(mine: Any, tmp_path: Path, found: str, match: str) -> None:
+    stop = {"steps": 1, "metric": mine(f"return {found}", "accuracy, n"), "patience": 1}
+    failing(tmp_path, RunError, f"metric '.*mine': expected .*{match}", stop=stop, world=ALWAYS)
+
+
 def test_an_exception_in_the_middle_of_a_run_says_how_it_goes_on(mine: Any, tmp_path: Path) -> None:
     name = mine("return stateless(lambda s: Direction(np.full(s.n, 1 / (2 - s.step))))")
     with pytest.raises(ZeroDivisionError) as raised:
