@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.adversary import Adversary, Message
+from fedsim.errors import RunError
 from fedsim.job import Cohort, Ints, Job, Report, Reports
 from fedsim.rng import rng
 
@@ -118,9 +119,20 @@ class Attackers:
                 sent = send(
                     Message(row, report, memory, rng(self.seed, "attack", job.client, job.nth, number))
                 )
-                row, report = sent.row, sent.report
+                row, report = _checked(sent, row, self.adversaries[number].name, job).row, sent.report
         finite = bool(torch.isfinite(row).all())
         return row, replace(report, finite=finite)
+
+
+def _checked(sent: object, row: torch.Tensor, name: str, job: Job) -> Message:
+    """Return what an attack sends if it is a Message with a row like the one that it was given, else raise RunError."""
+    where = f"adversary {name!r}, client {job.client}"
+    if not isinstance(sent, Message):
+        raise RunError(f"{where}: expected send to return a Message, found {type(sent).__name__}")
+    if not isinstance(sent.row, torch.Tensor) or sent.row.shape != row.shape:
+        what = list(sent.row.shape) if isinstance(sent.row, torch.Tensor) else type(sent.row).__name__
+        raise RunError(f"{where}: expected a row that is a tensor {list(row.shape)}, found {what}")
+    return sent
 
 
 def _alike(struck: Flags) -> list[Ints]:

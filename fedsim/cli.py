@@ -71,12 +71,14 @@ def _root(
 
 @app.command(name="list")
 def list_plugins(
-    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.")],
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
 ) -> None:
     """List the plug-ins of a kind with their options and defaults."""
     if kind not in _KINDS:
         from fedsim.errors import closest
 
+        if not kind:
+            raise ConfigError(f"expected a kind of plug-in: {', '.join(_KINDS)}")
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what it does", "options"):

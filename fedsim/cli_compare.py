@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, FolderError
 from fedsim.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ def compare(
     asked = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}
     if is_study(first):
         tables = _of_studies(first, second, {key: value for key, value in asked.items() if value})
+    elif not first.exists():
+        raise FolderError(f"there is no folder {first}")
     elif second is None:
         raise ConfigError(f"{first} is no study: a run is compared with a second one; found none")
     else:

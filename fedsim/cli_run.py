@@ -189,6 +189,12 @@ def close(
     console.print(closing_table(runs))
     for run in runs:
         console.print(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}", soft_wrap=True)
+        if run.manifest.get("ended_by") == "world":
+            console.print(
+                f"{run.label}: ended at step {run.manifest['steps']:,}, before [stop] says so: nobody is online, or "
+                "chosen, any more",
+                soft_wrap=True,
+            )
     if write_report:
         from analysis.report import write_report as write
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+
+from fedsim.errors import RunError
 
 if TYPE_CHECKING:
     import torch  # it takes seconds; a configuration that names a method is read without it
@@ -142,3 +144,16 @@ def pull(strength: float, anchor: Tensors) -> Correct:
         return tuple(torch._foreach_add(grads, apart, alpha=strength))
 
     return correct
+
+
+def checked(found: Any, parameters: int, client: int) -> Trained:
+    """Return what a method's `train` returned, a Trained with vectors of so many parameters. Raises RunError."""
+    where = f"client {client}: the client method's train"
+    if not isinstance(found, Trained):
+        raise RunError(f"{where} must return a Trained, it returned {type(found).__name__}")
+    for name, vector in (("end", found.end), ("kept", found.kept)):
+        shape = getattr(vector, "shape", None)
+        if vector is not None and (shape is None or tuple(shape) != (parameters,)):
+            what = type(vector).__name__ if shape is None else f"shape {list(shape)}"
+            raise RunError(f"{where} must return {name!r} as a tensor [{parameters}], found {what}")
+    return found

@@ -14,6 +14,7 @@ from fedsim.errors import ConfigError
 from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Floats, Ints, Stack, State, Vectors
+from fedsim.weighing import weighed
 
 Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
 
@@ -97,7 +98,8 @@ def combine(
     _check_given(algorithm, given)
     population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
     stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
-    direction, after = algorithm.weigh(stack, algorithm.init() if state is None else state)
+    name = rule if isinstance(rule, str) else "of the call"
+    direction, after = weighed(algorithm, stack, algorithm.init() if state is None else state, name)
     moved, kept = weighted_sum(rows, direction.weights, spans), Vectors()
     if algorithm.then is not None:
         moved, kept = algorithm.then.apply(moved, vectors or {})

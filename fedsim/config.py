@@ -18,7 +18,7 @@ from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
 from fedsim.config_memory import MemorySection
-from fedsim.config_section import PluginSection, RunName, Section
+from fedsim.config_section import PluginSection, RunName, Section, run_name
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
@@ -229,19 +229,34 @@ _DECIDE_MODE = ("model", "client")
 """Tables on which depends how groups of clients can train: another one asks for `train.mode` anew."""
 
 
-def load(path: Path | str, sets: tuple[str, ...] = ()) -> list[RunConfig]:
+def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     """Read a TOML file into one run, or into one run for each of its `[arms.NAME]` tables.
 
     An arm's keys replace those of the file. `sets` are `a.b=value` assignments made before that. Raises ConfigError
     with one line for each problem.
     """
     path = Path(path)
+    if isinstance(sets, str):
+        raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
     given = read_toml(path)
     raw = changed(deepcopy(given), sets)
+    if "name" not in raw:
+        _check_stem(path)
     found = parse(raw, path.name, default_name=path.stem)
     arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
     check_effect(given, sets, arms)
     return found
+
+
+def _check_stem(path: Path) -> None:
+    """Raise ConfigError if a file's own name cannot be that of its run."""
+    try:
+        run_name(path.stem)
+    except ValueError as error:
+        raise ConfigError(
+            f"{path.name}: name: the file says none, and its own does not do: {error}; give one with "
+            'name = "..." in the file, or --set name=...'
+        ) from error
 
 
 def check_effect(

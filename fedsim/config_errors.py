@@ -14,6 +14,7 @@ from fedsim.files import from_toml
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 _SHOULD = "Input should be "
+_TABLE = "Input should be a valid dictionary or instance of "
 _TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
 """What pydantic calls the kinds of a value that may be of several kinds."""
 
@@ -22,11 +23,13 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file. Raises ConfigError that names the file and, for a syntax error, the line."""
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")  # Windows may put a mark before the text
     except FileNotFoundError:
         siblings = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
         near = closest(file.name, siblings) if siblings else ""
         raise ConfigError(f"{file}: there is no such file{near if 'mean' in near else ''}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: cannot be read: expected text in UTF-8, save it so: {error}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from error
     try:
@@ -95,6 +98,9 @@ def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[s
     place = place if place.endswith(":") else place + ":"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         yield f"{place} unknown key{closest(str(loc[-1]), _known(model, loc[:-1]))}"
+    elif kind in ("model_type", "model_attributes_type") or str(found["msg"]).startswith(_TABLE):
+        such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
+        yield f"{place} expected a table{such}, found {found['input']!r}"
     elif kind == "missing":
         yield f"{place} missing"
     elif kind in ("value_error", "assertion_error"):

@@ -21,7 +21,8 @@ _RESERVED = {"con", "prn", "aux", "nul", *(f"{device}{i}" for device in ("com", 
 """Names that Windows keeps for devices, with any ending."""
 
 
-def _run_name(name: str) -> str:
+def run_name(name: str) -> str:
+    """Return the name of a run if it is one. Raises ValueError."""
     parts = name.split("/")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
         raise ValueError(
@@ -34,7 +35,7 @@ def _run_name(name: str) -> str:
     return name
 
 
-RunName = Annotated[str, AfterValidator(_run_name)]
+RunName = Annotated[str, AfterValidator(run_name)]
 """The name of a run, which is that of its folder: `run` or `experiment/arm`, and nothing that leads elsewhere."""
 
 

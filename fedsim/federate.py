@@ -70,7 +70,7 @@ def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str
         raise ConfigError(f"expected at least 1 client, found {n_clients}")
     if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6 or fractions[0] <= 0:
         raise ConfigError(
-            "expected three fractions (training, validation, test), none negative, the first positive, that "
+            "fractions: expected three of them (training, validation, test), none negative, the first positive, that "
             f"sum to 1; found {tuple(fractions)}"
         )
     if pool not in get_args(Pool):
@@ -113,6 +113,10 @@ def _partitioned_rows(
 
 def _check_partition(name: str, positions: list[Indices], n: int, n_clients: int) -> None:
     """Check what a partitioner returned, as it may come from elsewhere."""
+    if not hasattr(positions, "__len__"):
+        raise DataError(
+            f"partitioner {name!r}: expected a list with the positions of each client, found {type(positions).__name__}"
+        )
     if len(positions) != n_clients:
         raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
     used = np.concatenate(positions)

@@ -101,7 +101,9 @@ def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None =
     Raises `wrong`, which names the file and the column that is missing or what else is wrong.
     """
     if not path.is_file():
-        raise wrong(f"{path}: {'it is no file' if path.exists() else 'there is no such file'}")
+        raise wrong(
+            f"{path}: {'it is no file' if path.exists() else f'there is no such file{_seen_from(path)}'}"
+        )
     try:
         return parquet_table(path, columns)
     except PARQUET_ERRORS as error:
@@ -135,3 +137,8 @@ def room(path: Path, error: Exception) -> str:
     except OSError:
         return ""
     return f"; {show_bytes(free)} free in {path.parent}"
+
+
+def _seen_from(path: Path) -> str:
+    """Say from which folder a relative path was looked for: that in which the command runs."""
+    return "" if path.is_absolute() else f", seen from {Path.cwd()}"

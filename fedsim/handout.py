@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedsim.costs import Costs
 from fedsim.course import Course, Ints, Kind, Plan
+from fedsim.errors import RunError
 from fedsim.job import Cohort
 from fedsim.outcomes import Outcomes, without
 from fedsim.rng import Draws, Numbers
@@ -110,9 +111,13 @@ class Handout:
         view.now_us, view.step, view.step_us = course.now_us, course.step, course.step_us
         candidates.flags.writeable = False
         view.candidates = candidates
-        chosen, course.selector_state = selector.select(
-            view, k, self._draws.at(course.draws), course.selector_state
-        )
+        found: Any = selector.select(view, k, self._draws.at(course.draws), course.selector_state)
+        if not (isinstance(found, tuple) and len(found) == 2):
+            raise RunError(
+                f"step {course.step}: a selector must return clients and its new state, it returned "
+                f"{type(found).__name__}; one that remembers nothing is made with fedsim.selection.stateless"
+            )
+        chosen, course.selector_state = found
         course.draws += 1
         return checked(chosen, view, k)
 

@@ -16,7 +16,7 @@ from fedsim import plugins
 from fedsim.adversary import Adversary, remembering
 from fedsim.attacking import Attackers
 from fedsim.augment import Augment, Augmenter
-from fedsim.client import ClientMethod, Tensors
+from fedsim.client import ClientMethod, Tensors, checked
 from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
 from fedsim.evaluation import EVAL_ROWS, Samples
@@ -135,7 +135,8 @@ class Workbench:
         else:
             self.module.train()  # whatever the job or evaluation before left it in
             with self._alone(local):
-                trained = self.method.train(local, params, self._here(kept))
+                found = self.method.train(local, params, self._here(kept))
+            trained = checked(found, len(self.flat), job.client)
             self.flat.copy_(trained.end)
             during, rms, keep = trained.loss, local.loss_rms, trained.kept
             before = trained.loss_before if self.method.reports_loss else before

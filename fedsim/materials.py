@@ -20,6 +20,7 @@ from fedsim.config_world import world_trace
 from fedsim.confound import confounded
 from fedsim.data import FederatedData, Task
 from fedsim.federate import federate
+from fedsim.task_check import checked
 from fedsim.trace import Trace
 
 Ints = NDArray[np.int64]
@@ -117,10 +118,10 @@ def label_counts(data: FederatedData) -> Ints:
 def _task(config: RunConfig) -> Task:
     section = config.task
     data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA", "data"))
-    task: Task = plugins.build(
+    task = plugins.build(
         "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir
     )
-    return task
+    return checked(task, section.name)
 
 
 def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:

@@ -172,6 +172,10 @@ def _forward_costs(
         module.train(was_training)
         for hook in hooks:
             hook.remove()
+    if not isinstance(out, torch.Tensor):
+        raise ConfigError(
+            f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {type(out).__name__}"
+        )
     if tuple(out.shape) != (1, n_classes):
         raise ConfigError(
             f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {list(out.shape)}"

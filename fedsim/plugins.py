@@ -56,6 +56,8 @@ PRODUCTS = {
     "adversary": "Attack",
 }
 """What the factory of a kind returns by its annotation (a metric is itself the function)."""
+_CHECKED = ("task", "client", "selector", "adversary")
+"""Kinds whose products are checked by the names of their classes; those who build the others say more."""
 ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"
 """The environment variable that refuses all plug-ins but those of this installation's own folders."""
 
@@ -71,6 +73,10 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
     """Return the factory of a plug-in. Raises ConfigError that suggests the closest name."""
     if ":" in name:
         return _elsewhere(kind, name)
+    if name.endswith(".py"):
+        raise ConfigError(
+            f"{kind} {name!r}: expected the function in the file as well, such as '{name}:{Path(name).stem}'"
+        )
     imported = getattr(sys.modules.get(f"{PACKAGES[kind]}.{name}"), name, None)
     if callable(imported):  # looking through the folder takes as long as reading the rest of a configuration
         return imported  # type: ignore[no-any-return]
@@ -86,7 +92,14 @@ def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any
     Raises ConfigError that names each unknown option, each wrong type and the closest known option.
     """
     make = factory(kind, name)
-    return make(**checked_options(kind, name, make, options, given), **given)
+    made = make(**checked_options(kind, name, make, options, given), **given)
+    if kind in _CHECKED and PRODUCTS[kind] not in (c.__name__ for c in type(made).__mro__):
+        raise ConfigError(
+            f"{kind} {name!r} returned {type(made).__name__}, expected an instance of {PRODUCTS[kind]}"
+        )
+    if kind == "partitioner" and not callable(made):
+        raise ConfigError(f"partitioner {name!r} returned {type(made).__name__}, expected a function")
+    return made
 
 
 def summary(kind: str, name: str) -> str:
@@ -98,7 +111,11 @@ def options_of(make: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
     """Return the factory's parameters that a config may set: all but those in `given`."""
     parameters = inspect.signature(make).parameters
     hidden = set(given)
-    return {n: p for n, p in parameters.items() if n not in hidden}
+    return {
+        n: p
+        for n, p in parameters.items()
+        if n not in hidden and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
 
 
 def check(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> None:
@@ -121,6 +138,13 @@ def checked_options(
     problems = [
         f"{kind} {name!r} has no option {key!r}{closest(key, known)}" for key in options if key not in known
     ]
+    parameters = inspect.signature(make).parameters
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        problems += [
+            f"{kind} {name!r}: its function must take the argument {key!r}, found ({', '.join(parameters)})"
+            for key in given
+            if key not in parameters
+        ]
     try:
         values = _options_model(make, name, tuple(given)).model_validate(
             {k: v for k, v in options.items() if k in known}
@@ -128,6 +152,11 @@ def checked_options(
     except pydantic.ValidationError as error:
         for found in error.errors():
             option = ".".join(map(str, found["loc"]))
+            if found["type"] == "missing":
+                problems.append(
+                    f"{kind} {name!r} needs the option {option!r}: it is a parameter of its function, without a default"
+                )
+                continue
             what = found["msg"].removeprefix("Value error, ")
             problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {found['input']!r}")
     if problems:
@@ -213,7 +242,7 @@ def _imported(where: str) -> Any:
 
 def _from_file(path: Path) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"{path} is not a file")
+        raise FileNotFoundError(f"{path} is not a file, seen from {Path.cwd()}")
     qualified = f"fedsim_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if qualified in sys.modules:
         return sys.modules[qualified]
@@ -233,5 +262,9 @@ def _from_file(path: Path) -> Any:
 def _member(module: Any, member: str, kind: str, name: str) -> Callable[..., Any]:
     found = getattr(module, member, None)
     if not callable(found):
-        raise ConfigError(f"{kind} {name!r}: {module.__name__} has no function {member!r}")
+        known = [
+            n for n, value in vars(module).items() if inspect.isfunction(value) and not n.startswith("_")
+        ]
+        where = name.rpartition(":")[0] or module.__name__
+        raise ConfigError(f"{kind} {name!r}: {where} has no function {member!r}{closest(member, known)}")
     return found  # type: ignore[no-any-return]

@@ -66,8 +66,8 @@ def workers_of(workers: int | Literal["auto"]) -> int:
     """Return the number of client actors on this machine that is meant by a `--workers` value."""
     if workers == "auto":
         return cores()
-    if workers < 0:
-        raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers}")
+    if not isinstance(workers, int) or workers < 0:
+        raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers!r}")
     return workers
 
 

@@ -21,7 +21,7 @@ from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.crew import Crew
 from fedsim.errors import RunError, ServerLost
-from fedsim.evaluation import Evaluation
+from fedsim.evaluation import Evaluation, number_of
 from fedsim.files import write_json, write_text
 from fedsim.folders import alone, make_folder
 from fedsim.interrupts import Interrupts
@@ -163,6 +163,10 @@ class Run:
             raise
         except Exception as error:
             self._fail(timeline, error)
+            error.add_note(
+                f"{self.folder}: failed at step {self.course.step}; what was recorded can be read, and when the cause "
+                f"is mended it goes on with: fedsim resume {self.folder}"
+            )
             raise
         finally:
             self.saver.timeline = (
@@ -338,4 +342,4 @@ def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
     if metric is None:
         return None
     of = plugins.factory("metric", metric)
-    return lambda found: float(of(found.correct / found.n, found.n)) if len(found.n) else math.nan
+    return lambda found: number_of(metric, of(found.correct / found.n, found.n)) if len(found.n) else math.nan

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.errors import ConfigError, RunError, closest
 from fedsim.world import World
 
 Clients = NDArray[np.int64]
@@ -123,6 +124,10 @@ class Selector:
     clairvoyant: bool = False
     propose: Callable[[Floats, int], Clients] | None = None
 
+    def __post_init__(self) -> None:
+        for need in sorted(set(self.needs) - set(get_args(Need))):
+            raise ConfigError(f"a selector cannot need {need!r}{closest(need, get_args(Need))}")
+
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:
     """Make a Selector of a function that remembers nothing."""
@@ -134,31 +139,39 @@ def stateless(select: Callable[[View, int, np.random.Generator], Clients], **dec
 
 
 def checked(chosen: Clients, view: View, k: int) -> Clients:
-    """Return `chosen` if it keeps the contract of a Selector, else raise ValueError."""
+    """Return `chosen` if it keeps the contract of a Selector, else raise RunError."""
     found = np.asarray(chosen)
-    if len(found) == 1 and found.ndim == 1 and k >= 1:
+    if found.ndim != 1:
+        what = type(chosen).__name__ if found.ndim == 0 else f"an array of shape {list(found.shape)}"
+        raise RunError(f"step {view.step}: a selector must return an array of clients, it returned {what}")
+    if len(found) == 1 and k >= 1:
         at_one = int(np.searchsorted(view.candidates, found[0]))
         if at_one < len(view.candidates) and view.candidates[at_one] == found[0]:
             return found.astype(np.int64, copy=False)
-    at = np.searchsorted(view.candidates, found) if found.ndim == 1 else found
+    at = np.searchsorted(view.candidates, found)
     if (
-        found.ndim != 1
-        or len(found) > k
+        len(found) > k
         or len(set(found.tolist())) != len(found)
         or not (view.candidates[np.minimum(at, len(view.candidates) - 1)] == found).all()
     ):
-        raise ValueError(
-            f"a selector must return at most {k} distinct candidates, it returned {found.tolist()[:20]}"
+        raise RunError(
+            f"step {view.step}: a selector must return at most {k} distinct candidates of "
+            f"{_some(view.candidates)}, it returned {_some(found)}"
         )
     return found.astype(np.int64)
 
 
+def _some(clients: NDArray[Any]) -> str:
+    """Write clients down, not more than twenty."""
+    return f"{clients.tolist()[:20]}" + (f" and {len(clients) - 20} more" if len(clients) > 20 else "")
+
+
 def proposed(selector: Selector, numbers: Floats, n_clients: int) -> Clients:
-    """Return whom a selector proposes if it keeps its contract, else raise ValueError."""
+    """Return whom a selector proposes if it keeps its contract, else raise RunError."""
     assert selector.propose is not None
     found = np.asarray(selector.propose(numbers, n_clients))
     if found.shape != numbers.shape or found.min() < 0 or found.max() >= n_clients:
-        raise ValueError(
+        raise RunError(
             f"a selector must propose {numbers.shape} clients in 0 to {n_clients - 1}, it returned {found.shape} from "
             f"{found.min(initial=0)} to {found.max(initial=0)}"
         )

@@ -23,6 +23,7 @@ from fedsim.precision import device_named
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
+from fedsim.weighing import not_finite, weighed
 
 Rows = Sequence[torch.Tensor] | torch.Tensor
 """n vectors [P], or a tensor [n, P]."""
@@ -339,11 +340,11 @@ class Server:
         if self.algorithm.needs.losses and not np.isfinite(stack.losses[: stack.m]).all():
             raise self._diverged("losses that are not finite", stack, rows)
         try:
-            direction, state = self.algorithm.weigh(stack, self.state)
+            direction, state = weighed(self.algorithm, stack, self.state, self.spec.rule)
         except SolverError as error:
             clients = ", ".join(map(str, stack.clients[: stack.m].tolist()[:20]))
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
         if not np.isfinite(direction.weights).all():
-            raise self._diverged("weights that are not finite", stack, rows)
+            raise self._diverged(not_finite(self.algorithm), stack, rows)
         return direction, state

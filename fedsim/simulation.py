@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from threadpoolctl import threadpool_limits
@@ -60,6 +60,11 @@ def simulate(
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
     """
     runs = [configs] if isinstance(configs, RunConfig) else list(configs)
+    for one in runs:
+        if not isinstance(one, RunConfig):
+            raise ConfigError(
+                f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
+            )
     shop = shop or Workshop()
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
@@ -180,6 +185,10 @@ def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> st
         anywhere: it is no matter whether this machine has a GPU, if "cuda" is asked for.
         pool: the processes that are to compute, if they are others; "auto" takes a GPU only if they have one.
     """
+    if device not in get_args(Device):
+        raise ConfigError(
+            f"device: expected one of {', '.join(map(repr, get_args(Device)))}, found {device!r}"
+        )
     if device == "cuda" and not anywhere and not torch.cuda.is_available():
         raise ConfigError("device: 'cuda' was asked for, but torch sees no GPU")
     place = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"

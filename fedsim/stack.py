@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedsim.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -131,6 +133,12 @@ class Needs:
     """Blocks are to be equal slices of the parameters, as many as the model has layers, instead of the layers."""
     search: bool = False
     """The length of a step is found by trying: present clients report their losses after trial steps."""
+
+    def __post_init__(self) -> None:
+        levels = get_args(GramLevel)
+        if self.gram not in levels:
+            known = ", ".join(map(repr, levels))
+            raise ConfigError(f"Needs(gram=...): expected one of {known}, found {self.gram!r}")
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]

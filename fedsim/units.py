@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fedsim.errors import closest
+
 US = 1_000_000
 """Microseconds in a second."""
 
@@ -58,7 +60,8 @@ def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str
     for number, unit in parts:
         key = unit.lower() or bare
         if key not in units:
-            raise ValueError(f"expected a {kind}, found unit {unit!r} in {text!r}")
+            near = closest(unit, [name for name in units if name])
+            raise ValueError(f"expected a {kind}, found unit {unit!r} in {text!r}{near}")
         total += float(number) * units[key]
     return total
 

@@ -29,6 +29,7 @@ from fedsim.stopwatch import Stopwatch
 from fedsim.trace import read_trace
 
 _MODEL = "model.safetensors"
+_ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ def verify(
     if manifest.get("ended_by") == "wall" and steps is None:
         raise FolderError(
             f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
+        )
+    missing = [
+        name for name in (*_ALWAYS, *([_MODEL] if steps is None else [])) if not (folder / name).is_file()
+    ]
+    if missing:
+        raise FolderError(
+            f"{folder}: cannot be verified without {', '.join(missing)}, which it must have had"
         )
     if workers is None:
         workers = 0 if manifest.get("workers") else 2
@@ -136,7 +144,7 @@ def _before(folder: Path, step: int) -> list[checkpoint.Checkpoint]:
 
 def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]:
     for name in TABLES:
-        if (folder / f"{name}.parquet").exists():
+        if (again / f"{name}.parquet").exists():
             a = read_parquet(folder / f"{name}.parquet", FolderError)
             b = read_parquet(again / f"{name}.parquet", FolderError)
             yield Verdict(name, min(len(a), len(b)), _difference(a, b, part=until is not None))

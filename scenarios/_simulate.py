@@ -10,7 +10,7 @@ from typing import cast
 import simpy
 
 from fedsim.errors import ConfigError, TraceError
-from fedsim.scenario import Clock, Facts, Me, Place, Rows, Scenario, Streams
+from fedsim.scenario import Clock, Facts, Life, Me, Place, Rows, Scenario, Streams
 from fedsim.trace import AfterEnd, Trace
 from fedsim.trace_check import listed
 from fedsim.trace_metadata import metadata_problems
@@ -99,5 +99,11 @@ def _inhabitants(
             cell = scenario.cell(env, Place("cell of a scenario", first // size, streams, horizon_us, facts))
         for client in range(first, first + size):
             me = Me(client, streams, rows if client < clients else nobody, facts, world, cell)
-            env.process(scenario.client(env, me))
+            life: Life = scenario.client(env, me)
+            if not hasattr(life, "throw"):
+                raise ConfigError(
+                    "a scenario's client: expected a process with at least one `yield`, such as "
+                    f"`yield env.timeout(1)`, found a function that returns {type(life).__name__}"
+                )
+            env.process(life)
             yield me

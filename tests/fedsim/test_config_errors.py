@@ -77,7 +77,7 @@ def test_a_value_of_several_kinds_has_one_line():
 
 
 def test_what_is_no_table_at_all_is_told_too():
-    assert told(3)[0].startswith("run.toml: input should be a valid dictionary")
+    assert told(3)[0].startswith("run.toml: expected a table, found 3")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import pytest
 
 from fedsim.costs import Costs
 from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
+from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
@@ -439,7 +440,7 @@ def test_a_selector_that_breaks_its_contract_is_named() -> None:
     def twice(view: View, k: int, rng: np.random.Generator) -> Clients:
         return np.zeros(k, dtype=np.int64)
 
-    with pytest.raises(ValueError, match="must return at most 3 distinct candidates"):
+    with pytest.raises(RunError, match="must return at most 3 distinct candidates"):
         run(sync(3), world(), select=twice)
 
 

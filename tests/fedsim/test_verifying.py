@@ -48,6 +48,14 @@ def copied(whole: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(whole, tmp_path / "copy"))
 
 
+@pytest.mark.parametrize("name", ["jobs.parquet", "evals.parquet", "model.safetensors"])
+def test_a_run_that_lost_a_file_is_not_verified(whole: Path, tmp_path: Path, name: str) -> None:
+    lost = copied(whole, tmp_path)
+    (lost / name).unlink()
+    with pytest.raises(FolderError, match=f"copy: cannot be verified without {name}"):
+        verify(lost, workers=0)
+
+
 def edited(folder: Path, table: str, column: str, row: int, value: object) -> None:
     """Change one entry of a table."""
     found = pq.read_table(folder / f"{table}.parquet")

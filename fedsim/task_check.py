@@ -1,0 +1,85 @@
+"""Checking what a task of one's own holds, before anything is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedsim.data import Indices, Task
+from fedsim.errors import DataError
+
+
+def checked(task: Task, name: str) -> Task:
+    """Return the task with its labels and rows as int64. Raises DataError that names the field and the sample."""
+    where = f"task {name!r}"
+    x = _array(task.x, f"{where}: x")
+    y = _array(task.y, f"{where}: y")
+    if x.dtype != np.float32 or x.ndim < 2:
+        raise DataError(
+            f"{where}: x: expected float32 [N, ...], found {x.dtype} of shape {list(x.shape)}; "
+            "x.astype(np.float32) turns numbers into it"
+        )
+    if y.shape != (len(x),) or y.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: y: expected {len(x)} labels, whole numbers, one for each row of x, found {y.dtype} of shape "
+            f"{list(y.shape)}"
+        )
+    _check_values(where, x, y, task.n_classes)
+    official = _array(task.official_test, f"{where}: official_test")
+    if official.shape != (len(x),) or official.dtype != np.bool_:
+        raise DataError(
+            f"{where}: official_test: expected {len(x)} truth values, found {official.dtype} of shape "
+            f"{list(official.shape)}; np.zeros({len(x)}, dtype=bool) says that there is no official test set"
+        )
+    return replace(task, y=y.astype(np.int64, copy=False), natural=_natural(where, task.natural, len(x)))
+
+
+def _array(found: Any, what: str) -> np.ndarray[Any, Any]:
+    if not isinstance(found, np.ndarray):
+        raise DataError(
+            f"{what}: expected a NumPy array, found {type(found).__name__}; np.asarray(...) makes one"
+        )
+    return found
+
+
+def _check_values(where: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], n_classes: int) -> None:
+    wrong = np.flatnonzero((y < 0) | (y >= n_classes))
+    if len(wrong):
+        raise DataError(
+            f"{where}: y: expected labels from 0 to n_classes - 1 = {n_classes - 1}, found {y[wrong[0]]} at sample "
+            f"{wrong[0]}, one of {len(wrong)} such labels"
+        )
+    if not np.isfinite(np.dot(x.reshape(-1), x.reshape(-1))):  # quick; squares may also be too large
+        bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"{where}: x: expected finite numbers, found NaN or infinity in sample {bad[0]}, one of {len(bad)} "
+                "such samples"
+            )
+
+
+def _natural(where: str, natural: Any, n: int) -> tuple[Indices, ...] | None:
+    """Return the rows of each client as int64, after checking that each sample belongs to one client at most."""
+    if natural is None:
+        return None
+    rows = tuple(np.asarray(r, dtype=np.int64).reshape(-1) for r in natural)
+    every = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    client = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    outside = np.flatnonzero((every < 0) | (every >= n))
+    if len(outside):
+        at = outside[0]
+        raise DataError(
+            f"{where}: natural, client {client[at]}: expected rows from 0 to {n - 1}, found {every[at]}"
+        )
+    order = np.argsort(every, kind="stable")
+    twice = np.flatnonzero(np.diff(every[order]) == 0)
+    if len(twice):
+        first, second = client[order[twice[0]]], client[order[twice[0] + 1]]
+        other = "it holds twice" if first == second else f"client {first} holds"
+        raise DataError(
+            f"{where}: natural, client {second}: expected samples of its own, found row {every[order[twice[0]]]}, "
+            f"which {other}"
+        )
+    return rows

@@ -1,0 +1,32 @@
+"""Asking a rule for a step, and checking what it answers: it may be one of somebody's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedsim.errors import RunError
+from fedsim.stack import Algorithm, Direction, Stack, State
+
+
+def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
+    """Return what the rule named `rule` makes of a stack. Raises RunError if that is no weights for its rows."""
+    found: Any = algorithm.weigh(stack, state)
+    where = f"step {stack.step}, rule {rule!r}"
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Direction)):
+        first = found[0] if isinstance(found, tuple) and len(found) == 2 else found
+        raise RunError(f"{where}: expected a Direction, found {type(first).__name__}")
+    shape = np.shape(found[0].weights)
+    if len(shape) not in (1, 2) or shape[-1] != stack.n:
+        raise RunError(
+            f"{where}: expected weights [{stack.n}], one per row, or [blocks, {stack.n}], found shape {list(shape)}; "
+            f"rows are the {stack.m} updates of the step and {stack.n - stack.m} remembered ones"
+        )
+    return found
+
+
+def not_finite(algorithm: Algorithm) -> str:
+    """Say that the weights of a rule are not finite, and that it may have looked at losses that it did not ask for."""
+    unasked = "" if algorithm.needs.losses else " (a rule without Needs(losses=True) is given NaN for losses)"
+    return f"weights that are not finite{unasked}"

@@ -1,0 +1,201 @@
+"""What somebody's own plug-in does wrong is said in a line: whose, where, what was expected and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedsim import plugins
+from fedsim.combining import combine
+from fedsim.data import Task
+from fedsim.errors import ConfigError, DataError, RunError
+from fedsim.selection import Selector
+from fedsim.simulation import simulate
+from fedsim.stack import Needs
+from fedsim.task_check import checked
+from small import small
+
+HEAD = """
+import numpy as np
+import torch
+from fedsim.adversary import Attack
+from fedsim.client import ClientMethod, Trained
+from fedsim.selection import Selector, stateless as choosing
+from fedsim.scenario import Scenario
+from fedsim.stack import Algorithm, Direction, Needs, stateless
+
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Callable[[str], str]:
+    """Return what writes a function `mine` whose body is given, and returns its name for a configuration."""
+
+    def write(body: str, parameters: str = "") -> str:
+        (tmp_path / "mine.py").write_text(f"{HEAD}def mine({parameters}):\n    {body}\n")
+        return f"{tmp_path}/mine.py:mine"
+
+    return write
+
+
+def failing(tmp_path: Path, wrong: type[Exception], match: str, **changes: Any) -> None:
+    with pytest.raises(wrong, match=match):
+        simulate(small(**changes), out=tmp_path / "runs", workers=0)
+
+
+ALWAYS = {"scenario": "always_on", "horizon": "2h"}
+
+
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        ("Direction(np.ones(1))", r"step 0, rule '.*mine': expected weights \[4\].*found shape \[1\]"),
+        ("Direction(np.ones((2, 5)))", r"found shape \[2, 5\]"),
+        ("[1.0] * s.n", "expected a Direction, found list"),
+        ("None", "expected a Direction, found NoneType"),
+        (
+            "Direction(s.losses)",
+            r"not finite \(a rule without Needs\(losses=True\) is given NaN for losses\)",
+        ),
+    ],
+)
+def test_a_rule(mine: Any, tmp_path: Path, body: str, match: str) -> None:
+    rule = {"name": mine(f"return stateless(lambda s: {body}, Needs())")}
+    failing(tmp_path, RunError, match, algorithm=rule, world=ALWAYS)
+
+
+def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) -> None:
+    with pytest.raises(RunError, match=r"expected weights \[3\]"):
+        combine(mine("return stateless(lambda s: Direction(np.ones(1)))"), np.ones((3, 5)), losses=None)
+
+
+@pytest.mark.parametrize(
+    ("made", "match"),
+    [
+        ("choosing(lambda v, k, rng: v.candidates)", "at most 4 distinct candidates of"),
+        ("choosing(lambda v, k, rng: None)", "must return an array of clients, it returned NoneType"),
+        ("Selector(lambda v, k, rng, s: v.candidates[:k])", "clients and its new state, it returned ndarray"),
+    ],
+)
+def test_a_selector(mine: Any, tmp_path: Path, made: str, match: str) -> None:
+    failing(tmp_path, RunError, match, selection={"name": mine(f"return {made}")}, world=ALWAYS)
+
+
+def test_needs_are_known() -> None:
+    with pytest.raises(ConfigError, match="cannot need 'loss'; did you mean 'losses'"):
+        Selector(lambda v, k, rng, state: (v.candidates[:k], state), needs=frozenset({"loss"}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expected one of 'none', 'model', 'blocks', found 'yes'"):
+        Needs(gram="yes")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trained", "match"),
+    [
+        ("local.sgd(start)", "must return a Trained, it returned tuple"),
+        ("Trained(start[:3], 0.0)", r"'end' as a tensor \[\d+\], found shape \[3\]"),
+        ("Trained(start + 0, 0.0, kept=1.0)", r"'kept' as a tensor \[\d+\], found float"),
+    ],
+)
+def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) -> None:
+    method = mine(f"return ClientMethod(lambda local, start, kept: {trained})")
+    failing(tmp_path, RunError, rf"client \d+: .*{match}", client={"name": method})
+
+
+@pytest.mark.parametrize(
+    ("send", "match"),
+    [
+        ("None", "expected send to return a Message, found NoneType"),
+        ("m.with_row(m.row[:3])", r"a row that is a tensor \[\d+\], found \[3\]"),
+        ("m.with_row(m.row.numpy())", r"a row that is a tensor \[\d+\], found ndarray"),
+    ],
+)
+def test_an_attack(mine: Any, tmp_path: Path, send: str, match: str) -> None:
+    attack = {"name": mine(f"return Attack(send=lambda m: {send})"), "share": 1.0}
+    failing(tmp_path, RunError, match, adversary=[attack])
+
+
+def test_a_scenario_without_a_process(mine: Any, tmp_path: Path) -> None:
+    name = mine("return Scenario(lambda env, me: me.online(0, 1))")
+    failing(tmp_path, ConfigError, "with at least one `yield`.* returns NoneType", world={"scenario": name})
+
+
+def test_a_model_whose_output_is_no_tensor(mine: Any, tmp_path: Path) -> None:
+    body = "return torch.nn.Sequential(torch.nn.Flatten(1), torch.nn.LSTM(64, 10))"
+    name = mine(body, "*, in_shape, n_classes")
+    failing(
+        tmp_path, ConfigError, r"expected logits \[1, 10\] for one sample, found tuple", model={"name": name}
+    )
+
+
+@pytest.mark.parametrize("kind", ["task", "client", "selector", "adversary", "partitioner"])
+def test_what_a_factory_made_is_of_its_kind(mine: Any, kind: str) -> None:
+    with pytest.raises(ConfigError, match=f"{kind} '.*' returned int, expected"):
+        plugins.build(kind, mine("return 3"), {})
+
+
+def test_a_factory_takes_what_it_is_given(mine: Any) -> None:
+    with pytest.raises(ConfigError, match=r"must take the argument 'seed', found \(clients, data_dir\)"):
+        plugins.check("task", mine("pass", "*, clients, data_dir"), {}, ("clients", "seed", "data_dir"))
+
+
+def test_a_function_that_is_no_factory_or_has_no_name(mine: Any) -> None:
+    name = mine("pass", "stack")
+    with pytest.raises(ConfigError, match="needs the option 'stack': it is a parameter of its function"):
+        plugins.build("rule", name, {})
+    with pytest.raises(ConfigError, match="has no function 'mnie'; did you mean 'mine'"):
+        plugins.factory("rule", name.replace(":mine", ":mnie"))
+    with pytest.raises(ConfigError, match=r"the function in the file as well, such as '.*/mine\.py:mine'"):
+        plugins.factory("rule", name.removesuffix(":mine"))
+
+
+@pytest.mark.parametrize(
+    ("found", "match"), [("'x'", "a number, found str"), ("accuracy", r"found an array of shape \[12\]")]
+)
+def test_a_metric(mine: Any, tmp_path: Path, found: str, match: str) -> None:
+    stop = {"steps": 1, "metric": mine(f"return {found}", "accuracy, n"), "patience": 1}
+    failing(tmp_path, RunError, f"metric '.*mine': expected .*{match}", stop=stop, world=ALWAYS)
+
+
+def test_an_exception_in_the_middle_of_a_run_says_how_it_goes_on(mine: Any, tmp_path: Path) -> None:
+    name = mine("return stateless(lambda s: Direction(np.full(s.n, 1 / (2 - s.step))))")
+    with pytest.raises(ZeroDivisionError) as raised:
+        simulate(small(algorithm={"name": name}, world=ALWAYS), out=tmp_path, workers=0)
+    (note,) = raised.value.__notes__
+    assert "failed at step 2" in note
+    assert note.endswith(f"fedsim resume {tmp_path / 'small'}")
+
+
+TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6, dtype=bool))
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"x": np.ones((6, 2))}, r"x: expected float32 .* found float64 of shape \[6, 2\]"),
+        ({"x": torch.ones(6, 2)}, "x: expected a NumPy array, found Tensor"),
+        ({"x": np.array([[np.nan, 1]] * 6, np.float32)}, "NaN or infinity in sample 0, one of 6"),
+        ({"y": np.arange(5)}, r"y: expected 6 labels, .*found int64 of shape \[5\]"),
+        ({"y": np.ones(6)}, "y: expected 6 labels, whole numbers.*found float64"),
+        ({"n_classes": 2}, "labels from 0 to n_classes - 1 = 1, found 2 at sample 2, one of 2"),
+        ({"official_test": np.zeros(0, dtype=bool)}, "official_test: expected 6 truth values"),
+        ({"natural": (np.arange(3), np.arange(2, 6))}, "client 1: .*found row 2, which client 0 holds"),
+        ({"natural": (np.array([0, 0]),)}, "client 0: .*found row 0, which it holds twice"),
+        ({"natural": (np.array([6]),)}, "client 0: expected rows from 0 to 5, found 6"),
+    ],
+)
+def test_a_task(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(DataError, match=f"task 'p.py:mine': .*{match}"):
+        checked(replace(TASK, **changes), "p.py:mine")
+
+
+def test_a_task_may_have_lists_of_rows_and_short_labels() -> None:
+    found = checked(replace(TASK, y=TASK.y.astype(np.int32), natural=([0, 1], [2])), "mine")  # type: ignore[arg-type]
+    assert found.y.dtype == np.int64
+    assert found.natural is not None
+    assert [rows.tolist() for rows in found.natural] == [[0, 1], [2]]
