@@ -50,6 +50,9 @@ def resume(
 
     check_tensorboard(tensorboard)
     check_unfinished(run)
+    if others := _changed(run):
+        warned = "what follows may not be what the run would have been"
+        Terminal().print(f"{run}: since it was begun: {others}; {warned}", soft_wrap=True)
     with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
         from fedsim.simulation import resume as go_on
         from fedsim.watching import watching
@@ -58,6 +61,16 @@ def resume(
         with watching(console, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
             result = go_on(run, step=step, workers=0, device=device, watch=watch, profile=profile, pool=pool)
     close(console, [result], write_report=write_report)
+
+
+def _changed(run: Path) -> str:
+    """Say what is other now than when the run was made; empty if nothing is."""
+    from fedsim.config import load
+    from fedsim.manifest import read_manifest
+    from fedsim.run import CONFIG
+    from fedsim.surroundings import changed
+
+    return "; ".join(changed(read_manifest(run), load(run / CONFIG)[0].resolved()))
 
 
 def fork(
@@ -160,7 +173,9 @@ def verify(
         console.print(f"{verdict.table:10} {verdict.rows:>9,} rows  {said}", soft_wrap=True)
     differing = [verdict.table for verdict in verdicts if verdict.difference]
     if differing:
-        raise RunError(f"{run}: it does not repeat: {', '.join(differing)}")
+        others = _changed(run)
+        since = f"; since it was made: {others}" if others else ""
+        raise RunError(f"{run}: it does not repeat: {', '.join(differing)}{since}")
     console.print(f"{run}: repeated, bit for bit")
 
 

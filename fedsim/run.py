@@ -37,7 +37,7 @@ from fedsim.saver import Reached, Saver, open_jobs
 from fedsim.server import Server
 from fedsim.setup import Setup
 from fedsim.stopwatch import Stopwatch, Times
-from fedsim.surroundings import hardware, versions
+from fedsim.surroundings import changed, code, hardware, versions
 from fedsim.timeline import Timeline
 from fedsim.trainer import InlineTrainer, Trainer
 
@@ -74,7 +74,7 @@ class Run:
         self.threads = 1 if workers else footprint.threads
         memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
         memory.check_fits_gpu(footprint)
-        self.started = _now()
+        self.started, self.code = _now(), code(config.resolved())
         self.resumed: list[dict[str, Any]] = []
         if not again:
             with alone(folder, there=False):
@@ -85,7 +85,8 @@ class Run:
             before = read_manifest(folder)
             self.started = before.get("started") or self.started
             step = saved["course"]["step"] if saved else 0
-            self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now()}]
+            others = changed(before, config.resolved())
+            self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now(), "changed": others}]
         self.others_peak = 0
         self.others: list[Times] = []
         """What the stopwatches of the other processes found, once the run is over."""
@@ -306,6 +307,7 @@ class Run:
             "threads": self.threads,
             "device": self.setup.server.device,
             "versions": versions(),
+            "code": self.code,
             "hardware": hardware(self.setup.server.device),
             "memory": {
                 "predicted_bytes": self.predicted,

@@ -1,0 +1,92 @@
+"""What a run was made with is remembered, and what is other when it goes on is said."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedsim.cli import main
+from fedsim.manifest import read_manifest
+from fedsim.surroundings import changed, code, versions
+from small import run, small
+
+RULE = """
+import numpy as np
+
+from fedsim.stack import Algorithm, Direction
+
+
+def halves():
+    def weigh(stack, state):
+        return Direction(np.full(stack.n, {scale} / stack.n)), state
+
+    return Algorithm(weigh=weigh)
+"""
+
+
+@pytest.fixture
+def rule(tmp_path: Path) -> Path:
+    """A file with a rule."""
+    path = tmp_path / "mine.py"
+    path.write_text(RULE.format(scale=0.5))
+    return path
+
+
+def edit(path: Path) -> None:
+    """Write another rule there, as it is seen by a process that begins later."""
+    path.write_text(RULE.format(scale=1.0))
+    for name in [name for name in sys.modules if name.startswith("fedsim_plugin_")]:
+        del sys.modules[name]
+
+
+def table(path: Path) -> dict[str, object]:
+    return {"algorithm": {"name": f"{path}:halves"}}
+
+
+def test_the_files_of_plug_ins_are_told_by_their_contents(rule: Path, tmp_path: Path) -> None:
+    config = {"algorithm": {"name": f"{rule}:halves", "wrap": [{"name": f"{tmp_path}/gone.py:x"}]}, "seed": 1}
+    before = code(config)
+    assert list(before) == [str(rule)]
+    assert changed({"versions": versions(), "code": before}, config) == []
+    rule.write_text(RULE.format(scale=1.0))
+    assert changed({"versions": versions(), "code": before}, config) == [f"{rule} edited"]
+    rule.unlink()
+    assert changed({"code": before}, config) == [f"{rule} not there"]
+    assert changed({"versions": {"torch": "0.1", "abacus": "1"}}, {}) == [
+        f"torch 0.1, now {versions()['torch']}"
+    ]
+
+
+def test_a_run_that_goes_on_with_another_rule_says_so(
+    rule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(small(stop={"steps": 4}, **table(rule)), tmp_path / "runs").folder
+    assert list(read_manifest(folder)["code"]) == [str(rule)]
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"status": "interrupted"}))
+    edit(rule)
+    with pytest.raises(SystemExit) as ended:
+        main(["resume", str(folder), "--workers", "0", "--quiet"])
+    assert not ended.value.code
+    assert f"since it was begun: {rule} edited" in capsys.readouterr().out
+    assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[f"{rule} edited"]]
+
+
+def test_a_run_that_does_not_repeat_says_what_is_other(
+    rule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(small(stop={"steps": 4}, **table(rule)), tmp_path / "runs").folder
+    file = folder / "manifest.json"
+    before = json.loads(file.read_text())
+    file.write_text(json.dumps(before | {"versions": before["versions"] | {"torch": "0.1"}, "workers": 1}))
+    edit(rule)
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", str(folder), "--workers", "0"])
+    assert ended.value.code
+    said = " ".join(capsys.readouterr().err.split())
+    assert "does not repeat" in said
+    assert "since it was made: torch 0.1, now" in said
+    assert f"{rule} edited" in said
