@@ -20,10 +20,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim import plugins
-from fedsim.errors import ConfigError, closest
+from fedsim.errors import ConfigError, TraceError, closest
 from fedsim.rows import CODES, Fact, Rows
 from fedsim.streams import Streams
 from fedsim.trace import KINDS, AfterEnd, Trace
+from fedsim.trace_check import listed
+from fedsim.trace_metadata import metadata_problems
 from fedsim.units import duration_us
 
 __all__ = [
@@ -234,6 +236,8 @@ def make_trace(
         sort_keys=True,
         default=str,
     )
+    if problems := metadata_problems(clients, horizon_us, after_end, origin=""):
+        raise TraceError(listed(problems))
     simulate = importlib.import_module("scenarios._simulate").simulate
     trace: Trace = simulate(
         scenario,

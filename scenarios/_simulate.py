@@ -9,11 +9,9 @@ from typing import cast
 
 import simpy
 
-from fedsim.errors import ConfigError, TraceError
+from fedsim.errors import ConfigError
 from fedsim.scenario import Clock, Facts, Life, Me, Place, Rows, Scenario, Streams
 from fedsim.trace import AfterEnd, Trace
-from fedsim.trace_check import listed
-from fedsim.trace_metadata import metadata_problems
 
 GROUP = 64
 """Clients that are simulated together where they share nothing."""
@@ -33,8 +31,6 @@ def simulate(
     """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.scenario.make_trace`."""
     if scenario.cell_clients < 1:
         raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")
-    if problems := metadata_problems(clients, horizon_us, after_end, origin):
-        raise TraceError(listed(problems))
     rows, streams = Rows(horizon_us), Streams(seed)
     with _collecting_by_hand():
         for group in _groups(scenario, clients):
