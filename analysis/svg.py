@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import re
 from html import escape
+from typing import Any
 
 import matplotlib
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from analysis.plots._picture import INK
 
+_DPI = 72
+"""Dots per inch of every SVG: its unit is the point."""
 _NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 _FAMILIES = re.compile(r"(font: [^;\"]*?\dpx |font-family: )'[^;\"]*")
 
@@ -24,7 +28,7 @@ def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
     """
     buffer = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": prefix}):
-        figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
+        _print(figure, buffer)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(
@@ -37,6 +41,16 @@ def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
     box = re.search(r'viewBox="[^"]*"', text)
     assert box is not None
     return re.sub(r"<svg[^>]*>", lambda _: _opening(box.group(), prefix, alt), text, count=1).strip()
+
+
+def _print(figure: Figure, buffer: io.StringIO) -> None:
+    """Write what `figure.savefig` would, which draws all of it once more before."""
+    canvas: Any = FigureCanvasSVG(figure)
+    figure.dpi = _DPI
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+        figure.set_layout_engine("none")
+    canvas.print_svg(buffer, metadata=_NO_METADATA)
 
 
 def _opening(box: str, prefix: str, alt: str) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from synthetic_runs import evals_table, jobs_table, world_table, write_run
 
 import analysis
@@ -202,6 +204,23 @@ def test_neighbouring_arms_differ_in_colour_and_in_dashes() -> None:
 )
 def test_the_unit_of_time_fits_the_span(span_s: int, unit: str) -> None:
     assert time_unit(span_s * 10**6)[1] == unit
+
+
+def test_a_figure_is_drawn_as_matplotlib_saves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn() -> str:
+        figure = Figure(figsize=(6, 3), layout="constrained")
+        for ax in figure.subplots(2, 1, sharex=True):
+            ax.plot([0, 1, 2], [1e6, 3e6, 2e6], label="a line")
+            ax.set_ylabel("two\nlines")
+            ax.legend()
+        return inline_svg(figure, "f1", "A title.")
+
+    def saved(figure: Figure, buffer: io.StringIO) -> None:
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+
+    found = drawn()
+    monkeypatch.setattr("analysis.svg._print", saved)
+    assert found == drawn()
 
 
 def test_svg_takes_the_colour_and_font_of_the_page(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedsim.units import US
 from fedsim.world import LEAVES
 from timelines import Book, Entry, Sessions, assert_sound, costs_of, plan_of, run, trace_of
 
-FAST = settings(max_examples=60, deadline=None)
+FAST = settings(max_examples=30, deadline=None)
 HORIZON_S = 60
 
 
@@ -85,7 +85,7 @@ def plans(draw: st.DrawFn, n: int, **fixed: Any) -> Plan:
 
 
 @given(st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_run_is_sound_and_ends(data: st.DataObject) -> None:
     trace = data.draw(traces())
     plan = data.draw(plans(trace.clients))
@@ -133,7 +133,7 @@ def until(book: Book, t_us: int) -> tuple[list[Any], list[Any]]:
 
 
 @given(st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_the_future_never_changes_the_past(data: st.DataObject) -> None:
     """Where nobody is online any more from some instant on, all is as it was until then, whatever the pacing."""
     whole = data.draw(traces("stop"))
