@@ -18,6 +18,8 @@ EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
 
 
+SCORED_ROWS = 8 * EVAL_ROWS
+"""Samples whose losses and hits are found together: of small models the calls take longer than the arithmetic."""
 _KEPT_BYTES = 2**24
 """Most bytes of samples that stay gathered from one evaluation to the next."""
 

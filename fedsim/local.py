@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,7 @@ from fedsim.augment import Augment, Augmenter
 from fedsim.client import ClientMethod, Tensors, checked
 from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
-from fedsim.evaluation import EVAL_ROWS, Samples
+from fedsim.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
 from fedsim.job import Cohort, Ints, Job, Report, Reports
 from fedsim.minibatches import groups, probed
 from fedsim.modes import Mode, may_draw, resolve_mode
@@ -231,9 +232,10 @@ class Workbench:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
-            batches = self._samples.batches(self.x, rows, of)
-            for x, labels in zip(batches, torch.split(self.y.index_select(0, rows), EVAL_ROWS), strict=True):
-                across = self._across(x, precision)
+            batches = iter(self._samples.batches(self.x, rows, of))
+            for labels in torch.split(self.y.index_select(0, rows), SCORED_ROWS):
+                some = islice(batches, max(1, -(-len(labels) // EVAL_ROWS)))  # one, of no rows, too
+                across = torch.cat([self._across(x, precision) for x in some], dim=1)
                 losses.append(losses_of(across, labels))
                 correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
