@@ -300,10 +300,10 @@ def _column(values: Any, kind: pa.DataType) -> pa.Array:
 
 def _words(codes: NDArray[Any], words: Sequence[str]) -> pa.Array:
     """Return the words that codes mean, in a dictionary of those that occur."""
-    found, codes = np.unique(codes, return_inverse=True)
-    return pa.DictionaryArray.from_arrays(
-        pa.array(codes.astype(np.int8)), pa.array([words[c] for c in found])
-    )
+    there = np.bincount(codes, minlength=len(words)) > 0
+    place = np.cumsum(there, dtype=np.int8) - np.int8(1)
+    found = [word for word, occurs in zip(words, there.tolist(), strict=True) if occurs]
+    return pa.DictionaryArray.from_arrays(pa.array(place[codes]), pa.array(found))
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:

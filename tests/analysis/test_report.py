@@ -66,6 +66,9 @@ def page_of(*folders: Path) -> Page:
     return Page(out.read_text(encoding="utf-8"))
 
 
+pytestmark = pytest.mark.xdist_group("report")  # one process writes the pages that many tests look at
+
+
 @pytest.fixture(scope="module")
 def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder of a run that has everything, and its page."""

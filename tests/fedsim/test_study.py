@@ -454,6 +454,9 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]
             process.kill()
 
 
+slow_study = pytest.mark.xdist_group("slow study")  # one process runs it in peace, for both tests
+
+
 @pytest.fixture(scope="module")
 def slow_digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     out = tmp_path_factory.mktemp("slow")
@@ -473,6 +476,7 @@ def gone_on(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[st
     return digests(folder)
 
 
+@slow_study
 def test_a_study_that_is_killed_goes_on(
     under_way: tuple[subprocess.Popen[str], list[str]],
     slow_digests: list[str],
@@ -491,6 +495,7 @@ def test_a_study_that_is_killed_goes_on(
     assert not psutil.wait_procs(below, timeout=10)[1]
 
 
+@slow_study
 def test_ctrl_c_saves_the_running_cells(
     under_way: tuple[subprocess.Popen[str], list[str]],
     slow_digests: list[str],
