@@ -47,6 +47,14 @@ def test_digits_are_the_images_of_scikit_learn() -> None:
     assert task.natural is None
 
 
+def test_digits_are_the_same_where_their_file_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = build("digits")
+    monkeypatch.setattr("fedsim.tasks.digits.find_spec", lambda name: None)
+    found = build("digits")
+    assert np.array_equal(found.x, expected.x)
+    assert np.array_equal(found.y, expected.y)
+
+
 # --- synthetic
 
 
