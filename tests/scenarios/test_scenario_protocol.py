@@ -209,17 +209,18 @@ def test_garbage_is_collected_afterwards_as_before(collecting, fails):
         (gc.enable if before else gc.disable)()
 
 
-def test_a_world_that_is_too_large_is_refused_before_anybody_lives():
+def test_a_world_that_is_too_large_is_refused_before_anybody_lives(monkeypatch):
     def client(env, me):
         raise AssertionError("somebody lives")
 
-    for facts, message in (
+    monkeypatch.setattr("fedsim.scenario.plugins.build", lambda *given: Scenario(client))
+    for size, message in (
         ({"clients": 2**31}, "clients: expected at most 2147483647, found 2147483648"),
         ({"clients": 10, "horizon_us": 2**62}, "exceeds 2.63"),
         ({"clients": 0}, "clients: expected a whole number of at least 1, found 0"),
     ):
         with pytest.raises(TraceError, match=message):
-            world(client, **facts)
+            make_trace("mine", {}, **({"clients": 10, "horizon_us": 10, "seed": 3} | size))
 
 
 def test_a_cell_without_clients_is_refused():
