@@ -44,7 +44,7 @@ def mine(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def failing(tmp_path: Path, wrong: type[Exception], match: str, **changes: Any) -> None:
+def assert_fails(tmp_path: Path, wrong: type[Exception], match: str, **changes: Any) -> None:
     with pytest.raises(wrong, match=match):
         simulate(small(**changes), out=tmp_path / "runs", workers=0)
 
@@ -67,7 +67,7 @@ ALWAYS = {"scenario": "always_on", "horizon": "2h"}
 )
 def test_a_rule(mine: Any, tmp_path: Path, body: str, match: str) -> None:
     rule = {"name": mine(f"return stateless(lambda s: {body}, Needs())")}
-    failing(tmp_path, RunError, match, algorithm=rule, world=ALWAYS)
+    assert_fails(tmp_path, RunError, match, algorithm=rule, world=ALWAYS)
 
 
 def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) -> None:
@@ -84,7 +84,7 @@ def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) 
     ],
 )
 def test_a_selector(mine: Any, tmp_path: Path, made: str, match: str) -> None:
-    failing(tmp_path, RunError, match, selection={"name": mine(f"return {made}")}, world=ALWAYS)
+    assert_fails(tmp_path, RunError, match, selection={"name": mine(f"return {made}")}, world=ALWAYS)
 
 
 def test_needs_are_known() -> None:
@@ -104,7 +104,7 @@ def test_needs_are_known() -> None:
 )
 def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) -> None:
     method = mine(f"return ClientMethod(lambda local, start, kept: {trained})")
-    failing(tmp_path, RunError, rf"client \d+: .*{match}", client={"name": method})
+    assert_fails(tmp_path, RunError, rf"client \d+: .*{match}", client={"name": method})
 
 
 @pytest.mark.parametrize(
@@ -117,18 +117,20 @@ def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) ->
 )
 def test_an_attack(mine: Any, tmp_path: Path, send: str, match: str) -> None:
     attack = {"name": mine(f"return Attack(send=lambda m: {send})"), "share": 1.0}
-    failing(tmp_path, RunError, match, adversary=[attack])
+    assert_fails(tmp_path, RunError, match, adversary=[attack])
 
 
 def test_a_scenario_without_a_process(mine: Any, tmp_path: Path) -> None:
     name = mine("return Scenario(lambda env, me: me.online(0, 1))")
-    failing(tmp_path, ConfigError, "with at least one `yield`.* returns NoneType", world={"scenario": name})
+    assert_fails(
+        tmp_path, ConfigError, "with at least one `yield`.* returns NoneType", world={"scenario": name}
+    )
 
 
 def test_a_model_whose_output_is_no_tensor(mine: Any, tmp_path: Path) -> None:
     body = "return torch.nn.Sequential(torch.nn.Flatten(1), torch.nn.LSTM(64, 10))"
     name = mine(body, "*, in_shape, n_classes")
-    failing(
+    assert_fails(
         tmp_path, ConfigError, r"expected logits \[1, 10\] for one sample, found tuple", model={"name": name}
     )
 
@@ -159,7 +161,7 @@ def test_a_function_that_is_no_factory_or_has_no_name(mine: Any) -> None:
 )
 def test_a_metric(mine: Any, tmp_path: Path, found: str, match: str) -> None:
     stop = {"steps": 1, "metric": mine(f"return {found}", "accuracy, n"), "patience": 1}
-    failing(tmp_path, RunError, f"metric '.*mine': expected .*{match}", stop=stop, world=ALWAYS)
+    assert_fails(tmp_path, RunError, f"metric '.*mine': expected .*{match}", stop=stop, world=ALWAYS)
 
 
 def test_an_exception_in_the_middle_of_a_run_says_how_it_goes_on(mine: Any, tmp_path: Path) -> None:
