@@ -150,12 +150,11 @@ def weighted_sum(rows: torch.Tensor, weights: Floats, blocks: Blocks) -> torch.T
     `rows` is [n, P], all finite; `weights` is [n] or [L, n]. Where few rows have a weight, only these are read.
     """
     out = torch.zeros(rows.shape[1], dtype=rows.dtype, device=rows.device)
-    for (start, stop), w in _parts(weights, blocks):
-        used = np.flatnonzero(w)
-        if 2 * len(used) < len(w):  # gathering copies the rows, which costs as much as reading them twice
-            _add_gathered(out[start:stop], rows[:, start:stop], w, used, _MOVED)
+    for (start, stop), places, factors in _chosen(rows, out, weights, blocks, gather=False):
+        if len(places) < len(rows):
+            _add_gathered(out[start:stop], rows[:, start:stop], places, factors, _MOVED)
         else:
-            torch.mv(rows[:, start:stop].T, _factors(w, out), out=out[start:stop])
+            torch.mv(rows[:, start:stop].T, factors, out=out[start:stop])
     return out
 
 
@@ -164,36 +163,44 @@ def add_weighted(out: torch.Tensor, rows: torch.Tensor, weights: Floats, blocks:
 
     Only rows with a weight are read, some at a time, and turned to the precision of `out`.
     """
-    for (start, stop), w in _parts(weights, blocks):
-        used = np.flatnonzero(w)
+    for (start, stop), places, factors in _chosen(rows, out, weights, blocks, gather=True):
         width = _LONG if out.is_cpu else max(stop - start, 1)
         for a in range(start, stop, width):
             tile = slice(a, min(a + width, stop))
-            _add_gathered(out[tile], rows[:, tile], w, used, _WIDENED if out.is_cpu else _MOVED)
+            _add_gathered(out[tile], rows[:, tile], places, factors, _WIDENED if out.is_cpu else _MOVED)
 
 
-def _parts(weights: Floats, blocks: Blocks) -> Iterator[tuple[tuple[int, int], Floats]]:
+def _chosen(
+    rows: torch.Tensor, out: torch.Tensor, weights: Floats, blocks: Blocks, gather: bool
+) -> Iterator[tuple[tuple[int, int], torch.Tensor, torch.Tensor]]:
+    """Return for each block its columns, which rows to read, beside the rows, and their weights, beside `out`.
+
+    They are sent there for all blocks at once. Without `gather` all rows are read where half of them have a weight:
+    gathering copies rows, which costs as much as reading them twice.
+    """
     table = np.atleast_2d(weights)
     spans = [(blocks[0][0], blocks[-1][1])] if len(table) == 1 else blocks
-    return zip(spans, table, strict=True)
+    used = [np.flatnonzero(w) for w in table]
+    if not gather:
+        used = [u if 2 * len(u) < len(rows) else np.arange(len(rows)) for u in used]
+    sizes = list(map(len, used))
+    places = torch.from_numpy(np.concatenate(used)).to(rows.device)
+    factors = torch.from_numpy(np.concatenate([w[u] for w, u in zip(table, used, strict=True)]))
+    factors = factors.to(device=out.device, dtype=out.dtype)
+    return zip(spans, torch.split(places, sizes), torch.split(factors, sizes), strict=True)
 
 
 def _add_gathered(
-    out: torch.Tensor, rows: torch.Tensor, weights: Floats, used: NDArray[np.intp], numbers: int
+    out: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, factors: torch.Tensor, numbers: int
 ) -> None:
-    """Add the weighted sum of the `used` rows, copying at most so many of their numbers at a time."""
+    """Add the weighted sum of some rows, copying at most so many of their numbers at a time."""
     most = max(numbers // max(len(out), 1), 1)
-    for a in range(0, len(used), most):
-        some = used[a : a + most]
-        places, factors = torch.from_numpy(some).to(rows.device), _factors(weights[some], out)
+    for a in range(0, len(places), most):
+        some, own = places[a : a + most], factors[a : a + most]
         width = _COLUMNS if rows.is_cpu and out.is_cpu else max(len(out), 1)
         for b in range(0, len(out), width):
-            part = torch.index_select(rows[:, b : b + width], 0, places)
-            out[b : b + width].addmv_(part.to(device=out.device, dtype=out.dtype).T, factors)
-
-
-def _factors(weights: Floats, like: torch.Tensor) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(weights)).to(device=like.device, dtype=like.dtype)
+            part = torch.index_select(rows[:, b : b + width], 0, some)
+            out[b : b + width].addmv_(part.to(device=out.device, dtype=out.dtype).T, own)
 
 
 def equal_slices(n_columns: int, count: int) -> list[tuple[int, int]]:

@@ -22,7 +22,7 @@ from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
 from fedsim.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
 from fedsim.job import Cohort, Ints, Job, Report, Reports
-from fedsim.minibatches import groups, probed
+from fedsim.minibatches import groups, mean_losses, probed
 from fedsim.modes import Mode, may_draw, resolve_mode
 from fedsim.modes.dense import Dense
 from fedsim.modes.vmap import Vmap
@@ -184,10 +184,13 @@ class Workbench:
             done = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
             return Reports.of([report for report, _ in done]), [after for _, after in done]
         reports = Reports.nothing(len(cohort))
+        sums = []
         for group in groups(cohort, self.splits["train"], self.sgd, self.seed, self._side_by_side.most):
             mine = [starts[job] for job in group.jobs.tolist()]
             losses = self._side_by_side.train(group.on(self.device), mine, rows)
-            reports.loss_train[group.jobs], reports.loss_rms[group.jobs] = group.means(losses)
+            sums.append((group.jobs, group.counts, losses))
+        for jobs, counts, losses in sums:  # not before: a GPU has the next group to go on with meanwhile
+            reports.loss_train[jobs], reports.loss_rms[jobs] = mean_losses(counts, losses)
         if self.spec.losses:
             probed = self._probed(cohort.clients, cohort.versions)
             reports.loss_before[:] = self._mean_losses(starts, probed, self.sgd.precision)

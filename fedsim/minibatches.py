@@ -115,14 +115,15 @@ class Group:
         views = None if self.views is None else self.views.to(device)
         return replace(self, index=self.index.to(device), weight=self.weight.to(device), views=views)
 
-    def means(self, losses: torch.Tensor) -> tuple[Floats, Floats]:
-        """Return [g] mean and root mean square of the losses [S, g] of minibatches, by their sizes."""
-        values = losses.double().cpu().numpy()
-        samples = self.counts.sum(axis=0)
-        with np.errstate(invalid="ignore", over="ignore"):
-            weighted = np.where(self.counts > 0, values, 0.0) * self.counts
-            squares = np.sqrt((weighted * np.where(self.counts > 0, values, 0.0)).sum(axis=0) / samples)
-        return weighted.sum(axis=0) / samples, squares
+
+def mean_losses(counts: Floats, losses: torch.Tensor) -> tuple[Floats, Floats]:
+    """Return [g] mean and root mean square of the losses [S, g] of minibatches of `counts` [S, g] samples."""
+    trained = np.where(counts > 0, losses.double().cpu().numpy(), 0.0)
+    samples = counts.sum(axis=0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        weighted = trained * counts
+        squares = np.sqrt((weighted * trained).sum(axis=0) / samples)
+    return weighted.sum(axis=0) / samples, squares
 
 
 def groups(

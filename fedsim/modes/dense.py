@@ -211,7 +211,7 @@ class Dense:
                 before = torch.bmm(delta, weights[number])
                 if self.layers[number - 1].relu:
                     before = torch.ops.aten.threshold_backward(before, below, 0.0)
-            self._descend(model, number, delta, below, lr, velocity)
+            self._descend(model, number, delta, below, len(losses), lr, velocity)
             if number:
                 delta = before
 
@@ -221,9 +221,11 @@ class Dense:
         number: int,
         delta: torch.Tensor,
         below: torch.Tensor,
+        active: int,
         lr: float,
         velocity: list[torch.Tensor] | None,
     ) -> None:
+        """Step with one layer's gradients; of clients beyond `active`, which are done, they are 0."""
         a, sgd = len(delta), self.sgd
         w, b = model.weights[number], model.biases[number]
         if velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
@@ -240,7 +242,7 @@ class Dense:
             if velocity is not None:
                 speed = velocity[model.position(tensor)][:a]
                 gradient = speed.mul_(sgd.momentum).add_(gradient)
-            tensor[:a].add_(gradient, alpha=-lr)
+            tensor[:active].add_(gradient[:active], alpha=-lr)
 
 
 def _padded(rows: torch.Tensor, a: int) -> torch.Tensor:

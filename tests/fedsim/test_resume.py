@@ -116,7 +116,7 @@ def test_it_may_go_on_with_other_workers(
     assert third.digest == expected.digest
 
 
-def stopped_at(step: int, config: Any, out: Path) -> Path:
+def stopped_at(step: int, config: Any, out: Path, **options: Any) -> Path:
     """Run until a step, as if the process had been killed then; checkpoints are those of the configuration."""
 
     class Killed(BaseException):
@@ -127,7 +127,7 @@ def stopped_at(step: int, config: Any, out: Path) -> Path:
             raise Killed
 
     with pytest.raises(Killed):
-        run(config, out, watch=watch)
+        run(config, out, watch=watch, **options)
     folder: Path = out / config.name
     write_json(folder / "manifest.json", read_manifest(folder) | {"status": "running"})
     return folder
