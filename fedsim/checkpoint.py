@@ -64,7 +64,7 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
     """
     path = run / FOLDER / f"{step:08d}-{jobs:010d}"
     if not path.exists():
-        beside = path.with_name(f".{path.name}.tmp")
+        beside = _beside(path)
         try:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
@@ -79,6 +79,27 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
         for old in checkpoints(run)[:-keep]:
             shutil.rmtree(old.path, ignore_errors=True)
     return path
+
+
+def remove_after(run: Path, *, step: int, jobs: int) -> None:
+    """Remove the checkpoints that are later: the run goes on from there, and its tables no longer reach to them.
+
+    Raises RunError if that cannot be done.
+    """
+    for found in checkpoints(run):
+        if (found.step, found.jobs) > (step, jobs):
+            beside = _beside(found.path)
+            try:
+                shutil.rmtree(beside, ignore_errors=True)
+                found.path.rename(beside)  # half of a checkpoint is none
+                shutil.rmtree(beside)
+            except OSError as error:
+                raise RunError(f"{found.path}: the checkpoint cannot be removed: {error}") from error
+
+
+def _beside(path: Path) -> Path:
+    """Return where a checkpoint is written, and removed: a name that none has."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def _write_files(folder: Path, state: State, owner: str) -> None:
