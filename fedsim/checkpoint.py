@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,7 +78,8 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
             raise RunError(f"{path}: the checkpoint cannot be written: {error}{room(path, error)}") from error
     if keep != "all":
         for old in checkpoints(run)[:-keep]:
-            shutil.rmtree(old.path, ignore_errors=True)
+            with suppress(OSError):
+                _remove(old.path)
     return path
 
 
@@ -88,13 +90,18 @@ def remove_after(run: Path, *, step: int, jobs: int) -> None:
     """
     for found in checkpoints(run):
         if (found.step, found.jobs) > (step, jobs):
-            beside = _beside(found.path)
             try:
-                shutil.rmtree(beside, ignore_errors=True)
-                found.path.rename(beside)  # half of a checkpoint is none
-                shutil.rmtree(beside)
+                _remove(found.path)
             except OSError as error:
                 raise RunError(f"{found.path}: the checkpoint cannot be removed: {error}") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; whatever interrupts this, no half of one is left under its name. Raises OSError."""
+    beside = _beside(path)
+    shutil.rmtree(beside, ignore_errors=True)
+    path.rename(beside)
+    shutil.rmtree(beside)
 
 
 def _beside(path: Path) -> Path:

@@ -230,7 +230,7 @@ def _changed(
         course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
-        course["evaluate_us"] = (course["now_us"] // every_us + 1) * every_us if every_us else 0
+        course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
     if child.stop != config.stop:
         course |= {"best": float("nan"), "unimproved": 0, "reached": False}
     if child.client != config.client:

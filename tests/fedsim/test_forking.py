@@ -339,3 +339,13 @@ def test_a_fork_does_not_take_the_place_of_its_parent_or_of_a_run_that_goes_on(t
     with alone(other.folder), pytest.raises(RunError, match="another process is running it"):
         branch(parent.folder, At(step=4), out=tmp_path, force=True)
     assert read_manifest(other.folder)["digest"] == parent.digest
+
+
+def test_an_evaluation_that_is_due_when_a_fork_leaves_takes_place(tmp_path: Path) -> None:
+    """It is made when everything of its instant has happened, which is when the fork leaves."""
+    periodic = {"preset": "periodic", "concurrency": 5, "deadline": "1min"}
+    parent = run(small(pacing=periodic, evaluate={"every": "1min", "every_steps": 0}), tmp_path)
+    child = branch(parent.folder, At(step=3), "evaluate.clients=5", out=tmp_path / "child")
+    before, after = (table(f, "evals").groupby("time_us").step.first() for f in (parent.folder, child.folder))
+    assert before.equals(after)
+    assert before[180_000_000] == 3

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from fedsim import checkpoint
@@ -298,6 +299,16 @@ def test_cutting_may_be_interrupted_and_done_again(tmp_path: Path) -> None:
         "jobs-00000.parquet",
         "steps-00000.parquet",
     ]
+
+
+def test_parts_of_which_some_were_removed_are_not_taken_for_a_table(tmp_path: Path) -> None:
+    """They are removed when the merged tables are there, in any order."""
+    folder = run(small(), tmp_path).folder
+    jobs = pq.read_table(folder / "jobs.parquet")
+    (folder / "parts").mkdir()
+    pq.write_table(jobs.slice(10), folder / "parts" / "jobs-00001.parquet")
+    cut_tables(folder, {"jobs": 5})
+    assert pq.read_table(folder / "parts" / "jobs-00000.parquet").equals(jobs.slice(0, 5))
 
 
 @pytest.fixture
