@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -64,7 +65,7 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
     """
     path = run / FOLDER / f"{step:08d}-{jobs:010d}"
     if not path.exists():
-        beside = path.with_name(f".{path.name}.tmp")
+        beside = _beside(path)
         try:
             shutil.rmtree(beside, ignore_errors=True)
             beside.mkdir(parents=True)
@@ -77,8 +78,35 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
             raise RunError(f"{path}: the checkpoint cannot be written: {error}{room(path, error)}") from error
     if keep != "all":
         for old in checkpoints(run)[:-keep]:
-            shutil.rmtree(old.path, ignore_errors=True)
+            with suppress(OSError):
+                _remove(old.path)
     return path
+
+
+def remove_after(run: Path, *, step: int, jobs: int) -> None:
+    """Remove the checkpoints that are later: the run goes on from there, and its tables no longer reach to them.
+
+    Raises RunError if that cannot be done.
+    """
+    for found in checkpoints(run):
+        if (found.step, found.jobs) > (step, jobs):
+            try:
+                _remove(found.path)
+            except OSError as error:
+                raise RunError(f"{found.path}: the checkpoint cannot be removed: {error}") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; whatever interrupts this, no half of one is left under its name. Raises OSError."""
+    beside = _beside(path)
+    shutil.rmtree(beside, ignore_errors=True)
+    path.rename(beside)
+    shutil.rmtree(beside)
+
+
+def _beside(path: Path) -> Path:
+    """Return where a checkpoint is written, and removed: a name that none has."""
+    return path.with_name(f".{path.name}.tmp")
 
 
 def _write_files(folder: Path, state: State, owner: str) -> None:

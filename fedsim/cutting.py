@@ -19,7 +19,7 @@ _NEW, _OLD = f".{PARTS}.new", f".{PARTS}.old"
 def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = None) -> None:
     """Let `<folder>/parts` hold the first `rows` of each table, in one part each, and nothing else.
 
-    The rows come from the parts or the merged tables of `source`, by default the folder itself. Whatever interrupts
+    The rows come from the merged tables or the parts of `source`, by default the folder itself. Whatever interrupts
     this, it can be done again. Raises CheckpointError if a table has fewer rows than that.
     """
     source = source or folder
@@ -62,11 +62,14 @@ def _first(folder: Path, table: str, count: int) -> Iterator[pa.Table]:
 
 
 def _files(folder: Path, table: str, count: int) -> list[Path]:
-    """Return the files that hold a table: the parts, or where they do not hold enough the merged one."""
+    """Return the files that hold a table: the merged one, or where it is not there or does not hold enough the parts.
+
+    The other way round, who was killed while the parts of merged tables were removed would take what is left of them.
+    """
     parts = sorted((folder / PARTS).glob(f"{table}-*.parquet"))
     merged = folder / f"{table}.parquet"
     found = 0
-    for files in (parts, [merged] if merged.exists() else []):
+    for files in ([merged] if merged.exists() else [], parts):
         held = sum(_rows(path) for path in files)
         if held >= count:
             return files

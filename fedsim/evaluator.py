@@ -37,9 +37,9 @@ class Evaluator:
     def until(self, time_us: int) -> None:
         """Evaluate at the instants that time asks for, before anything happens at `time_us`."""
         course, every_us = self.course, self.plan.evaluate.every_us
-        while every_us and course.evaluate_us < time_us:
-            course.now_us = course.evaluate_us
-            course.evaluate_us += every_us
+        if every_us and course.evaluate_us < time_us:
+            course.now_us = course.evaluate_us  # at later ones there is no other model
+            course.evaluate_us += -(-(time_us - course.evaluate_us) // every_us) * every_us
             self._evaluate()
 
     def after_step(self) -> None:
@@ -78,5 +78,6 @@ class Evaluator:
         sign = 1.0 if stop.rising else -1.0
         first = math.isnan(course.best) and not math.isnan(value)
         better = first or sign * (value - course.best) > stop.least
-        course.best, course.unimproved = (value, 0) if better else (course.best, course.unimproved + 1)
+        if stop.patience is None or course.unimproved < stop.patience:  # else the run ends
+            course.best, course.unimproved = (value, 0) if better else (course.best, course.unimproved + 1)
         course.reached |= stop.target is not None and sign * (value - stop.target) >= 0

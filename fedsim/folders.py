@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedsim.errors import RunError
+from fedsim.errors import ConfigError, RunError
 from fedsim.files import write_json
 from fedsim.manifest import FORMAT, MANIFEST
 
@@ -20,7 +20,8 @@ _LOCK = ".lock"
 def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:
     """Make a new run folder that holds a manifest. An existing one is refused, or replaced if `force`.
 
-    Nothing but a run is ever removed, and a process that is killed meanwhile leaves a run or none. Raises RunError.
+    Nothing but a run is ever removed, and none in which a process runs; a process that is killed meanwhile leaves a run
+    or none. Raises RunError.
     """
     if path.exists():
         known = (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
@@ -28,7 +29,8 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
             raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
             raise RunError(f"{path} exists: choose another name with --out, or overwrite it with --force")
-        _remove(path)
+        with alone(path, there=False):
+            _remove(path)
     beside = path.with_name(f".{path.name}.new")
     try:
         shutil.rmtree(beside, ignore_errors=True)
@@ -37,6 +39,12 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         beside.rename(path)
     except OSError as error:
         raise RunError(f"{path}: the folder of the run cannot be made: {error.strerror or error}") from error
+
+
+def refuse_parent(folder: Path, parent: Path | str) -> None:
+    """Raise ConfigError if a run that comes from another one would take its place."""
+    if folder.resolve() == Path(parent).resolve():
+        raise ConfigError(f"{folder} is the parent itself: choose another name, or another place with --out")
 
 
 def _remove(folder: Path) -> None:

@@ -15,13 +15,13 @@ import tomli_w
 
 from fedsim import checkpoint
 from fedsim.checkpoint import State
-from fedsim.config import RunConfig, changed, load, parse
+from fedsim.config import ParentSection, RunConfig, changed, load, parse
 from fedsim.config_errors import read_toml
 from fedsim.course import Course, Kind
 from fedsim.cutting import cut_tables
 from fedsim.errors import ConfigError
 from fedsim.files import write_text
-from fedsim.folders import make_folder
+from fedsim.folders import make_folder, refuse_parent
 from fedsim.ledger import RUNNING
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
@@ -69,6 +69,12 @@ class At:
             return bool(course["now_us"] <= self.time_us)
         return bool(course["step"] < (self.step or 0))
 
+    def begins(self, state: State, origin: ParentSection) -> bool:
+        """Whether a saved run is a fork at its very beginning, which left its own parent where this one leaves it."""
+        course = state["course"]
+        there = (course["step"], course["now_us"]) == (origin.forked_step, origin.forked_us)
+        return there and origin.forked_at == "step" and self.step == origin.forked_step
+
 
 def fork(
     parent: Path | str,
@@ -105,6 +111,7 @@ def fork(
     _check(config, child)
     _check_at(at, manifest, parent)
     folder = out / child.name
+    refuse_parent(folder, parent)
     trace = read_trace(parent / WORLD)
     if len(keep_online):
         kept_online(trace, keep_online, 0)  # raises for clients that are not there
@@ -116,7 +123,7 @@ def fork(
         shop.take(config, trace)
         setup = prepare(config, place, shop)
         prepare(child, place, shop)  # what cannot be is refused before anything is run
-        saved = _saved(parent, at, _owner(config, manifest, parent))
+        saved = _saved(parent, at, config.parent)
         make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
         shutil.copy(parent / CONFIG, folder / CONFIG)
         if saved is not None:
@@ -159,19 +166,6 @@ def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
     )
 
 
-def _owner(config: RunConfig, manifest: Mapping[str, Any], parent: Path) -> str:
-    if (
-        config.parent is not None
-        and config.parent.forked_step is not None
-        and not checkpoint.checkpoints(parent)
-    ):
-        raise ConfigError(
-            f"{parent}: it is a fork itself and has no checkpoint left: fork {config.parent.run} instead, or keep "
-            'checkpoints with --set checkpoint.keep="all"'
-        )
-    return owner_of(parent)
-
-
 def _check(before: RunConfig, after: RunConfig) -> None:
     for table in (*_FIXED, "world"):
         if getattr(before, table) != getattr(after, table):
@@ -205,12 +199,22 @@ def _kept(
     return ending(kept, "error") if trace.after_end == "repeat" and stop_us is None else kept
 
 
-def _saved(parent: Path, at: At, owner: str) -> State | None:
-    """Return the last checkpoint that is not after the fork; None: the parent has to be run from the start."""
+def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
+    """Return the last checkpoint that is not after the fork; None: the parent has to be run from the start.
+
+    A parent that is a fork itself cannot be, and begins with its first checkpoint; `origin` says when it left its own.
+    Raises ConfigError if none is left from then.
+    """
+    owner = owner_of(parent)
     for found in reversed(checkpoint.checkpoints(parent)):
         state = checkpoint.read(found.path, owner)
-        if at.after(state):
+        if at.after(state) or (origin is not None and at.begins(state, origin)):
             return state
+    if origin is not None and origin.forked_step is not None:
+        raise ConfigError(
+            f"{parent}: it is a fork itself, and no checkpoint is left from before that: fork {origin.run} instead, or "
+            'keep checkpoints with --set checkpoint.keep="all"'
+        )
     return None
 
 
@@ -226,7 +230,7 @@ def _changed(
         course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
-        course["evaluate_us"] = (course["now_us"] // every_us + 1) * every_us if every_us else 0
+        course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
     if child.stop != config.stop:
         course |= {"best": float("nan"), "unimproved": 0, "reached": False}
     if child.client != config.client:

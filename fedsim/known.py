@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.job import Reports
+from fedsim.job import Cohort, Reports
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -71,12 +71,13 @@ class Known:
         self.last_step[clients] = step
         self.last_staleness[clients] = staleness
 
-    def hear(self, clients: Ints, reports: Reports) -> None:
-        """Note what clients reported, in order; of several reports of a client the last that says a loss counts."""
+    def hear(self, jobs: Cohort, reports: Reports) -> None:
+        """Note what jobs reported; of several jobs of a client the last one that says a loss counts."""
         loss = np.where(np.isnan(reports.loss_before), reports.loss_train, reports.loss_before)
-        said = ~np.isnan(loss)
-        self.last_loss[clients[said]] = loss[said]
-        self.last_loss_rms[clients[said]] = reports.loss_rms[said]
+        order = np.argsort(jobs.ids, kind="stable")
+        said = order[~np.isnan(loss[order])]
+        self.last_loss[jobs.clients[said]] = loss[said]
+        self.last_loss_rms[jobs.clients[said]] = reports.loss_rms[said]
 
 
 def read_only(array: Any) -> Any:

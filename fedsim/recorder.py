@@ -58,7 +58,8 @@ class Recorder:
 
     Args:
         optional: which of `fedsim.records.OPTIONAL` to write.
-        saved: what `save` returned in an earlier process; the folder's tables are cut to what they held then.
+        saved: what `save` returned in an earlier process; the folder's tables are cut to what they held then, without
+            it to nothing.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Recorder:
         self._step: tuple[Pending[Stepped], NDArray[np.int64]] | None = None
         self._evaluations: list[tuple[int, int, str, Pending[Evaluation]]] = []
         if saved is None:
-            (folder / PARTS).mkdir()
+            cut_tables(folder, {})
         else:
             self._load(saved)
 
@@ -130,7 +131,7 @@ class Recorder:
 
     def crowded(self) -> None:
         """Write the jobs that ended."""
-        self.settle()
+        self._settle_step()
         self._take_jobs(None)
         self._flush()
         self._settled = 0

@@ -9,7 +9,7 @@ import multiprocessing
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from fedsim.pool import RayPool
 from fedsim.profile import DRIVER, seconds_by_process, write_profile
 from fedsim.ray_forks import POSSIBLE
 from fedsim.recorder import Recorder
-from fedsim.records import OPTIONAL, PARTS
+from fedsim.records import OPTIONAL
 from fedsim.recovery import saying_how_to_reproduce
 from fedsim.result import Progress, Result, Watch
 from fedsim.saver import Reached, Saver, open_jobs
@@ -47,7 +47,7 @@ _SERVERS = 3
 
 
 class Run:
-    """One run folder from its first file to its last.
+    """One run folder from its first file to its last; no other process runs in it meanwhile. `go` or `until`, once.
 
     Args:
         again: whether the run of the folder goes on; otherwise the folder is made anew.
@@ -76,32 +76,34 @@ class Run:
         memory.check_fits_gpu(footprint)
         self.started, self.code = _now(), code(config.resolved())
         self.resumed: list[dict[str, Any]] = []
-        if not again:
-            with alone(folder, there=False):
-                make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
-            write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
-            setup.trace.write(folder / WORLD)
-        else:
-            before = read_manifest(folder)
-            self.started = before.get("started") or self.started
-            step = saved["course"]["step"] if saved else 0
-            others = changed(before, config.resolved())
-            self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now(), "changed": others}]
         self.others_peak = 0
         self.others: list[Times] = []
         """What the stopwatches of the other processes found, once the run is over."""
         self.interrupts = Interrupts(_say_stopping)
         self._servers_lost = 0
-        self._go_on_from(saved)
-        self._manifest("running")
+        if not again:
+            make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
+        with ExitStack() as held:
+            held.enter_context(alone(folder))
+            if not again:
+                write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
+                setup.trace.write(folder / WORLD)
+            else:
+                before = read_manifest(folder)
+                self.started = before.get("started") or self.started
+                step = saved["course"]["step"] if saved else 0
+                now = {"step": step, "at": _now(), "changed": changed(before, config.resolved())}
+                self.resumed = [*(before.get("resumed") or []), now]
+            self._go_on_from(saved)
+            self._manifest("running")
+            self._held = held.pop_all()
 
     def _go_on_from(self, saved: checkpoint.State | None) -> None:
         """Stand where a checkpoint was, or at the start."""
         self.saved = saved
         config, n_samples = self.setup.config, self.setup.data.train.sizes
-        if saved is None:
-            shutil.rmtree(self.folder / PARTS, ignore_errors=True)
         self.course = Course(self.setup.data.n_clients) if saved is None else Course.restored(saved["course"])
+        checkpoint.remove_after(self.folder, step=self.course.step, jobs=self.course.next_job)
         self.recorder = Recorder(
             self.folder,
             n_samples,
@@ -121,7 +123,7 @@ class Run:
 
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
-        with alone(self.folder), self.interrupts.heard():
+        with self._held, self.interrupts.heard():
             while True:
                 try:
                     return self._go(pool, watch)
@@ -130,7 +132,7 @@ class Run:
 
     def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
         """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""
-        with alone(self.folder):
+        with self._held:
             trainer = self._trainer(pool)
             timeline = self._timeline(trainer, lambda progress: None)
             self.saver.until = reached

@@ -66,8 +66,8 @@ class Saver:
             raise KeyboardInterrupt
 
     def _due(self) -> bool:
-        section, step = self.section, self.course.step
-        if section.every_steps and step != self._step and step % section.every_steps == 0:
+        section, every = self.section, self.section.every_steps
+        if every and self.course.step // every > self._step // every:  # an instant may have several steps
             return True
         return 0 < section.every_s <= monotonic() - self._last
 

@@ -14,6 +14,7 @@ from fedsim import checkpoint
 from fedsim.config import RunConfig, load
 from fedsim.errors import CheckpointError, ConfigError, FolderError
 from fedsim.files import refuse_links, write_json
+from fedsim.folders import refuse_parent
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
@@ -69,6 +70,9 @@ def simulate(
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
     folders = [Path(out) / run.name for run in runs]
+    for run, folder in zip(runs, folders, strict=True):
+        if run.parent is not None:
+            refuse_parent(folder, run.parent.run)
     results: list[Result] = []
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):

@@ -73,7 +73,11 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
         processes=count,
         cell_s=(min(each_s, default=0.0), max(each_s, default=0.0)),
         work_s=work_s,
-        there_bytes=sum(_size(folder.path / c.folder) for c in folder.cells if c not in folder.left),
+        there_bytes=sum(
+            _size(folder.path / cell.folder)
+            for cell, state in zip(folder.cells, folder.states, strict=True)
+            if state.status == "done"
+        ),
         disk_bytes=disk,
         memory_bytes=memory,
         unsure=tuple(unsure),

@@ -221,8 +221,9 @@ class Timeline:
         waiting, overdue, most = course.buffer, course.overdue, pacing.most_updates
         present, left, course.armed = waiting[:most], waiting[most:], False
         void = cause != "full" and pacing.late != "keep" and len(present) < pacing.minimum
+        unused = present if void else []
         if void:
-            self._drop(present, "void")
+            self._end(unused, "void")
             present, course.buffer = [], []
         with self.clock.part("dispatch"):
             self.handout.send()
@@ -231,7 +232,7 @@ class Timeline:
         if "losses" in self.plan.selector.needs:
             with self.clock.part("train"):
                 reports = self.trainer.reports(cohort)
-            course.known.hear(cohort.clients, reports)
+            course.known.hear(cohort, reports)
         arrivals = self._arrivals(cohort, course.step - cohort.versions, len(present))
         with self.clock.part("server"):
             result = self.trainer.step(arrivals, cohort)
@@ -244,6 +245,7 @@ class Timeline:
             course.late += course.working
             course.overdue_running = course.in_flight
         self._put_off(left)
+        self._forget(unused)  # after a fork, a job that was cancelled may have gone on from one of these
         self._record_step(cause, result, void, rows)
         course.step, course.step_us = course.step + 1, course.now_us
         course.lost = course.late = course.waits = 0
@@ -261,12 +263,17 @@ class Timeline:
         if late == "history":
             course.overdue = rows
         elif rows:
-            self._drop(rows[::-1], "late")  # the last first: what clients keep goes back job by job
+            self._drop(rows, "late")
 
     def _drop(self, rows: list[int], status: str) -> None:
-        self.handout.send()
-        self.trainer.forget(self.course.ledger.cohort(np.array(rows, dtype=np.int64)))
+        self._forget(rows)
         self._end(rows, status)
+
+    def _forget(self, rows: list[int]) -> None:
+        """Let the trainer drop jobs, the last first: what clients keep goes back job by job."""
+        if rows:
+            self.handout.send()
+            self.trainer.forget(self.course.ledger.cohort(np.array(rows[::-1], dtype=np.int64)))
 
     def _end(self, rows: Ints | list[int], status: str, step: int = -1) -> None:
         self.course.moved_bytes += self.course.ledger.end(rows, status, step)
@@ -315,7 +322,7 @@ class Timeline:
         course, ledger = self.course, self.course.ledger
         rows = ledger.running()
         if len(rows):
-            course.heap = [event for event in course.heap if event[1] in (_DEADLINE, _WAKE)]
+            course.heap = [event for event in course.heap if event[1] >= _DEADLINE and course.holds(event)]
             heapq.heapify(course.heap)
             course.in_flight = 0
             self.trainer.forget(ledger.cohort(rows))

@@ -28,13 +28,13 @@ from fedsim.simulation import Device, device_of, one_thread
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import read_trace
 
-_MODEL = "model.safetensors"
+_MODEL, _PERSONAL = "model.safetensors", "personal.safetensors"
 _ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of running again: one entry per table that was compared, and for the model."""
+    """What came of running again: one entry per table that was compared, for the model and for clients' own models."""
 
     table: str
     rows: int
@@ -50,7 +50,7 @@ def verify(
     workers: int | Literal["auto"] | None = None,
     device: Device = "auto",
 ) -> list[Verdict]:
-    """Run a finished run again in a temporary folder, and compare its tables and its model.
+    """Run a finished run again in a temporary folder, and compare its tables and its models.
 
     Args:
         steps: only the server steps from the first to before the second, from the last checkpoint before them.
@@ -148,9 +148,11 @@ def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]
             a = read_parquet(folder / f"{name}.parquet", FolderError)
             b = read_parquet(again / f"{name}.parquet", FolderError)
             yield Verdict(name, min(len(a), len(b)), _difference(a, b, part=until is not None))
-    if until is None:
-        same = (folder / _MODEL).read_bytes() == (again / _MODEL).read_bytes()
-        yield Verdict("model", 1, "" if same else "its parameters differ")
+    for path in () if until is not None else (again / _MODEL, again / _PERSONAL):
+        if path.exists():
+            there = folder / path.name
+            same = there.is_file() and there.read_bytes() == path.read_bytes()
+            yield Verdict(path.stem, 1, "" if same else "its parameters differ")
 
 
 def _difference(a: pa.Table, b: pa.Table, *, part: bool) -> str:

@@ -129,7 +129,8 @@ def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
         better = np.isnan(best) or sign * (value - best) > stop.least
         best, unimproved = (value, 0) if better else (best, unimproved + 1)
         reached |= stop.target is not None and sign * (value - stop.target) >= 0
-        hit[i] = reached or (stop.patience is not None and unimproved >= stop.patience)
+        reached |= stop.patience is not None and unimproved >= stop.patience
+        hit[i] = reached
     return hit
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import analysis
-from fedsim.course import Course, Stop
+from fedsim.course import Course, Evaluate, Stop
 from fedsim.evaluation import Evaluation
 from fedsim.evaluator import Evaluator
 from fedsim.pacing import sync
@@ -220,13 +221,39 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(
         assert [len(who) for _, _, who in evaluated(analysis.open(actors.folder))][-1] == 12
 
 
+def after(percents: Sequence[int], stop: Stop) -> Course:
+    """Return where a run stands after evaluations, two clients each."""
+    course = Course(2)
+    evaluator = Evaluator(
+        plan_of(sync(1), 2, stop),
+        PlanningTrainer(),
+        Book(course),
+        course,
+        Stopwatch(),
+        lambda found: float(found.correct.mean()),
+    )
+    for percent in percents:
+        evaluator._learn(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
+    return course
+
+
 def test_a_target_that_was_reached_stays_reached() -> None:
     """Time may ask for an evaluation just before a step after which the model is worse again."""
-    course = Course(2)
-    plan = plan_of(sync(1), 2, Stop(steps=9, metric="mean_percent", target=50.0))
-    evaluator = Evaluator(
-        plan, PlanningTrainer(), Book(course), course, Stopwatch(), lambda found: float(found.correct.mean())
-    )
-    for percent in (60, 10):
-        evaluator._learn(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
-    assert course.reached
+    assert after((60, 10), Stop(steps=9, metric="mean_percent", target=50.0)).reached
+
+
+def test_a_patience_that_is_at_its_end_stays_so() -> None:
+    """And just before a step after which it is better; an instant may have several steps, too."""
+    assert after((60, 60, 60, 70), Stop(steps=9, metric="mean_percent", patience=2)).unimproved == 2
+    assert after((60, 60, 70, 70), Stop(steps=9, metric="mean_percent", patience=2)).unimproved == 1
+
+
+def test_a_long_time_in_which_nothing_happens_costs_nothing() -> None:
+    course = Course(1)
+    plan = plan_of(sync(1), 1, Stop(steps=1), evaluate=Evaluate(every_steps=0, every_us=7))
+    evaluator = Evaluator(plan, PlanningTrainer(), Book(course), course, Stopwatch())
+    evaluator.until(7)
+    assert (course.evaluated, course.evaluate_us) == (-1, 7)
+    evaluator.until(10**15)
+    assert (course.evaluated, course.now_us) == (0, 7)
+    assert course.evaluate_us == -(-(10**15) // 7) * 7

@@ -14,7 +14,8 @@ from test_resume import BUFFERED, CASES, stopped_at
 from fedsim.adversary import attacked
 from fedsim.checkpoint import checkpoints
 from fedsim.course import Course, Kind
-from fedsim.errors import CheckpointError, ConfigError, TraceError
+from fedsim.errors import CheckpointError, ConfigError, RunError, TraceError
+from fedsim.folders import alone
 from fedsim.forking import At, fork
 from fedsim.manifest import read_manifest
 from fedsim.pool import RayPool
@@ -310,3 +311,41 @@ def test_what_cannot_be_is_refused_before_anything_is_run(
 def test_a_parent_that_was_killed_can_be_forked(tmp_path: Path) -> None:
     folder = stopped_at(6, small(checkpoint={"every_steps": 2}), tmp_path)
     assert branch(folder, At(step=3), out=tmp_path / "a").digest == run(small(), tmp_path / "b").digest
+
+
+@pytest.mark.parametrize("keep", ["all", 2])
+def test_a_fork_of_a_fork_never_runs_what_was_before_the_first_one(tmp_path: Path, keep: str | int) -> None:
+    """It was another rule's, and goes on from a checkpoint alone."""
+    parent = run(small(checkpoint={"every_steps": 1, "keep": keep}), tmp_path)
+    child = branch(parent.folder, At(step=4), "algorithm.name=fedavg", out=tmp_path / "child")
+    forked_us = read_manifest(child.folder)["parent"]["forked_us"]
+    since, before = (At(step=4), At(step=6), At(time_us=forked_us)), (At(step=2), At(time_us=forked_us - 1))
+    for number, at in enumerate(since):
+        if keep == "all":
+            again = branch(child.folder, at, out=tmp_path / str(number))
+            assert again.digest == child.digest
+    for at in before if keep == "all" else (*before, *since):
+        with pytest.raises(ConfigError, match="it is a fork itself, and no checkpoint is left from before"):
+            branch(child.folder, at, out=tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_fork_does_not_take_the_place_of_its_parent_or_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    parent = run(small(), tmp_path)
+    with pytest.raises(ConfigError, match="small is the parent itself"):
+        branch(parent.folder, At(step=4), out=tmp_path, name="small", force=True)
+    assert read_manifest(parent.folder)["digest"] == parent.digest
+    other = branch(parent.folder, At(step=4), out=tmp_path)
+    with alone(other.folder), pytest.raises(RunError, match="another process is running it"):
+        branch(parent.folder, At(step=4), out=tmp_path, force=True)
+    assert read_manifest(other.folder)["digest"] == parent.digest
+
+
+def test_an_evaluation_that_is_due_when_a_fork_leaves_takes_place(tmp_path: Path) -> None:
+    """It is made when everything of its instant has happened, which is when the fork leaves."""
+    periodic = {"preset": "periodic", "concurrency": 5, "deadline": "1min"}
+    parent = run(small(pacing=periodic, evaluate={"every": "1min", "every_steps": 0}), tmp_path)
+    child = branch(parent.folder, At(step=3), "evaluate.clients=5", out=tmp_path / "child")
+    before, after = (table(f, "evals").groupby("time_us").step.first() for f in (parent.folder, child.folder))
+    assert before.equals(after)
+    assert before[180_000_000] == 3

@@ -119,3 +119,20 @@ def test_a_smaller_step_and_memory_take_over_what_they_have_room_for(
     steps = table(child.folder, "steps")
     assert steps.updates[4:].max() == 2
     assert 0 < steps.remembered[4] <= 5
+
+
+def test_clients_that_went_on_from_a_void_update_start_again_from_before(tmp_path: Path) -> None:
+    """Asynchronous pacing lets a client work on while its update waits; what steps drop goes back job by job."""
+    jitter = {"payload": "5 MB", "compute_scale": 10, "jitter": {"compute": 1.5}}
+    pacing = {"preset": "fedbuff", "concurrency": 6, "buffer": 6}
+    parent = run(small(pacing=pacing, client={"name": "ditto"}, cost=jitter), tmp_path)
+    jobs, steps = table(parent.folder, "jobs"), table(parent.folder, "steps").time_us.to_numpy()
+    used = jobs[jobs.status == "aggregated"]
+    twice = used[used.duplicated(["step", "client"])]  # in order of arrival: the second of two
+    at_us = next(job.end_us for job in twice.itertuples() if job.end_us < steps[job.step])
+    sets = ("pacing.preset=deadline", "pacing.clients=6", "pacing.deadline=1s", "pacing.minimum=6")
+    child = branch(parent.folder, At(time_us=int(at_us)), *sets, out=tmp_path / "child")
+    found = table(child.folder, "jobs")
+    void = found[found.status == "void"]
+    assert void.client.duplicated().any()
+    assert (found[found.status == "late"].version == 0).any()

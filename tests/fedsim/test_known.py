@@ -7,11 +7,15 @@ import math
 import numpy as np
 import pytest
 
-from fedsim.job import Report, Reports
+from fedsim.job import Cohort, Job, Report, Reports
 from fedsim.known import Known
 from fedsim.selection import View
 
 THREE = np.arange(3)
+
+
+def jobs(numbers: list[int], clients: list[int]) -> Cohort:
+    return Cohort.of([Job(number, client, 0, 0) for number, client in zip(numbers, clients, strict=True)])
 
 
 def test_at_first_nothing_is_known() -> None:
@@ -57,10 +61,18 @@ def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
 def test_the_last_report_counts_and_silence_changes_nothing() -> None:
     known = Known.of(3)
     reports = [Report(loss_train=2.0, loss_rms=3.0), Report(loss_before=1.0, loss_train=9.0, loss_rms=4.0)]
-    known.hear(np.array([0, 1]), Reports.of(reports))
+    known.hear(jobs([0, 1], [0, 1]), Reports.of(reports))
     assert known.last_loss[:2].tolist() == [2.0, 1.0], "the loss before training where it is reported"
     later = [Report(), Report(loss_train=5.0), Report(loss_train=6.0, loss_rms=7.0)]
-    known.hear(np.array([1, 0, 1]), Reports.of(later))
+    known.hear(jobs([2, 3, 4], [1, 0, 1]), Reports.of(later))
     assert known.last_loss[:2].tolist() == [5.0, 6.0]
     assert known.last_loss_rms[1] == 7.0
     assert math.isnan(known.last_loss[2])
+
+
+def test_of_two_jobs_of_a_client_the_later_one_counts_in_any_order() -> None:
+    """An update that came too late for its step stands behind those that came in time, and may be the older one."""
+    known = Known.of(3)
+    reports = [Report(loss_train=2.0), Report(loss_train=9.0)]
+    known.hear(jobs(numbers=[7, 4], clients=[1, 1]), Reports.of(reports))
+    assert known.last_loss[1] == 2.0

@@ -118,6 +118,20 @@ def test_what_is_buffered_becomes_a_part_if_there_is_no_room_for_whole_tables(
     assert len(pq.read_table(tmp_path / "run" / "parts" / "jobs-00000.parquet")) == 7
 
 
+def test_many_jobs_without_a_step_leave_an_evaluation_that_another_may_replace(tmp_path: Path) -> None:
+    recorder = filled(tmp_path / "run")
+    some, everybody = (
+        Evaluation(np.arange(k), np.full(k, 4), np.full(k, 1), np.full(k, 0.5)) for k in (1, 3)
+    )
+    recorder.evaluation(5, 90, "test", lambda: some)
+    recorder.crowded()
+    recorder.evaluation(5, 90, "test", lambda: everybody)
+    recorder.settle()
+    recorder.close(MODEL)
+    evals = pq.read_table(tmp_path / "run" / "evals.parquet").to_pandas()
+    assert evals.client[evals.step == 5].tolist() == [0, 1, 2]
+
+
 def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "manifest.json"
     write_json(path, {"a": 1})

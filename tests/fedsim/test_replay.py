@@ -112,6 +112,14 @@ def test_without_the_same_participation_the_world_is_the_same_and_the_rest_is_ru
     )
 
 
+def test_a_replay_does_not_take_the_place_of_its_parent(parent: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "small"
+    shutil.copytree(parent, copy)
+    with pytest.raises(ConfigError, match="small is the parent itself: choose another name"):
+        run(replay_config(copy, [], name="small"), tmp_path, force=True)
+    assert manifest(copy) == manifest(parent)
+
+
 def test_a_replay_of_a_replay_is_one_of_its_parent(parent: Path, tmp_path: Path) -> None:
     child = replay(parent, tmp_path, "algorithm.name=fedavg")
     grandchild = replay(child, tmp_path, "algorithm.name=fedlf")

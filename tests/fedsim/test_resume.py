@@ -9,16 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from fedsim import checkpoint
 from fedsim.checkpoint import checkpoints
+from fedsim.config_checkpoint import CheckpointSection
+from fedsim.course import Course
 from fedsim.cutting import cut_tables
 from fedsim.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.files import write_json
 from fedsim.folders import alone
+from fedsim.interrupts import Interrupts
 from fedsim.manifest import read_manifest
 from fedsim.pool import RayPool
+from fedsim.recorder import Recorder
 from fedsim.result import Result
 from fedsim.saver import Saver
 from fedsim.simulation import resume
@@ -169,6 +175,47 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_offered(tmp_path: Pa
     assert resume(folder, step=2, workers=0).digest == run(small(), tmp_path / "peace").digest
 
 
+def test_who_goes_on_from_an_earlier_checkpoint_gives_up_those_after_it(tmp_path: Path) -> None:
+    """The tables are cut to where it was, and what follows may be computed by code that was mended."""
+    folder = stopped_at(7, small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
+    assert [c.step for c in checkpoints(folder)] == [2, 4, 6]
+
+    def killed(progress: Any) -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        resume(folder, step=4, workers=0, watch=killed)
+    assert [c.step for c in checkpoints(folder)] == [2, 4]
+    assert resume(folder, workers=0).digest == run(small(), tmp_path / "peace").digest
+
+
+def test_who_starts_over_has_no_tables_of_before(tmp_path: Path) -> None:
+    def failing(progress: Any) -> None:
+        if progress.course.step == 5:
+            raise ValueError("it failed")
+
+    with pytest.raises(ValueError, match="it failed"):
+        run(small(checkpoint={"every_s": 0}), tmp_path, watch=failing)
+    folder = tmp_path / "small"
+    assert (folder / "steps.parquet").exists()
+    there = []
+    resume(folder, workers=0, watch=lambda progress: there.append((folder / "steps.parquet").exists()))
+    assert not any(there)
+
+
+def test_an_instant_with_several_steps_is_saved_if_one_of_them_asks_for_it(tmp_path: Path) -> None:
+    course = Course(2, step=3)
+    section = CheckpointSection(every_steps=5, every_s=0)
+    recorder = Recorder(tmp_path, np.ones(2, dtype=np.int64), course.ledger)
+    saver = Saver(tmp_path, section, course, recorder, Interrupts(), owner="this one")
+    asked = []
+    for course.step in (4, 4, 6, 7, 9, 16, 19):
+        asked.append(saver._due())
+        if asked[-1]:
+            saver._step = course.step
+    assert asked == [False, False, True, False, False, True, False]
+
+
 def test_the_configuration_must_be_the_same(tmp_path: Path) -> None:
     folder = stopped_at(6, small(checkpoint={"every_steps": 2}), tmp_path)
     config = folder / "config.resolved.toml"
@@ -189,13 +236,20 @@ def test_a_run_that_was_killed_before_it_began_is_said_to_be(tmp_path: Path) -> 
         resume(folder, workers=0)
 
 
-def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
-    folder = stopped_at(6, small(), tmp_path)
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("every_steps", [0, 2])
+def test_two_processes_cannot_run_in_one_folder(tmp_path: Path, every_steps: int) -> None:
+    folder = stopped_at(6, small(checkpoint={"every_steps": every_steps}), tmp_path)
     with alone(folder):
+        before = files(folder)
         with pytest.raises(RunError, match="another process is running it"):
             resume(folder, workers=0)
         with pytest.raises(RunError, match="another process is running it"):
             run(small(), tmp_path, force=True)
+        assert files(folder) == before
     assert resume(folder, workers=0).status == "done"
 
 
@@ -245,6 +299,16 @@ def test_cutting_may_be_interrupted_and_done_again(tmp_path: Path) -> None:
         "jobs-00000.parquet",
         "steps-00000.parquet",
     ]
+
+
+def test_parts_of_which_some_were_removed_are_not_taken_for_a_table(tmp_path: Path) -> None:
+    """They are removed when the merged tables are there, in any order."""
+    folder = run(small(), tmp_path).folder
+    jobs = pq.read_table(folder / "jobs.parquet")
+    (folder / "parts").mkdir()
+    pq.write_table(jobs.slice(10), folder / "parts" / "jobs-00001.parquet")
+    cut_tables(folder, {"jobs": 5})
+    assert pq.read_table(folder / "parts" / "jobs-00000.parquet").equals(jobs.slice(0, 5))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.torch import load_file, save_file
 from test_resume import BUFFERED
 
 from fedsim.errors import CheckpointError, FolderError
@@ -121,3 +122,12 @@ def test_what_cannot_repeat_is_refused(whole: Path, tmp_path: Path) -> None:
     write_json(folder / "manifest.json", read_manifest(whole) | {"status": "failed"})
     with pytest.raises(FolderError, match="expected a run that is done, found one that is failed"):
         verify(folder)
+
+
+def test_models_of_the_clients_own_are_compared(tmp_path: Path) -> None:
+    folder = run(small(client={"name": "ditto"}, stop={"steps": 2}), tmp_path).folder
+    assert differences(folder) == {"jobs": "", "steps": "", "evals": "", "model": "", "personal": ""}
+    tensors = load_file(folder / "personal.safetensors")
+    tensors["personal"][0, 0] += 1
+    save_file(tensors, folder / "personal.safetensors")
+    assert differences(folder)["personal"] == "its parameters differ"
