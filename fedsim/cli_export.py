@@ -46,9 +46,7 @@ def tensorboard(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the events go: OUT/LABEL; by default tensorboard/ in the folder of each run."
-        ),
+        typer.Option(help="Where the events go, a folder for each run; by default tensorboard/ in its own."),
     ] = None,
 ) -> None:
     """Write the curves of runs as events for TensorBoard."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import programs
+from fedsim.cli import app
 from fedsim.config import load
 from fedsim.simulation import simulate
 
@@ -74,6 +78,50 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names that headings of a page have as parts of an address."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_into_pages_name_a_heading() -> None:
+    found = 0
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                there = page.parent / target if target else page
+                assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+                found += 1
+    assert found
+
+
+def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
+    reached, queue = {ROOT / "README.md"}, [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text()):
+            there = (page.parent / target).resolve()
+            if not target.startswith("http") and there not in reached:
+                reached.add(there)
+                queue.append(there)
+    assert {page.name for page in PAGES if page not in reached} == set()
+
+
+def test_every_command_and_option_is_on_a_page() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+
+    def walk(command: Any, path: tuple[str, ...] = ("fedsim",)) -> Iterator[tuple[str, list[str]]]:
+        for name, below in getattr(command, "commands", {}).items():
+            yield from walk(below, (*path, name))
+        if not hasattr(command, "commands"):
+            yield " ".join(path), [o for p in command.params for o in p.opts if o.startswith("--")]
+
+    for command, options in walk(typer.main.get_command(app)):
+        assert command in text, command
+        for option in set(options) - {"--help"}:
+            assert re.search(re.escape(option) + r"(?![\w-])", text), f"{command} {option}"
 
 
 def test_every_configuration_key_is_documented() -> None:
