@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,16 @@ PAGES = [
     ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
 
 
-def commands(page: Path) -> list[str]:
-    lines = [line.split(" #")[0].strip() for body in blocks(page, "sh") for line in body.splitlines()]
+def commands(page: Path, languages: Sequence[str] = ("sh",)) -> list[str]:
+    bodies = [body for language in languages for body in blocks(page, language)]
+    lines = [line.split(" #")[0].strip() for body in bodies for line in body.splitlines()]
     return [line for line in lines if line.startswith("fedsim ")]
 
 
@@ -107,6 +108,22 @@ def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
                 reached.add(there)
                 queue.append(there)
     assert {page.name for page in PAGES if page not in reached} == set()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p, ("sh", ""))], ids=lambda p: p.name)
+def test_commands_have_the_options_that_pages_give_them(page: Path) -> None:
+    """They are read as the command line reads them, and not carried out: some take hours, or a cluster."""
+    for line in commands(page, ("sh", "")):
+        above, words = typer.main.get_command(app), shlex.split(line)[1:]
+        context = above.make_context("fedsim", [], resilient_parsing=True)
+        while hasattr(above, "commands"):
+            name, *words = words
+            assert name in above.commands, line
+            above = above.commands[name]
+        try:
+            above.make_context(name, words, parent=context)
+        except Exception as error:
+            pytest.fail(f"{page.name}: {line}: {error}")
 
 
 def test_every_command_and_option_is_on_a_page() -> None:
