@@ -15,7 +15,7 @@ def audit(
         list[Path], typer.Argument(help="Run folders, or the folder of a study, recorded with [audit].")
     ],
 ) -> None:
-    """Show how wrong remembered updates were by age, and whether the conflicts that they reported were real."""
+    """Show how wrong remembered updates were, by age. It also says whether conflicts that they reported were real."""
     from analysis.audit_tables import audit_groups, audit_tables
 
     console = Terminal()

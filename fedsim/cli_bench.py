@@ -19,7 +19,7 @@ def bench(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each of the short runs lasts.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure client updates per second on this machine, and say which mode and how many workers to use."""
+    """Measure this machine, and say which mode and workers to use. Figures are client updates per second."""
     import fedsim.bench  # imported late: `fedsim --help` needs no torch
 
     counts = None if workers is None else _counts(workers)

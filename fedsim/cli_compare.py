@@ -32,17 +32,19 @@ def compare(
         str | None, typer.Option(help="Of one study: the level the others differ from.")
     ] = None,
     metrics: Annotated[
-        list[str] | None, typer.Option("--metric", help="Of studies: a metric; may be repeated.")
+        list[str] | None,
+        typer.Option("--metric", metavar="NAME", help="Of studies: a metric; may be repeated."),
     ] = None,
     at: Annotated[
-        list[str] | None, typer.Option(help="Of studies: end, steps, time or bytes; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="POINT", help="Of studies: end, steps, time or bytes; may be repeated."),
     ] = None,
     by: Annotated[
         str | None,
         typer.Option(help="Accuracy by groups of clients too: availability, compute, used, label, ..."),
     ] = None,
 ) -> None:
-    """Show paired differences: of two runs by client, of a study or two by seed."""
+    """Show differences of two runs by client, or of studies by seed."""
     from analysis.study import is_study  # imported late: `fedsim --help` needs no pandas
 
     asked = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}

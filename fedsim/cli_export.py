@@ -26,7 +26,7 @@ def perfetto(
     start: Annotated[str, typer.Option("--from", help="Only what happened from then on: 2h, 1d12h.")] = "0s",
     stop: Annotated[str | None, typer.Option("--to", help="Only what happened until then.")] = None,
 ) -> None:
-    """Write the virtual timeline of a run as a trace for https://ui.perfetto.dev."""
+    """Write the virtual timeline of a run for Perfetto. Open the file at https://ui.perfetto.dev."""
     import analysis  # imported late: `fedsim --help` needs no tables
     from analysis.perfetto import export_perfetto
 
@@ -45,7 +45,8 @@ def tensorboard(
         list[Path], typer.Argument(help="Run folders; one that holds several arms stands for all of them.")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where the events go: OUT/NAME; by default a folder in each run's.")
+        Path | None,
+        typer.Option(help="Where the events go, a folder for each run; by default tensorboard/ in its own."),
     ] = None,
 ) -> None:
     """Write the curves of runs as events for TensorBoard."""

@@ -51,11 +51,12 @@ def report(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only the figure or table of this name, with --figures or --tables; may be repeated."
+            metavar="NAME",
+            help="Only the figure or table of this name, with --figures or --tables; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Write an HTML report about runs, side by side, or about a study; or its figures and tables as files."""
+    """Write an HTML page about runs, side by side, or about a study. It may write figures and tables instead."""
     from analysis.report import write_page  # imported late: `fedsim --help` needs no matplotlib
 
     if only and figures is None and tables is None:

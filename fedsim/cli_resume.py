@@ -30,7 +30,7 @@ from fedsim.units import duration_us
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that did not end.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted, killed or failed.")],
     step: Annotated[
         int | None,
         typer.Option(min=0, help="Go on from the checkpoint of this step; the last one by default."),
@@ -44,7 +44,9 @@ def resume(
     live: Live = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Let a run that was interrupted, killed or failed go on from its last checkpoint, as if nothing had happened."""
+    """Let a run that was stopped go on from its last checkpoint. It ends as if nothing had happened."""
+    from time import perf_counter
+
     from fedsim.pool import begun
     from fedsim.simulation import check_unfinished
 
@@ -57,10 +59,11 @@ def resume(
         from fedsim.simulation import resume as go_on
         from fedsim.watching import watching
 
-        console = Terminal()
+        console, started = Terminal(), perf_counter()
         with watching(console, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
             result = go_on(run, step=step, workers=0, device=device, watch=watch, profile=profile, pool=pool)
-    close(console, [result], write_report=write_report)
+        took_s = perf_counter() - started
+    close(console, [result], write_report=write_report, took_s=took_s if profile else None)
 
 
 def _changed(run: Path) -> str:
@@ -88,7 +91,7 @@ def fork(
     write_report: WriteReport = False,
     quiet: Quiet = False,
 ) -> None:
-    """Branch off a run: the same until an instant, then with another rule, selector, pacing or clients kept online."""
+    """Branch off a run at an instant. From then on another rule, selector or pacing may hold."""
     when, clients = _at(at), _numbers("--keep-online", keep_online)
     import analysis
     from analysis.compare import compare
@@ -146,7 +149,7 @@ def verify(
         bool, typer.Option("--invariants", help="Check the tables alone, without running anything again.")
     ] = False,
 ) -> None:
-    """Run a run again with another number of workers and compare every row, or check what must hold in its tables."""
+    """Repeat a run and compare every row, or check its tables. It is repeated with another number of workers."""
     console = Terminal()
     if invariants:
         from fedsim.invariants import check

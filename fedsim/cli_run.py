@@ -17,21 +17,28 @@ if TYPE_CHECKING:
     from fedsim.materials import Workshop
     from fedsim.result import Result
 
-Sets = Annotated[list[str] | None, typer.Option("--set", help="Change a key: algorithm.alpha=0.2")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: algorithm.alpha=0.2; may be repeated."),
+]
 Out = Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")]
-Workers = Annotated[str, typer.Option(help="Client actors in Ray: auto or a number; 0 runs inline.")]
+Workers = Annotated[
+    str, typer.Option(help="Processes that train: auto, one per core, or a number; 0: none beside this one.")
+]
 RayAddress = Annotated[
     str | None,
     typer.Option(help="A Ray cluster to join: auto or HOST:PORT (docs/cluster.md); else Ray starts here."),
 ]
-Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: on a GPU if there is one.")
+]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")]
 WriteReport = Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")]
 WithProfile = Annotated[
     bool, typer.Option("--profile", help="Show where the time went, and write profile.json for Perfetto.")
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Live = Annotated[bool, typer.Option("--live", help="Show a dashboard while it runs, in a terminal.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Live = Annotated[bool, typer.Option("--live", help="Show a dashboard in the terminal while it runs.")]
 TensorBoard = Annotated[
     Path | None,
     typer.Option("--tensorboard", help="Write events for TensorBoard while it runs: DIR/NAME."),
@@ -78,7 +85,7 @@ def replay(
     write_report: WriteReport = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run another rule, or another selector, in exactly the world of a finished run."""
+    """Run something else in the world of a finished run. That may be another rule, selector, pacing or cost."""
     import analysis
     from analysis.compare import compare
     from fedsim.replay import compare_participation, replay_config
@@ -102,10 +109,17 @@ def plan(
     out: Annotated[
         Path | None, typer.Option(help="Write the tables jobs and steps of the plan as well: OUT/NAME.")
     ] = None,
-    force: Force = False,
-    workers: Workers = "auto",
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a plan of the same name, never a run.")
+    ] = False,
+    workers: Annotated[
+        str,
+        typer.Option(
+            help="Workers that wall time and memory are predicted for: auto, one per core, or a number."
+        ),
+    ] = "auto",
 ) -> None:
-    """Say what a run will do, without training: its steps, who is chosen and lost, bytes, wall time and memory."""
+    """Say what a run will do and take, without training. It shows steps, jobs, bytes, wall time and memory."""
     from fedsim.config import load
 
     configs = load(config, tuple(sets or ()))

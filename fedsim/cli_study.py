@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsim.cli_run import Device, Quiet, Sets, workers_of_text
+from fedsim.cli_run import Device, Quiet, workers_of_text
 from fedsim.errors import RunError
 from fedsim.terminal import Terminal, shown
 
@@ -21,10 +21,20 @@ def study(
     file: Annotated[Path, typer.Argument(metavar="STUDY.toml", help="A TOML file; see docs/studies.md.")],
     out: Annotated[Path, typer.Option(help="Where the study's folder goes: OUT/NAME.")] = Path("runs"),
     jobs: Annotated[
-        str, typer.Option(help="Processes, each of which runs one cell at a time: auto or a number.")
+        str,
+        typer.Option(
+            help="Processes, each of which runs one cell at a time: auto, one per core, or a number."
+        ),
     ] = "auto",
     scale: Annotated[str | None, typer.Option(help="One of the file's [scales].")] = None,
-    sets: Sets = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a key of the file: run.stop.steps=20; may be repeated.",
+        ),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="Other seeds: so many, or several as 3,7,9.")] = None,
     device: Device = "auto",
     dry_run: Annotated[
@@ -35,7 +45,7 @@ def study(
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run every cell of a study that is not done yet: each combination of its levels with each of its seeds."""
+    """Run every cell of a study that is not done yet. A cell is one combination of its levels with one of its seeds."""
     from fedsim.config_study import (
         load_study,
     )  # imported late: `fedsim --help` needs neither torch nor pydantic

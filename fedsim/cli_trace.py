@@ -18,7 +18,9 @@ from fedsim.errors import ConfigError
 from fedsim.terminal import say
 
 trace_app = typer.Typer(
-    help="Write worlds down, look at them, check them.", no_args_is_help=True, rich_markup_mode=None
+    help="Make, import, change, join, compare and look at worlds.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -28,10 +30,13 @@ def make(
         Path, typer.Argument(help="A TOML file with a [world] table, or the name of one shipped.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
-    sets: Annotated[list[str] | None, typer.Option("--set", help="Change a key: world.clients=100")] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Write the world of a scenario, or of a [world.join], to a trace file."""
+    """Write the world of a scenario or a join to a trace file."""
     from fedsim.config_errors import assign, read_toml, validated
     from fedsim.config_world import WorldFile, world_trace
 
@@ -54,7 +59,7 @@ def make(
 
 @trace_app.command()
 def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
-    """Check a trace file: every problem is named with its client and row."""
+    """Check a trace file. Every problem is named with its client and row."""
     from fedsim.trace import read_trace
 
     say(f"ok: {file}: {in_short(read_trace(file))}")

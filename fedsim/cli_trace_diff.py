@@ -21,7 +21,7 @@ def diff(
     a: Annotated[Path, typer.Argument(help="A trace file.")],
     b: Annotated[Path, typer.Argument(help="Another one.")],
 ) -> None:
-    """Say what differs between two worlds; clients are compared by number."""
+    """Say what differs between two worlds. Clients are compared by number."""
     from rich.table import Table
 
     from analysis.world_diff import compare_worlds

@@ -35,7 +35,7 @@ def fit(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the world that the fit is compared with.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Fit a model to a trace, and measure how well a world made of it agrees."""
+    """Fit a model to a trace, and say how well it agrees. The trace is compared with a world made of the model."""
     from analysis import fitting
     from analysis.fit_report import compare
     from fedsim.scenario import make_trace

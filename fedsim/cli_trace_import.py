@@ -30,11 +30,16 @@ def import_files(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
     options: Annotated[
-        list[str] | None, typer.Option("--option", help="An option of the format: training_factor=2.5")
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="An option of the format: training_factor=2.5; may be repeated.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Read files of a published trace as one world; files that are not sound are refused with the reason."""
+    """Read files of a published trace as one world. Files that are not sound are refused with the reason."""
     from fedsim.importing import import_trace
 
     name, paths = format_and_paths(what)

@@ -30,7 +30,10 @@ def join_files(
     ] = None,
     assign: Annotated[
         list[str] | None,
-        typer.Option(help="independent, rank or a rank correlation; for one source: compute=0.7"),
+        typer.Option(
+            metavar="HOW",
+            help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
+        ),
     ] = None,
     replace: Annotated[
         bool | None,
@@ -41,7 +44,7 @@ def join_files(
     seed: Annotated[int, typer.Option(min=0, help="Seed of draws and assignments.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Make one world of several: traces, or TOML files with a [world] table."""
+    """Make one world of several. Each is a trace, or a TOML file with a [world] table."""
     from fedsim.config_errors import validated
     from fedsim.config_world import WorldFile, world_trace
 

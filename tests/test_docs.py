@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import programs
+from fedsim.cli import app
 from fedsim.config import load
 from fedsim.simulation import simulate
 
@@ -20,15 +24,16 @@ PAGES = [
     ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
 
 
-def commands(page: Path) -> list[str]:
-    lines = [line.split(" #")[0].strip() for body in blocks(page, "sh") for line in body.splitlines()]
+def commands(page: Path, languages: Sequence[str] = ("sh",)) -> list[str]:
+    bodies = [body for language in languages for body in blocks(page, language)]
+    lines = [line.split(" #")[0].strip() for body in bodies for line in body.splitlines()]
     return [line for line in lines if line.startswith("fedsim ")]
 
 
@@ -74,6 +79,66 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names that headings of a page have as parts of an address."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_into_pages_name_a_heading() -> None:
+    found = 0
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                there = page.parent / target if target else page
+                assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+                found += 1
+    assert found
+
+
+def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
+    reached, queue = {ROOT / "README.md"}, [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text()):
+            there = (page.parent / target).resolve()
+            if not target.startswith("http") and there not in reached:
+                reached.add(there)
+                queue.append(there)
+    assert {page.name for page in PAGES if page not in reached} == set()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p, ("sh", ""))], ids=lambda p: p.name)
+def test_commands_have_the_options_that_pages_give_them(page: Path) -> None:
+    """They are read as the command line reads them, and not carried out: some take hours, or a cluster."""
+    for line in commands(page, ("sh", "")):
+        above, words = typer.main.get_command(app), shlex.split(line)[1:]
+        context = above.make_context("fedsim", [], resilient_parsing=True)
+        while hasattr(above, "commands"):
+            name, *words = words
+            assert name in above.commands, line
+            above = above.commands[name]
+        try:
+            above.make_context(name, words, parent=context)
+        except Exception as error:
+            pytest.fail(f"{page.name}: {line}: {error}")
+
+
+def test_every_command_and_option_is_on_a_page() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+
+    def walk(command: Any, path: tuple[str, ...] = ("fedsim",)) -> Iterator[tuple[str, list[str]]]:
+        for name, below in getattr(command, "commands", {}).items():
+            yield from walk(below, (*path, name))
+        if not hasattr(command, "commands"):
+            yield " ".join(path), [o for p in command.params for o in p.opts if o.startswith("--")]
+
+    for command, options in walk(typer.main.get_command(app)):
+        assert command in text, command
+        for option in set(options) - {"--help"}:
+            assert re.search(re.escape(option) + r"(?![\w-])", text), f"{command} {option}"
 
 
 def test_every_configuration_key_is_documented() -> None:

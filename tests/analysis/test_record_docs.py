@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedsim import plugins
+from fedsim.manifest import read_manifest
 from fedsim.records import STATUSES, TABLES
+from small import run, small
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -36,3 +38,11 @@ def section_until_blank(text: str) -> str:
 def test_every_metric_is_defined() -> None:
     text = (DOCS / "metrics.md").read_text(encoding="utf-8")
     assert sorted(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == plugins.names("metric")
+
+
+def test_every_key_of_a_manifest_is_defined_and_no_other(tmp_path: Path) -> None:
+    text = section((DOCS / "records.md").read_text(encoding="utf-8"), "manifest.json")
+    first = re.findall(r"^\| (`[^|]*`) \|", text, re.MULTILINE)
+    named = [key for cell in first for key in re.findall(r"`(\w+)`", cell)]
+    written = read_manifest(run(small(stop={"steps": 1}), tmp_path).folder)
+    assert sorted(named) == sorted(written)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -33,6 +34,12 @@ def test_the_parts_add_up() -> None:
     assert found["gram"] == 2 * 1010**2 * 8
     assert found["solve"] == (2 + 4) * 1010**2 * 8
     assert found["data"] == 10**6
+
+
+def test_every_part_is_on_the_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "memory.md").read_text(encoding="utf-8")
+    for part in set(memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)) - {"total"}:
+        assert re.search(rf"^\|[^|]*`{part}`[^|]*\|", page, re.MULTILINE), part
 
 
 @pytest.mark.parametrize("forked", [True, False])

@@ -179,3 +179,16 @@ def test_the_command_shows_the_table_and_writes_the_trace(
     assert "where the time went: small" in out
     assert "the parts add up to" in out
     assert (tmp_path / "small" / "profile.json").is_file()
+
+
+def test_resume_shows_the_table_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = run(small(), tmp_path).folder
+    file = folder / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"status": "interrupted"}))
+    with pytest.raises(SystemExit) as ended:
+        main(["resume", str(folder), "--workers", "0", "--quiet", "--profile"])
+    out = capsys.readouterr().out
+    assert not ended.value.code
+    assert "where the time went: small" in out
+    assert "the parts add up to" in out
+    assert (folder / "profile.json").is_file()

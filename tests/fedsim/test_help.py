@@ -1,0 +1,60 @@
+"""What `--help` says: whole sentences in a terminal of 80 columns, and every option explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from fedsim.cli import app, main
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, (*path, name))
+
+
+ALL = dict(commands(typer.main.get_command(app)))
+
+
+def helped(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit) as ended:
+        main([*path, "--help"])
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", [p for p, c in ALL.items() if hasattr(c, "commands")], ids=str)
+def test_no_summary_of_a_command_is_cut_off(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = helped(path, monkeypatch, capsys).partition("Commands:\n")[2].rstrip().splitlines()
+    assert len(listed) == len(ALL[path].commands)
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
+
+
+@pytest.mark.parametrize("path", ALL, ids=str)
+def test_every_option_is_explained(path: tuple[str, ...]) -> None:
+    assert [p.name for p in ALL[path].params if not getattr(p, "help", None)] == []
+
+
+@pytest.mark.parametrize("path", ALL, ids=str)
+def test_options_that_may_be_repeated_say_so(
+    path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [p for p in ALL[path].params if getattr(p, "multiple", False)]
+    assert [p.name for p in options if "may be repeated" not in p.help] == []
+    assert "list[" not in helped(path, monkeypatch, capsys).partition("Options:")[2]
+
+
+def test_a_study_is_told_how_its_own_keys_are_changed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key of a run, such as `algorithm.alpha`, is no key of a study's file."""
+    text = helped(("study",), monkeypatch, capsys)
+    assert "run.stop.steps=20" in text
+    assert "algorithm.alpha" not in text
