@@ -28,6 +28,14 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _not_flushed() -> Iterator[None]:
+    """Files are not flushed to the disk, which takes milliseconds for each: only a power cut would show it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
