@@ -95,6 +95,7 @@ def test_public_names_are_exactly_what_can_be_imported() -> None:
     ("statement", "absent"),
     [
         ("import fedsim", {"torch", "ray", "pandas", "simpy", "matplotlib"}),
+        ("import fedsim.cli", {"torch", "ray", "numpy", "pyarrow", "simpy", "matplotlib"}),
         ("import fedsim.simulation", {"ray", "simpy", "matplotlib", "torch._dynamo", "cvxpy"}),
     ],
 )
