@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from threadpoolctl import threadpool_limits
+import typer.testing
 
 if TYPE_CHECKING:
     from fedsim.pool import RayPool
@@ -21,10 +21,31 @@ for name in ("data", "traces", "golden"):
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> Iterator[None]:
+    # Imported late: the process that hands out tests to others does without.
     import scipy.linalg  # noqa: F401  its own BLAS is limited with the others once it is loaded
+    import torch
+    from threadpoolctl import threadpool_limits
 
     torch.set_num_threads(1)
     with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _commands_once() -> Iterator[None]:
+    """The command line is taken apart and built from the functions behind it once, not for each command."""
+    built = cache(typer.main.get_command)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", built)
+        patch.setattr(typer.testing, "_get_command", built)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _not_flushed() -> Iterator[None]:
+    """Files are not flushed to the disk, which takes milliseconds for each: only a power cut would show it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 
@@ -54,9 +75,16 @@ def root() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests that start Ray: two clusters at once would only wait for each other."""
+    """Let one process run all tests that start Ray: two clusters at once would only wait for each other.
+
+    Tests that take long come first: one that comes last lets the other processes wait for it.
+    """
+    import torch
+
     for item in items:
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)

@@ -1,8 +1,7 @@
 """How fast clients train on a GPU, by mode and cohort, and how long a server that remembers thousands takes for a step.
 
     python benchmarks/gpu.py                 # some ten minutes, and 60 GB of the GPU's memory
-    python benchmarks/gpu.py --quick         # small sizes: a minute
-    python benchmarks/gpu.py --quick --device cpu
+    python benchmarks/gpu.py --quick --device cpu        # few clients of two minibatches: does it run at all?
 
 Two tables in Markdown, medians of wall time. Samples are noise of the works' shapes, so that no data set is needed, and
 there is neither a clock nor records: `fedsim bench --device cuda` measures whole runs. "busy" is the share of the time
@@ -16,25 +15,26 @@ import argparse
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from rules import MODELS, heading, line, spans_of
 from torch.profiler import ProfilerActivity, profile
 
-from fedsim.bench import modes
 from fedsim.data import FederatedData, Split
 from fedsim.errors import ConfigError
 from fedsim.history import GradientHistory
 from fedsim.job import Cohort
 from fedsim.ladder import HistoryPlan, Rung
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.modes import Mode
 from fedsim.stack import Needs
 
 CLIENTS, FRESH = 100, 100
+MODES: tuple[Mode, ...] = get_args(Mode)
 
 
 @dataclass(frozen=True)
@@ -87,26 +87,26 @@ def main() -> None:
         parser.error("torch sees no GPU here; --device cpu tries the benchmark itself")
     name = torch.cuda.get_device_name() if device.type == "cuda" else "the processor"
     print(f"On {name}, torch {torch.__version__}.")
-    training_table(device, [10] if arguments.quick else [10, 100, 1000], arguments.seconds)
-    server_table(device, 50 if arguments.quick else arguments.remembered, arguments.seconds)
+    works, cohorts, remembered = WORKS, [10, 100, 1000], arguments.remembered
+    if arguments.quick:
+        works = {n: replace(w, samples=2 * (w.sgd.batch_size or 1)) for n, w in WORKS.items()}
+        cohorts, remembered = [3], 20
+    training_table(works, device, cohorts, arguments.seconds)
+    server_table(device, remembered, arguments.seconds)
 
 
-def training_table(device: torch.device, cohorts: list[int], seconds: float) -> None:
+def training_table(works: dict[str, Work], device: torch.device, cohorts: list[int], seconds: float) -> None:
     """Print how many clients a second train, for each work, mode and cohort."""
     columns = [head for k in cohorts for head in (f"{k} clients", "busy")]
     heading("Client updates per second", "work", "mode", *columns)
-    for name, work in WORKS.items():
+    for name, work in works.items():
         data = noise(work)
-        for mode in modes():
+        for mode in MODES:
             spec = WorkbenchSpec(
-                *(work.model, work.options, work.shape, work.classes, work.sgd),
-                seed=1,
-                losses=False,
-                mode=mode,
-                device=device.type,
+                work.model, work.options, work.shape, work.classes, work.sgd, 1, losses=False
             )
             try:
-                made = Workbench(spec, data)
+                made = Workbench(replace(spec, mode=mode, device=device.type), data)
             except ConfigError:  # a model that this mode does not know
                 continue
             found = [rate(made, k, seconds) for k in cohorts]

@@ -46,12 +46,15 @@ def study(
     quiet: Quiet = False,
 ) -> None:
     """Run every cell of a study that is not done yet. A cell is one combination of its levels with one of its seeds."""
-    from fedsim.config_study import (
-        load_study,
-    )  # imported late: `fedsim --help` needs neither torch nor pydantic
+    # Imported late: `fedsim --help` needs neither torch nor pydantic.
+    from fedsim.config_study import load_study
+    from fedsim.pool import workers_of
+    from fedsim.study_pool import begin_imports
 
     count = workers_of_text(jobs, "--jobs", least=1)
     asked = load_study(file, scale=scale, sets=sets or (), seeds=seeds)
+    if not dry_run and workers_of(count) > 1:
+        begin_imports()  # of torch, which takes seconds, at the same time as here
     from fedsim.study import opened, run_study
 
     folder, console = opened(asked, file.name, out, force=force), Terminal()

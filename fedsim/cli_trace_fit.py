@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsim.errors import ConfigError, RunError
-from fedsim.files import write_text
 from fedsim.terminal import say, visible
 from fedsim.units import US
 
@@ -116,6 +115,8 @@ def _check_outputs(out: Path, png: Path | None, force: bool) -> None:
 
 
 def _write(out: Path, text: str) -> None:
+    from fedsim.files import write_text
+
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, text)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsim.errors import ConfigError, closest
-from fedsim.files import from_json
 from fedsim.terminal import say
 from fedsim.units import show_us
 
@@ -71,6 +70,8 @@ def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
 
 def told(trace: Trace) -> Iterator[str]:
     """Say what an import found, line by line: clients, span, intervals by kind, and the importer's notes."""
+    from fedsim.files import from_json
+
     found = from_json(trace.source)
     files = found["files"]
     yield f"format     {found['importer']}: {len(files)} file{'s' * (len(files) != 1)}, licence: {found['licence']}"

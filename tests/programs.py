@@ -47,6 +47,7 @@ def _child(code: str, argv: list[str], place: Path, environment: dict[str, str],
     for stream, name in enumerate(_WRITTEN, start=1):
         with (written / name).open("w") as file:
             os.dup2(file.fileno(), stream)
+    os.fsync = lambda handle: None  # as in `conftest.py`
     os.chdir(place)
     os.environ.update(environment)
     if argv:

@@ -26,6 +26,7 @@ sys.path.append(str(BENCHMARKS))  # they are scripts: they find each other as ne
 import contest  # noqa: E402
 import fair_rules  # noqa: E402
 import floors  # noqa: E402
+import gpu  # noqa: E402
 import long_run  # noqa: E402
 import pacing  # noqa: E402
 import startup  # noqa: E402
@@ -196,6 +197,27 @@ def test_both_ends_of_a_long_run_are_measured(monkeypatch: pytest.MonkeyPatch, c
     assert row[0] == "8"
     assert float(row[3]) > 0
     assert float(row[6]) > 0
+
+
+def test_training_and_the_server_are_measured_where_one_says(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    small = gpu.Work("mlp", {"hidden": [4]}, (1, 4, 4), 3, 8, gpu.LocalSGD(batch_size=4))
+    monkeypatch.setattr(gpu, "WORKS", {"small": small})
+    monkeypatch.setitem(gpu.MODELS, "1.2M", [30, 20])
+    given = "--quick --device cpu --seconds 0"
+    _, _, *rows = printed(gpu.main, given, monkeypatch, capsys)
+    assert [row[:2] for row in rows[:3]] == [["small", mode] for mode in ("loop", "vmap", "dense")]
+    assert all(float(row[2].replace(",", "")) > 0 for row in rows[:3])
+    assert [row[0] for row in rows[-2:]] == ["float32", "bfloat16"]
+    assert all(min(map(float, row[2:])) >= 0 and float(row[3]) > 0 for row in rows[-2:])
+
+
+def test_a_gpu_that_is_not_there_is_said_not_to_be(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        printed(gpu.main, "", monkeypatch, capsys)
+    assert "torch sees no GPU here" in capsys.readouterr().err
 
 
 @pytest.mark.slow

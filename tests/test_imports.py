@@ -95,6 +95,7 @@ def test_public_names_are_exactly_what_can_be_imported() -> None:
     ("statement", "absent"),
     [
         ("import fedsim", {"torch", "ray", "pandas", "simpy", "matplotlib"}),
+        ("import fedsim.cli", {"torch", "ray", "numpy", "pyarrow", "simpy", "matplotlib"}),
         ("import fedsim.simulation", {"ray", "simpy", "matplotlib", "torch._dynamo", "cvxpy"}),
     ],
 )
@@ -120,3 +121,13 @@ def test_a_configuration_is_read_without_torch_and_scipy(root: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_study_begins_its_processes_before_it_imports_torch(root: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from fedsim import study_pool; from fedsim.cli import main\n"
+        "study_pool.begin_imports = lambda: sys.exit(8 if 'torch' in sys.modules else 7)\n"
+        f"main(['study', 'examples/studies/smallest.toml', '--out', {str(tmp_path)!r}, '--jobs', '2'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 7, done.stderr

@@ -24,6 +24,7 @@ def said(*command: str, place: Path) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
 def test_a_study_runs(path: Path, tmp_path: Path) -> None:
     if "fashion_mnist" in path.read_text() and not Path(os.environ["FEDSIM_DATA"]).is_dir():
@@ -40,9 +41,7 @@ def test_a_study_runs(path: Path, tmp_path: Path) -> None:
     assert len(study.cells) == len(study.finished) > 1
     assert len(said("report", str(study.folder), place=tmp_path)) > 10
     if path.stem == "audit":
-        assert "fedfv_1, 1 run" in said("audit", str(study.folder), place=tmp_path) or "no audit" in str(
-            study
-        )
+        assert "fedfv_1, 1 run" in said("audit", str(study.folder), place=tmp_path)
 
 
 def test_the_page_of_the_smallest_study_is_what_it_gives(tmp_path: Path) -> None:

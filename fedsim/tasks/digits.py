@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,8 +32,9 @@ def digits(*, clients: int, seed: int, data_dir: Path | None) -> Task:
     )
 
 
+@cache
 def _table() -> NDArray[np.float64]:
-    """Return the rows of the file, without importing scikit-learn where it lies: that takes seconds."""
+    """Return the rows of the file, read once, without importing scikit-learn where it lies: that takes seconds."""
     package = find_spec("sklearn")
     for folder in (package.submodule_search_locations or []) if package else []:
         if (Path(folder) / _FILE).is_file():

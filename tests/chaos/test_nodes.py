@@ -19,6 +19,7 @@ TOKEN = {
     "RAY_health_check_period_ms": "1000",  # that a node is lost is known sooner
     "RAY_health_check_failure_threshold": "3",
     "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_prestart_worker_first_driver": "0",  # none of these could be used: workers bring packages of their own
 }
 CHANGES = {"pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3}, "stop": {"steps": 150}}
 DRIVER = f"""

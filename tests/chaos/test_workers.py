@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import programs
 from benchmarks.worker_kills import kill_workers, processes
 from fedsim.errors import LethalJob, ServerLost
 from fedsim.pool import RayPool
@@ -70,12 +69,8 @@ def test_a_job_that_kills_its_process_is_found_among_others_and_named(pool: RayP
         simulate(config, out=tmp_path, pool=pool)
     command = shlex.split(re.split("in one process: ", str(told.value))[1])
     assert command[0] == "fedsim"
-    alone = subprocess.run(
-        [sys.executable, "-c", "from fedsim.cli import main; main()", *command[1:], "--quiet"],
-        capture_output=True,
-        check=False,
-    )
-    assert alone.returncode == -signal.SIGKILL
+    alone = programs.fedsim(*command[1:], "--quiet", place=tmp_path)
+    assert alone.code == -signal.SIGKILL
     assert simulate(plain, out=tmp_path, force=True, pool=pool)[0].status == "done", "the pool goes on"
 
 

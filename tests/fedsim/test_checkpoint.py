@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import shutil
 from pathlib import Path
 
@@ -81,6 +82,21 @@ def test_half_of_a_checkpoint_is_none(tmp_path: Path) -> None:
     assert [c.step for c in checkpoints(tmp_path)] == [1]
     write(tmp_path, STATE, step=2, jobs=9, owner="me", keep=5)  # what is left of the other is in nobody's way
     assert [c.step for c in checkpoints(tmp_path)] == [1, 2]
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: dict[int, int] = {}
+
+    def flush(handle: int) -> None:
+        flushed[os.fstat(handle).st_ino] = len(checkpoints(tmp_path))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
+    whole = [*path.iterdir(), path]
+    assert len(whole) == 3
+    assert flushed == {file.stat().st_ino: 0 for file in whole} | {path.parent.stat().st_ino: 1}
 
 
 @pytest.mark.parametrize("name", ["state.json", "tensors-00000.safetensors"])

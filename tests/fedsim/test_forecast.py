@@ -55,6 +55,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def _quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """One trial of each part is enough here: the prediction of wall time is not what is tested."""
     monkeypatch.setattr("fedsim.trials._MEASURED_S", 0.0)
+    monkeypatch.setattr("fedsim.trials._OFTEN", 1)
 
 
 def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[Forecast, analysis.Run, Path]:

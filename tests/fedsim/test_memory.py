@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import programs
 from algorithms.clients.ditto import ditto
 from algorithms.clients.fedcka import fedcka
 from fedsim import memory
@@ -221,9 +220,10 @@ print(before - mine, its, memory.peak_share(child), held.nbytes)
 @pytest.mark.skipif(
     not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell what is shared"
 )
-def test_pages_of_several_processes_are_shared_among_them() -> None:
-    done = subprocess.run([sys.executable, "-c", SHARED], capture_output=True, check=True, text=True)
-    less, its, gone, held = map(int, done.stdout.split())
+def test_pages_of_several_processes_are_shared_among_them(tmp_path: Path) -> None:
+    done = programs.python(SHARED, tmp_path)
+    assert done.code == 0, done.err
+    less, its, gone, held = map(int, done.out.split())
     assert less > 0.4 * held, "the other half is the child's"
     assert its > 0.4 * held
     assert gone == 0

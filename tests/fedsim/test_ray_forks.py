@@ -20,7 +20,10 @@ import pytest
 from fedsim import cluster, ray_forks
 from fedsim.ray_forks import Forks, place, program_of
 
-pytestmark = pytest.mark.skipif(not ray_forks.POSSIBLE, reason="workers are not forked here")
+pytestmark = [
+    pytest.mark.skipif(not ray_forks.POSSIBLE, reason="workers are not forked here"),
+    pytest.mark.xdist_group("forks"),  # one process has the one that imports torch
+]
 WORKER = """
 import json, os, resource, signal, sys
 print(json.dumps({

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,21 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         write_atomically(path, fail)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_a_file_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "manifest.json"
+    write_json(path, {"a": 1})
+    flushed = []
+
+    def flush(handle: int) -> None:
+        flushed.append((os.fstat(handle).st_ino, json.loads(path.read_text())))
+
+    monkeypatch.setattr(os, "fsync", flush)
+    write_json(path, {"a": 2})
+    assert flushed == [(path.stat().st_ino, {"a": 1}), (tmp_path.stat().st_ino, {"a": 2})]
 
 
 def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
