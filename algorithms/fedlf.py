@@ -104,12 +104,17 @@ class _Variant:
             weights[: stack.m] = of(stack.losses[: stack.m])
         return weights
 
+    @property
+    def negligible(self) -> float:
+        """The norm of a zero row, over the mean norm of the present ones."""
+        return self.zero_tolerance if self.form == "paper" else 0.0
+
     def considered(self, stack: Stack) -> Rows:
         """Return the rows of the hull: the present ones and the absent ones young enough, without zero rows."""
         window = stack.n_seen / stack.m if stack.n_seen > stack.m else 0.0
         oldest = {"window": window, "none": 0.0, "previous": 1.0, "all": math.inf}[self.absent]
         norms = np.sqrt(stack.gram().diagonal())
-        tiny = self.zero_tolerance * norms[: stack.m].mean() if self.form == "paper" else 0.0
+        tiny = self.negligible * norms[: stack.m].mean()
         return np.flatnonzero((stack.ages <= oldest) & (norms > tiny))
 
 
@@ -138,7 +143,8 @@ def fedlf(
     def direction(stack: Stack) -> Direction:
         return Direction(mean_of_present(stack.n, stack.m)) if variant.mean else _direction(stack, variant)
 
-    return stateless(direction, variant.needs(), ["convex"] if variant.mean else ["descent"])
+    rule = stateless(direction, variant.needs(), ["convex"] if variant.mean else ["descent"])
+    return replace(rule, negligible=variant.negligible)
 
 
 def _direction(stack: Stack, variant: _Variant) -> Direction:

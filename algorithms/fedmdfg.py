@@ -34,7 +34,7 @@ from algorithms._hull import Hull
 from algorithms._line_search import line_search
 from algorithms._qp import Solver
 from algorithms._rows import grown, room
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+from fedsim.stack import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 
 
 def fedmdfg(
@@ -75,7 +75,8 @@ def fedmdfg(
         return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
 
     needs = Needs(gram="model", losses=True, memory=1 if absent else 0, search=search is not None)
-    return Algorithm(weigh, needs, _start, promises=frozenset({"descent"}))
+    promises: frozenset[Promise] = frozenset({"descent"})
+    return Algorithm(weigh, needs, _start, promises=promises, negligible=zero_tolerance)
 
 
 def _start() -> State:

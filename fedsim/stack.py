@@ -160,7 +160,8 @@ Promise = Literal["convex", "descent"]
 """What holds of each of a rule's directions, up to rounding, and is checked of finished runs.
 
 - `convex`: weights, in each block, are at least 0 and add up to 1, or are all 0.
-- `descent`: no present row, and no remembered one that has weight, is at more than 90 degrees from it.
+- `descent`: no present row that is not `negligible`, and no remembered one that has weight, is at more than 90 degrees
+  from it.
 """
 
 
@@ -174,6 +175,8 @@ class Algorithm:
     then: VectorStep | None = None
     promises: frozenset[Promise] = frozenset()
     """What it holds to, before `then`; a wrapper that breaks a promise takes it away."""
+    negligible: float = 0.0
+    """Present rows with norms of at most this times their mean norm are left out: they are little but rounding."""
 
 
 def stateless(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.diagnostics import ORTHOGONAL
 from fedsim.invariants.evidence import Evidence
@@ -54,13 +55,13 @@ def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
 
 
 def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violation]:
-    """Where the rule promises descent for all, no update is at more than 90 degrees from the direction."""
+    """Where the rule promises descent for all, no update that counts is at more than 90 degrees from the direction."""
     e.need_training()
     if "descent" not in e.algorithm.promises:
         raise Unchecked(f"rule {e.config.algorithm.name!r} promises no common descent")
     whole = whole_of(e)
     slack = _rounding(e, whole)
-    counts = (whole.age == 0) | (whole.weight != 0)
+    counts = np.where(whole.age == 0, ~_negligible(e, whole), whole.weight != 0)
     mask, told = np.zeros(len(e.conflicts), dtype=bool), np.zeros(len(e.conflicts))
     mask[whole.rows], told[whole.rows] = counts & (whole.cosine < -slack), slack
     yield from wrong(
@@ -69,6 +70,18 @@ def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violati
         lambda i: f"a cosine of at least 0 (rounding: {told[i]:.1e}) with client {e.conflicts['client'][i]}",
         lambda i: f"{e.conflicts['cosine'][i]:.6g} in step {e.conflicts['step'][i]}",
     )
+
+
+def _negligible(e: Evidence, whole: Whole) -> NDArray[np.bool_]:
+    """Return which rows are so short, beside the present ones of their step, that the rule leaves them out."""
+    present = whole.age == 0
+    total = np.bincount(
+        whole.step[present], whole.norm[present], minlength=int(whole.step.max(initial=0)) + 1
+    )
+    count = np.bincount(whole.step[present], minlength=len(total))
+    mean = total / np.maximum(count, 1)
+    found: NDArray[np.bool_] = whole.norm <= e.algorithm.negligible * (1 + _SUM) * mean[whole.step]
+    return found
 
 
 def _rounding(e: Evidence, whole: Whole) -> Floats:

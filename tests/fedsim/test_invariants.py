@@ -324,6 +324,22 @@ def test_what_is_wrong_is_said_with_table_and_row(runs: dict[str, Path], tmp_pat
     assert (found.table, found.row, found.found, found.more) == ("jobs", row, "77", 0)
 
 
+@pytest.mark.parametrize(("share", "harmed"), [(0.9e-4, False), (1.1e-4, True)])
+def test_an_update_that_the_rule_neglects_is_not_harmed(
+    share: float, harmed: bool, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """FedLF leaves out updates of at most 1e-4 of the mean norm."""
+
+    def change(cells: Columns) -> None:
+        of_step = (cells["age"] == 0) & (cells["block"] == -1) & (cells["step"] == 0)
+        row = np.flatnonzero(of_step)[0]
+        others = cells["norm"][of_step][1:]
+        cells["cosine"][row], cells["norm"][row] = -0.5, share * others.sum() / (of_step.sum() - share)
+
+    verdict = changed(runs["buffered"], tmp_path, "conflicts", change)
+    assert ("nobody is harmed where the rule promises it" in names(verdict)) is harmed
+
+
 def test_an_offline_client_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
     """Work and dispatch while the client is away, in a world in which it never comes."""
     copy = shutil.copytree(runs["buffered"], tmp_path / "copy")
