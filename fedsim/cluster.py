@@ -7,6 +7,7 @@ without it, and a pool may open it in the background.
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 import os
 import shutil
@@ -41,6 +42,11 @@ _OWN = {
     # Bytes up to which what a call returns travels with the answer, not through the store: its rows, of small models.
     "RAY_max_direct_call_object_size": str(2**18),
 }
+_READ_AT_IMPORT = {
+    "ENABLE_RAY_CLUSTER": "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "RAY_ENABLE_UV_RUN_RUNTIME_ENV",
+}
+"""Constants of Ray, and what they are taken from."""
 _PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
 """What the processes of an existing cluster are given of this program, so that all run the same code."""
 _LEAST_STORE = 2**29
@@ -82,8 +88,25 @@ class Cluster:
 
 def load(own: bool) -> Any:
     """Import Ray and return it. The environment says first what is read then, unless the user has said it."""
+    early = "ray" in sys.modules
     _say(own)
-    return importlib.import_module("ray")
+    ray: Any = importlib.import_module("ray")
+    if early and own and not ray.is_initialized():
+        _read_again()
+    return ray
+
+
+def _read_again() -> None:
+    """Tell a Ray that somebody imported before what the environment says since then."""
+    constants = importlib.import_module("ray._private.ray_constants")
+    for constant, name in _READ_AT_IMPORT.items():
+        if hasattr(constants, constant):
+            setattr(constants, constant, constants.env_bool(name, True))
+    raylet = importlib.import_module("ray._raylet")
+    if hasattr(
+        raylet, "get_authentication_mode"
+    ):  # else it would find no token where its processes ask for one
+        raylet.Config.initialize(json.dumps({"AUTH_MODE": os.environ["RAY_AUTH_MODE"]}))
 
 
 def begun(own: bool) -> Forks | None:

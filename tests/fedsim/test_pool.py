@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 import torch
 
+import programs
 from fedsim import cluster
 from fedsim.errors import ConfigError
 from fedsim.pool import RayPool, begun
@@ -133,3 +135,23 @@ def test_what_workers_are_forked_from_ends_whatever_ray_does(monkeypatch: pytest
     with pytest.raises(KeyboardInterrupt):
         there.close()
     assert closed == [1]
+
+
+EARLY = """
+import os
+for name in [name for name in os.environ if name.startswith("RAY_")]:
+    del os.environ[name]
+import ray
+from fedsim.pool import RayPool
+
+with RayPool(1) as pool:
+    pool.processes()
+    mode = ray._raylet.get_authentication_mode()
+    print(mode == ray._raylet.AuthenticationMode.TOKEN, ray.nodes()[0]["NodeManagerAddress"])
+"""
+
+
+@pytest.mark.ray
+def test_who_imported_ray_before_has_a_pool_behind_a_token_all_the_same(tmp_path: Path) -> None:
+    done = programs.python(EARLY, tmp_path)
+    assert done.out.split() == ["True", "127.0.0.1"], done.err
