@@ -133,7 +133,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     bench, server = replace(bench, mode=mode), replace(server, history=history)
     config = config.settled(mode, history)
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
-    _check_time_passes(config, world)
+    _check_ends(config, world)
     plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
     return Setup(config, data, trace, world, plan, bench, server, network)
 
@@ -167,11 +167,24 @@ def _late_rows(config: RunConfig) -> int:
     return config.task.clients if config.dropout.handling().replace else pacing.concurrency
 
 
-def _check_time_passes(config: RunConfig, world: World) -> None:
+def _check_ends(config: RunConfig, world: World) -> None:
+    """Refuse what would go on for ever."""
+    pacing, dropout = config.pacing.pacing(), config.dropout
     if config.stop.steps is None and len(world.unmodelled) == len(MODELLED):
         raise ConfigError(
             "stop.steps: needed, because the world models no downlink, compute or uplink: jobs take no time, and "
             "stop.time would never come"
+        )
+    if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
+        raise ConfigError(
+            f"pacing.least_candidates: expected at most {most}, as many clients as this world ever has online "
+            f"together, found {pacing.least_candidates}"
+        )
+    refilled = dropout.replace or pacing.refill == "arrival"
+    if dropout.chance == 1 and dropout.law == "same" and refilled and pacing.deadline_us is None:
+        raise ConfigError(
+            "dropout.chance: expected less than 1, where lost jobs are replaced until there are enough updates: 1 "
+            "loses every job, and the server would never step"
         )
 
 

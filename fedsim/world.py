@@ -78,6 +78,17 @@ class World:
         """The same for one job in plain numbers, where a job is aborted when its client leaves."""
         self.unmodelled = tuple(kind for kind in MODELLED if self._series[kind] is None)
 
+    def most_online(self) -> int:
+        """Return how many clients are online together at most; where their loops differ, how many ever are."""
+        client, start, end = self._sessions.client, self._sessions.start, self._sessions.end
+        if len(np.unique(self._sessions.lap_us)) > 1:
+            return len(np.unique(client))
+        change = np.repeat([1, -1], len(client))
+        order = np.lexsort(
+            (change, np.concatenate([start, end]))
+        )  # who leaves at an instant is not there any more
+        return int(np.cumsum(change[order]).max(initial=0))
+
     def online(self, t_us: int) -> Mask:
         """Return [n] who is online at an instant; the array is read-only."""
         self._check_time(t_us)

@@ -7,6 +7,8 @@ from fedsim.pacing import Pacing, deadline, extra_of, fedasync, fedbuff, oversel
 from fedsim.setup import prepare
 from small import small
 
+FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
+
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -31,6 +33,27 @@ def test_more_candidates_than_clients_can_never_be_there() -> None:
     pacing = {"preset": "sync", "clients": 4, "least_candidates": 13}
     with pytest.raises(ConfigError, match=r"least_candidates: expected at most 12, .* found 13"):
         prepare(small(pacing=pacing))
+
+
+def test_more_candidates_than_are_ever_online_together_are_refused() -> None:
+    """A run that waits for them would go on for ever without a step."""
+    most = prepare(small()).world.most_online()
+    assert 1 < most < 12
+    pacing = {"preset": "sync", "clients": 4, "least_candidates": most}
+    assert prepare(small(pacing=pacing)).plan.pacing.least_candidates == most
+    with pytest.raises(
+        ConfigError, match=rf"least_candidates: expected at most {most}, as many .* {most + 1}"
+    ):
+        prepare(small(pacing=pacing | {"least_candidates": most + 1}))
+
+
+@pytest.mark.parametrize(("pacing", "replace"), [({"preset": "sync", "clients": 4}, True), (FEDBUFF, False)])
+def test_a_server_that_no_update_would_reach_is_refused(pacing: dict[str, object], replace: bool) -> None:
+    lost = {"chance": 1, "replace": replace}
+    with pytest.raises(ConfigError, match=r"dropout\.chance: expected less than 1"):
+        prepare(small(pacing=pacing, dropout=lost))
+    assert prepare(small(pacing=pacing, dropout=lost | {"chance": 0.99}))
+    assert prepare(small(dropout={"chance": 1})), "rounds without updates are steps"
 
 
 def test_presets_are_values() -> None:

@@ -111,6 +111,15 @@ def test_online_agrees_with_every_cell_in_any_order_of_asking(tiny, times):
             assert world.online(t).tolist() == tiny.online(t)
 
 
+@given(tiny_worlds())
+@FAST
+def test_no_more_clients_are_online_together_than_is_said(tiny):
+    seen = max(sum(tiny.online(t)) for t in range(tiny.horizon))
+    said = World(tiny.trace()).most_online()
+    same = tiny.after_end != "repeat" or len({tiny.period("online", c) for c in range(tiny.clients)}) == 1
+    assert said == seen if same else said >= seen
+
+
 @given(tiny_worlds(after_ends=("repeat", "stop")), st.integers(0, 70))
 @FAST
 def test_next_change_is_the_first_instant_at_which_anything_differs(tiny, t):
