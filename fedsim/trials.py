@@ -32,8 +32,10 @@ _MEASURED_S, _OFTEN_S, _OFTEN = 0.05, 0.2, 7
 """How long each part of a run is tried at least, and until when it is tried again if it was so less than so often."""
 _SIDE_BY_SIDE = 16
 """Clients that are trained in a trial at most."""
-_BATCHES = 8
-"""Batches of an evaluation that are tried at most."""
+_BATCHES, _SAMPLES = 8, 256
+"""Batches of an evaluation that are tried at most, and samples before."""
+_LONG_S, _LONG_CLIENTS, _LONG_STEPS = 1.0, 4, 3
+"""What would take longer than this is tried once, with so many clients at most, and with 1 and so many minibatches."""
 _LONG, _FEW = 2**15, 64
 """Columns of the rows in a trial of products and sums, and how many rows are remembered in it, at most."""
 _SHORT, _MANY = 2**10, 400
@@ -53,23 +55,40 @@ def wall_s(setup: Setup, passes: float, evaluations: int, remembered: Ints, work
     bench = (Workbench if workers else Crew)(setup.bench, setup.data)
     start, split = setup.initial(), setup.plan.evaluate.split
     rows = len(bench.splits[split].indices)
-    tried = min(rows, _BATCHES * EVAL_ROWS)
-    whole_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) * rows / tried if tried else 0.0
-    clients_s = passes * _pass_s(setup, bench, start) + evaluations * whole_s
+    few, tried = min(rows, _SAMPLES), min(rows, _BATCHES * EVAL_ROWS)
+    each_s = _once(lambda: bench.evaluate(start, split, 0, few)) / max(few, 1)
+    if each_s * tried <= _LONG_S:
+        each_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) / max(tried, 1)
+    clients_s = passes * _pass_s(setup, bench, start) + evaluations * each_s * rows
     return clients_s / max(workers, 1) + float(_steps_s(setup, remembered).sum())
 
 
 def _pass_s(setup: Setup, bench: Workbench | Crew, start: torch.Tensor) -> float:
     """Return the time of one pass over a sample, where clients of middling size train side by side."""
-    sizes = setup.data.train.sizes
+    sizes, sgd = setup.data.train.sizes, setup.bench.sgd
+    steps = sgd.epochs * -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
+    order = np.argsort(sizes, kind="stable")
+
+    def trained(k: int, most: int | None = None) -> tuple[Callable[[], Any], Ints]:
+        """Return what trains k clients, with `most` minibatches or all of them, and who they are."""
+        first = (len(sizes) - k) // 2
+        clients, still, number = order[first : first + k], np.zeros(k, dtype=np.int64), np.arange(k)
+        shares = np.ones(k) if most is None else np.minimum(most / np.maximum(steps[clients], 1), 1.0)
+        cohort, rows = Cohort(number, clients, still, still, shares, number), torch.empty(k, len(start))
+        return lambda: bench.train(cohort, [start] * k, rows), clients
+
     k = min(setup.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
-    first = (len(sizes) - k) // 2
-    clients = np.argsort(sizes, kind="stable")[first : first + k]
-    still, number = np.zeros(k, dtype=np.int64), np.arange(k)
-    cohort = Cohort(number, clients, still, still, np.ones(k), number)
-    rows = torch.empty(k, len(start))
-    taken = _seconds(lambda: bench.train(cohort, [start] * k, rows))
-    return taken / max(float(sizes[clients].sum()) * setup.bench.method().passes(setup.bench.sgd.epochs), 1.0)
+    alone, (client,) = trained(1, 1)
+    if _once(alone) * float(steps[client]) * k <= _LONG_S:
+        work, clients = trained(k)
+        taken = _seconds(work)
+    else:
+        one, clients = trained(min(k, _LONG_CLIENTS), 1)
+        taken, whole = _once(one), int(steps[clients].sum())
+        further = int(np.minimum(steps[clients], _LONG_STEPS).sum()) - len(clients)
+        if further:
+            taken += (_once(trained(len(clients), _LONG_STEPS)[0]) - taken) * (whole - len(clients)) / further
+    return taken / max(float(sizes[clients].sum()) * setup.bench.method().passes(sgd.epochs), 1.0)
 
 
 def _steps_s(setup: Setup, remembered: Ints) -> NDArray[np.float64]:
@@ -132,12 +151,17 @@ def _arrivals(clients: Ints) -> Arrivals:
     return Arrivals(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
 
 
+def _once(work: Callable[[], Any]) -> float:
+    """Return the time of a call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
 def _seconds(work: Callable[[], Any]) -> float:
     """Return the median time of a call, tried for a while after one to warm up."""
     work()
     taken: list[float] = []
     while sum(taken) < (_MEASURED_S if len(taken) >= _OFTEN else _OFTEN_S):
-        started = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - started)
+        taken.append(_once(work))
     return median(taken)

@@ -13,12 +13,17 @@ import tomli_w
 from rich.console import Console
 
 import analysis
+from fedsim import trials
 from fedsim.cli import main
 from fedsim.config import RunConfig
+from fedsim.crew import Crew
 from fedsim.errors import ConfigError, RunError
 from fedsim.forecast import Forecast, forecast, table
+from fedsim.job import Cohort
+from fedsim.minibatches import Steps
 from fedsim.records import JOBS, STEPS
 from fedsim.server import Server
+from fedsim.setup import prepare
 from fedsim.stack import Stack
 from small import run, small
 
@@ -211,6 +216,32 @@ def test_the_table_tells_the_plan() -> None:
     assert said["staleness*"] == "0 | 0 | 0 steps"
     assert "plan of small" in printed(found)
     assert found.wall_s > found.planned_s > 0
+
+
+def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job takes 2 s for the loss of the received model and half a second a minibatch, a sample evaluated 0.1 s."""
+    setup = prepare(small(train={"batch_size": 10, "epochs": 5}))
+    sizes, sgd = setup.data.train.sizes, setup.bench.sgd
+    now_s, minibatches = [0.0], [0]
+
+    def train(self: Crew, cohort: Cohort, *given: Any) -> None:
+        steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
+        minibatches[0] += steps
+        now_s[0] += 2.0 * len(cohort) + 0.5 * steps
+
+    def evaluate(self: Crew, params: Any, split: str, start: int, stop: int) -> None:
+        now_s[0] += 0.1 * (stop - start)
+
+    monkeypatch.setattr(Crew, "train", train)
+    monkeypatch.setattr(Crew, "evaluate", evaluate)
+    monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.trials._steps_s", lambda setup, remembered: np.zeros(1))
+    passes, rows = 1000.0, len(setup.data.splits(None)[setup.plan.evaluate.split].indices)
+    found = trials.wall_s(setup, passes, 3, np.zeros(1, dtype=np.int64), workers=0)
+    each = 2.0 + 0.5 * 5 * -(-sizes // 10)
+    assert found == pytest.approx(passes * each.sum() / (5 * sizes.sum()) + 3 * 0.1 * rows, rel=0.03)
+    assert minibatches[0] == 1 + 4 + 12
+    assert now_s[0] < 0.1 * rows + 40
 
 
 def test_a_plan_in_which_nothing_happens_can_be_told() -> None:
