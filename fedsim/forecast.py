@@ -31,7 +31,7 @@ from fedsim.terminal import shown
 from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, Stepped
 from fedsim.trials import wall_s
-from fedsim.units import show_bytes, show_us
+from fedsim.units import show_bytes, show_us, show_wall
 
 _REMEMBERED = STATUSES.index("remembered")
 _LOSSES = 2 / 3
@@ -285,7 +285,7 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
             f"{100 * found.audited / max(found.passes, 1):.0f} % more training" if found.audited else "none",
         ),
         ("timeline", "exactly that of the run" if not found.exact else f"approximate: {found.exact}"),
-        ("wall time of the run", f"about {found.wall_s:,.0f} s (planned in {found.planned_s:.1f} s)"),
+        ("wall time of the run", f"about {show_wall(found.wall_s)} (planned in {found.planned_s:.1f} s)"),
         ("memory of the run", show_bytes(found.memory_bytes["total"])),
     ]
     return [*lines, ("", "* quartiles: lower | median | upper")]

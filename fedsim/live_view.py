@@ -16,7 +16,7 @@ from rich.console import Console, ConsoleOptions
 from rich.text import Text
 
 from fedsim.terminal import visible
-from fedsim.units import show_bytes, show_us
+from fedsim.units import show_bytes, show_us, show_wall
 
 if TYPE_CHECKING:
     from fedsim.live import Arm, Picture
@@ -63,7 +63,7 @@ def _lines(picture: Picture, width: int, plain: bool) -> Iterator[str]:
 def _headline(picture: Picture) -> str:
     many = len(picture.arms)
     which = f"run {picture.current + 1} of {many}, " if many > 1 else ""
-    return f"fedsim: {which}{wall(picture.elapsed_s)} so far, to go {wall(picture.to_go_s)}"
+    return f"fedsim: {which}{show_wall(picture.elapsed_s)} so far, to go {show_wall(picture.to_go_s)}"
 
 
 def _arms(picture: Picture, wide: bool, plain: bool) -> Iterator[str]:
@@ -153,12 +153,3 @@ def sparkline(values: Sequence[float], width: int, letters: str = BARS) -> str:
 def number(value: float, digits: int) -> str:
     """Write a number, a dash for none."""
     return f"{value:,.{digits}f}" if math.isfinite(value) else "-"
-
-
-def wall(seconds: float) -> str:
-    """Write a duration on the wall clock for people: `45 s`, `12 min`, `3.4 h`; a dash for none."""
-    if not math.isfinite(seconds):
-        return "-"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

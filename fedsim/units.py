@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from fedsim.errors import closest
@@ -74,6 +75,15 @@ def show_us(time_us: int) -> str:
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days}d {clock}" if days else clock
+
+
+def show_wall(seconds: float) -> str:
+    """Write a duration on the wall clock for people: `45 s`, `12 min`, `3.4 h`; a dash for none."""
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def show_bytes(n: float) -> str:

@@ -17,9 +17,9 @@ from rich.live import Live
 import analysis
 from fedsim import live
 from fedsim.live import Arm, Dashboard, Picture, dashboard
-from fedsim.live_view import ASCII_BARS, BARS, View, number, sparkline, wall
+from fedsim.live_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.simulation import Progress, simulate
-from fedsim.units import show_us
+from fedsim.units import show_us, show_wall
 from fedsim.watching import watching
 from small import run, small
 
@@ -215,7 +215,13 @@ def test_a_sparkline_draws_known_values() -> None:
 
 
 def test_numbers_and_durations_are_written_for_people() -> None:
-    assert [wall(s) for s in (3.2, 119, 600, 7200, float("nan"))] == ["3 s", "119 s", "10 min", "2.0 h", "-"]
+    assert [show_wall(s) for s in (3.2, 119, 600, 7200, float("nan"))] == [
+        "3 s",
+        "119 s",
+        "10 min",
+        "2.0 h",
+        "-",
+    ]
     assert [number(v, 1) for v in (1234.56, float("nan"))] == ["1,234.6", "-"]
 
 
