@@ -69,10 +69,7 @@ def simulate(
     shop = shop or Workshop()
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
-    folders = [Path(out) / run.name for run in runs]
-    for run, folder in zip(runs, folders, strict=True):
-        if run.parent is not None:
-            refuse_parent(folder, run.parent.run)
+    folders = [_folder(run, Path(out)) for run in runs]
     results: list[Result] = []
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
@@ -168,6 +165,14 @@ def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
             else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
         )
         raise CheckpointError(f"{error}; {advice}") from error
+
+
+def _folder(run: RunConfig, out: Path) -> Path:
+    """Return where a run is to lie. Raises ConfigError if that is where the run lies that it comes from."""
+    folder = out / run.name
+    if run.parent is not None:
+        refuse_parent(folder, run.parent.run)
+    return folder
 
 
 def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:

@@ -74,7 +74,7 @@ def data() -> FederatedData:
     return noise(12, (1, 30), 8, 10)
 
 
-def alike(found: torch.Tensor, expected: torch.Tensor, gpu: Gpu) -> None:
+def assert_alike(found: torch.Tensor, expected: torch.Tensor, gpu: Gpu) -> None:
     """Assert that numbers are those of the processor, but for the rounding of a real GPU."""
     assert found.device.type == "cuda"
     near = {"rtol": 1e-3, "atol": 1e-4} if gpu is None else {"rtol": 0, "atol": 0}
@@ -93,7 +93,7 @@ def test_clients_train_as_on_the_processor(gpu: Gpu, data: FederatedData, mode: 
         found[device] = torch.empty(12, made.network.P, device=device)
         mine = [starts[version] for version in jobs.versions.tolist()]
         told[device] = made.train(jobs, mine, found[device])[0]
-    alike(found["cuda"], found["cpu"], gpu)
+    assert_alike(found["cuda"], found["cpu"], gpu)
     for name in ("loss_before", "loss_train", "loss_after", "accuracy_after"):
         there, here = (getattr(told[device], name) for device in ("cuda", "cpu"))
         np.testing.assert_allclose(there, here, rtol=1e-3, atol=1e-4, err_msg=name)
@@ -104,7 +104,7 @@ def short(steps: int = 3, **changes: Any) -> RunConfig:
     return small(**({"stop": {"steps": steps}, "train": {"batch_size": 40}} | changes))
 
 
-def same_run(there: Path, here: Path, gpu: Gpu) -> None:
+def assert_same_run(there: Path, here: Path, gpu: Gpu) -> None:
     """Assert that two runs evaluated to the same, and remembered, moved and conflicted as much."""
     a, b = (analysis.open(folder) for folder in (there, here))
     for table in ("steps", "evals"):
@@ -119,14 +119,14 @@ def same_run(there: Path, here: Path, gpu: Gpu) -> None:
 def test_a_run_is_that_of_the_processor(gpu: Gpu, case: str, tmp_path: Path) -> None:
     config = short(**RUNS[case])
     there = run(config, tmp_path / "there", device="cuda").folder
-    same_run(there, run(config, tmp_path / "here", device="cpu").folder, gpu)
+    assert_same_run(there, run(config, tmp_path / "here", device="cpu").folder, gpu)
 
 
 @pytest.mark.parametrize("rung", ["host_float32", "bfloat16", "host_bfloat16"])
 def test_remembered_rows_may_lie_elsewhere(gpu: Gpu, rung: str, tmp_path: Path) -> None:
     there = run(short(memory={"history": rung}), tmp_path / "there", device="cuda").folder
     plain = short(memory={"history": rung.removeprefix("host_")})
-    same_run(there, run(plain, tmp_path / "here", device="cpu").folder, gpu)
+    assert_same_run(there, run(plain, tmp_path / "here", device="cpu").folder, gpu)
 
 
 @pytest.mark.parametrize("case", ["late rows", "own models", "line search", "audit"])
@@ -136,14 +136,14 @@ def test_processes_compute_as_one_does(
     config = short(**RUNS[case])
     pool: Any = PoolHere(2, monkeypatch)
     there = run(config, tmp_path / "there", device="cuda", pool=pool).folder
-    same_run(there, run(config, tmp_path / "here", device="cpu").folder, gpu)
+    assert_same_run(there, run(config, tmp_path / "here", device="cpu").folder, gpu)
 
 
 def test_a_killed_run_goes_on_there(gpu: Gpu, tmp_path: Path) -> None:
     config = short(5, checkpoint={"every_steps": 2}, **RUNS["own models"])
     folder = stopped_at(4, config, tmp_path / "there", device="cuda")
     assert resume(folder, workers=0, device="cuda").status == "done"
-    same_run(folder, run(config, tmp_path / "here", device="cpu").folder, gpu)
+    assert_same_run(folder, run(config, tmp_path / "here", device="cpu").folder, gpu)
 
 
 @pytest.mark.parametrize("rule", ["fedlf", "fedmgda_plus", "fedavg"])
