@@ -334,7 +334,11 @@ def _value_bytes(column: pa.ChunkedArray, kind: pa.DataType) -> bytes:
     if pa.types.is_dictionary(kind):
         coded = column.cast(kind).unify_dictionaries().combine_chunks()
         words = np.array([word.encode() + b"\0" for word in coded.dictionary.to_pylist()], dtype=object)
-        return b"".join(words[coded.indices.to_numpy()])
+        codes = coded.indices.to_numpy()
+        ends = np.append(np.flatnonzero(codes[1:] != codes[:-1]) + 1, len(codes))
+        if len(ends) * 4 > len(codes):
+            return b"".join(words[codes])
+        return b"".join(words[codes[ends - 1]] * np.diff(ends, prepend=0))
     values = column.to_numpy()
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
 
