@@ -13,6 +13,7 @@ from test_modes import bench, cohort
 from test_resume import stopped_at
 
 import analysis
+from fedsim import plugins
 from fedsim.arrivals import Arrivals
 from fedsim.config import RunConfig
 from fedsim.data import FederatedData
@@ -47,15 +48,16 @@ RUNS: dict[str, dict[str, Any]] = {
         "pacing": FEDBUFF,
     },
     "layer by layer": {"algorithm": {"name": "fedfv", "wrap": [{"name": "layerwise"}]}},
-    "own models": {"client": {"name": "ditto"}},
-    "second order": {"client": {"name": "qmaml"}},
-    "losses of classes": {"client": {"name": "fedcka"}},
     "audit": {"audit": {"every": 2}},
-    "adversary": {"adversary": [{"name": "sign_flip", "clients": [0, 1, 2]}]},
     "convolutions": {"model": {"name": "cnn", "channels": [4, 4], "hidden": [8]}},
     "dropout": {
         "model": {"name": "cnn", "channels": [4, 4], "hidden": [8], "dropout": [0.1, 0.2]},
     },
+}
+RUNS |= {f"client {name}": {"client": {"name": name}} for name in plugins.names("client") if name != "plain"}
+RUNS |= {
+    f"attack {name}": {"adversary": [{"name": name, "clients": [0, 1, 2]}]}
+    for name in plugins.names("adversary")
 }
 
 
@@ -129,7 +131,7 @@ def test_remembered_rows_may_lie_elsewhere(gpu: Gpu, rung: str, tmp_path: Path) 
     assert_same_run(there, run(plain, tmp_path / "here", device="cpu").folder, gpu)
 
 
-@pytest.mark.parametrize("case", ["late rows", "own models", "line search", "audit"])
+@pytest.mark.parametrize("case", ["late rows", "client ditto", "line search", "audit"])
 def test_processes_compute_as_one_does(
     gpu: Gpu, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +142,7 @@ def test_processes_compute_as_one_does(
 
 
 def test_a_killed_run_goes_on_there(gpu: Gpu, tmp_path: Path) -> None:
-    config = short(5, checkpoint={"every_steps": 2}, **RUNS["own models"])
+    config = short(5, checkpoint={"every_steps": 2}, **RUNS["client ditto"])
     folder = stopped_at(4, config, tmp_path / "there", device="cuda")
     assert resume(folder, workers=0, device="cuda").status == "done"
     assert_same_run(folder, run(config, tmp_path / "here", device="cpu").folder, gpu)
