@@ -6,7 +6,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -29,7 +29,9 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
             raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
             raise RunError(f"{path} exists: choose another name with --out, or overwrite it with --force")
-        with alone(path, there=False):
+        with ExitStack() as held:
+            for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
+                held.enter_context(alone(run, there=False))
             _remove(path)
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -43,8 +45,10 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
 
 def refuse_parent(folder: Path, parent: Path | str) -> None:
     """Raise ConfigError if a run that comes from another one would take its place."""
-    if folder.resolve() == Path(parent).resolve():
-        raise ConfigError(f"{folder} is the parent itself: choose another name, or another place with --out")
+    here, there = folder.resolve(), Path(parent).resolve()
+    if here == there or here in there.parents:
+        what = "is the parent itself" if here == there else f"holds the parent {parent}"
+        raise ConfigError(f"{folder} {what}: choose another name, or another place with --out")
 
 
 def _remove(folder: Path) -> None:

@@ -113,16 +113,15 @@ def fork(
     folder = out / child.name
     refuse_parent(folder, parent)
     trace = read_trace(parent / WORLD)
-    if len(keep_online):
-        kept_online(trace, keep_online, 0)  # raises for clients that are not there
+    most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, None)):
             opened.enter_context(pool)
         count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
-        shop = Workshop()
-        shop.take(config, trace)
+        shop = _shop(config, trace)
         setup = prepare(config, place, shop)
-        prepare(child, place, shop)  # what cannot be is refused before anything is run
+        # What cannot be, whenever the fork begins, is refused before anything is run.
+        prepare(child, place, shop if most is trace else _shop(child, most))
         saved = _saved(parent, at, config.parent)
         make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
         shutil.copy(parent / CONFIG, folder / CONFIG)
@@ -135,14 +134,19 @@ def fork(
         child = parse(raw | {"parent": origin}, "fork", config.label)[0]
         if len(keep_online):
             trace = _kept(trace, keep_online, course["now_us"], child.stop.time, manifest)
-            shop = Workshop()
-            shop.take(child, trace)
+            shop = _shop(child, trace)
         other = prepare(child, place, shop)
         begin = _changed(state, config, setup, other, keep_online)
         _write(folder, other.config, trace, begin)
         run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
         run.resumed = []
         return run.go(pool, watch)
+
+
+def _shop(config: RunConfig, trace: Trace) -> Workshop:
+    shop = Workshop()
+    shop.take(config, trace)
+    return shop
 
 
 def _departure(at: At, course: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:

@@ -47,7 +47,9 @@ _SERVERS = 3
 
 
 class Run:
-    """One run folder from its first file to its last; no other process runs in it meanwhile. `go` or `until`, once.
+    """One run folder from its first file to its last; no other process runs in it meanwhile.
+
+    One of `go`, `until` and `close` is to follow, once.
 
     Args:
         again: whether the run of the folder goes on; otherwise the folder is made anew.
@@ -111,15 +113,9 @@ class Run:
             _optional(config),
             None if saved is None else saved["records"],
         )
-        self.saver = Saver(
-            self.folder,
-            config.checkpoint,
-            self.course,
-            self.recorder,
-            self.interrupts,
-            owner=owner_of(self.folder),
-            spent_s=0.0 if saved is None else saved["spent_s"],
-        )
+        owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
+        also = (self.course, self.recorder, self.interrupts)
+        self.saver = Saver(self.folder, config.checkpoint, *also, owner=owner, spent_s=spent_s)
 
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
@@ -129,6 +125,10 @@ class Run:
                     return self._go(pool, watch)
                 except ServerLost as lost:
                     self._go_back(lost)
+
+    def close(self) -> None:
+        """Let others run in the folder, as `go` and `until` do at their end."""
+        self._held.close()
 
     def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
         """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""

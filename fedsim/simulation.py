@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -83,8 +83,9 @@ def simulate(
             with clock.part("start"):
                 setup = prepare(run, place, shop)
                 made = Run(setup, folder, clock, count, force=force, forked=forked)
-            _write_arms(runs, Path(out))
-            results.append(made.go(pool, watch))
+            with closing(made):
+                _write_arms(runs, Path(out))
+                results.append(made.go(pool, watch))
             if results[-1].status == "interrupted":
                 break
     return results

@@ -227,7 +227,7 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
     def train(self: Crew, cohort: Cohort, *given: Any) -> None:
         steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
         minibatches[0] += steps
-        now_s[0] += 2.0 * len(cohort) + 0.5 * steps
+        now_s[0] += 2.0 * len(cohort) * self.spec.losses + 0.5 * steps
 
     def evaluate(self: Crew, params: Any, split: str, start: int, stop: int) -> None:
         now_s[0] += 0.1 * (stop - start)
@@ -240,8 +240,32 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
     found = trials.wall_s(setup, passes, 3, np.zeros(1, dtype=np.int64), workers=0)
     each = 2.0 + 0.5 * 5 * -(-sizes // 10)
     assert found == pytest.approx(passes * each.sum() / (5 * sizes.sum()) + 3 * 0.1 * rows, rel=0.03)
-    assert minibatches[0] == 1 + 4 + 12
+    assert minibatches[0] == 1 + 4 + 4 + 12
     assert now_s[0] < 0.1 * rows + 40
+
+
+def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A minibatch takes 10 ms, the first of one client and the first of several 0.4 s more, a loss 0.1 to 0.2 s."""
+    setup = prepare(small(train={"batch_size": 10, "epochs": 20}))
+    sizes, sgd = setup.data.train.sizes, setup.bench.sgd
+    now_s, seen, calls = [0.0], set[bool](), [0]
+
+    def train(self: Crew, cohort: Cohort, *given: Any) -> None:
+        calls[0] += 1
+        steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
+        now_s[0] += 0.01 * steps + self.spec.losses * len(cohort) * (0.1 if calls[0] % 2 else 0.2)
+        if (len(cohort) > 1) not in seen:
+            now_s[0] += 0.4
+            seen.add(len(cohort) > 1)
+
+    monkeypatch.setattr(Crew, "train", train)
+    monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.trials._steps_s", lambda setup, remembered: np.zeros(1))
+    found = trials.wall_s(setup, 1000.0, 0, np.zeros(1, dtype=np.int64), workers=0)
+    each = 0.15 + 0.01 * 20 * -(-sizes // 10)
+    assert found == pytest.approx(1000 * each.sum() / (20 * sizes.sum()), rel=0.05)
 
 
 def test_a_plan_in_which_nothing_happens_can_be_told() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from test_forking import ALL_KEPT, PEACEFUL, branch, table
 
+from fedsim.errors import ConfigError
 from fedsim.forking import At
 from fedsim.ledger import RUNNING
 from fedsim.manifest import read_manifest
@@ -136,3 +137,14 @@ def test_clients_that_went_on_from_a_void_update_start_again_from_before(tmp_pat
     void = found[found.status == "void"]
     assert void.client.duplicated().any()
     assert (found[found.status == "late"].version == 0).any()
+
+
+def test_more_clients_may_be_needed_at_once_where_more_stay_online(tmp_path: Path) -> None:
+    rare = {"scenario": "churn", "horizon": "2h", "options": {"mean_on": "2min", "mean_off": "30min"}}
+    parent, needed = run(small(world=rare), tmp_path).folder, "pacing.least_candidates=8"
+    with pytest.raises(
+        ConfigError, match="expected at most 3, as many clients as this world ever has online"
+    ):
+        branch(parent, At(step=3), needed, out=tmp_path)
+    child = branch(parent, At(step=3), needed, keep_online=range(12), out=tmp_path)
+    assert len(table(child.folder, "steps")) == 8

@@ -12,6 +12,8 @@ import safetensors.torch
 
 import analysis
 from fedsim.errors import ConfigError, DataError, RunError, TraceError
+from fedsim.folders import alone
+from fedsim.forking import At, fork
 from fedsim.memory import Footprint
 from fedsim.simulation import Progress, simulate
 from fedsim.trace import Trace
@@ -241,3 +243,23 @@ def test_conflicts_are_recorded_if_asked_for(
     shared = ["job", "client", "status", "end_us", "loss_train"]
     jobs = [analysis.open(r.folder).frame("jobs")[shared] for r in (plain, asked)]
     assert jobs[0].equals(jobs[1]), "looking must not change what happens"
+
+
+def test_an_experiment_is_not_replaced_while_an_arm_runs_or_by_a_fork_of_one(tmp_path: Path) -> None:
+    arm = run(small(name="both/a"), tmp_path).folder
+    with alone(arm), pytest.raises(RunError, match="both/a: another process is running it"):
+        run(small(name="both"), tmp_path, force=True)
+    with pytest.raises(ConfigError, match=r"both holds the parent .*both/a: choose another name"):
+        fork(arm, At(step=2), name="both", out=tmp_path, workers=0, force=True)
+    assert manifest(arm)["status"] == "done"
+    run(small(name="both"), tmp_path, force=True)
+    assert not arm.exists()
+
+
+def test_a_run_that_cannot_begin_lets_go_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "both" / "arms.json").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"arms\.json: cannot be written") as kept:
+        run(small(name="both/a"), tmp_path)
+    (tmp_path / "both" / "arms.json").rmdir()
+    assert run(small(name="both/a"), tmp_path, force=True).status == "done"
+    assert kept.value.__traceback__ is not None  # which a notebook keeps, with all that it refers to
