@@ -180,11 +180,11 @@ def _check_ends(config: RunConfig, world: World) -> None:
             f"pacing.least_candidates: expected at most {most}, as many clients as this world ever has online "
             f"together, found {pacing.least_candidates}"
         )
-    refilled = dropout.replace or pacing.refill == "arrival"
-    if dropout.chance == 1 and dropout.law == "same" and refilled and pacing.deadline_us is None:
+    counts = pacing.refill == "arrival" and pacing.deadline_us is None
+    if dropout.chance == 1 and dropout.law == "same" and counts:
         raise ConfigError(
-            "dropout.chance: expected less than 1, where lost jobs are replaced until there are enough updates: 1 "
-            "loses every job, and the server would never step"
+            "dropout.chance: expected less than 1, where the server steps when enough updates have come: 1 loses "
+            "every job, and it would never step"
         )
 
 
