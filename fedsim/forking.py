@@ -110,8 +110,7 @@ def fork(
     child = parse(raw, "fork", config.label)[0]
     _check(config, child)
     _check_at(at, manifest, parent)
-    folder = out / child.name
-    refuse_parent(folder, parent)
+    refuse_parent(folder := out / child.name, parent)
     trace = read_trace(parent / WORLD)
     most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
     with one_thread(), ExitStack() as opened:
@@ -124,9 +123,7 @@ def fork(
         prepare(child, place, shop if most is trace else _shop(child, most))
         saved = _saved(parent, at, config.parent)
         make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
-        shutil.copy(parent / CONFIG, folder / CONFIG)
-        if saved is not None:
-            cut_tables(folder, saved["records"]["rows"], source=parent)
+        _take_tables(folder, parent, saved)
         state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
         course = state["course"]
         origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
@@ -141,6 +138,13 @@ def fork(
         run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
         run.resumed = []
         return run.go(pool, watch)
+
+
+def _take_tables(folder: Path, parent: Path, saved: State | None) -> None:
+    """Let a fork's folder hold the parent's configuration, and its tables up to a checkpoint."""
+    shutil.copy(parent / CONFIG, folder / CONFIG)
+    if saved is not None:
+        cut_tables(folder, saved["records"]["rows"], source=parent)
 
 
 def _shop(config: RunConfig, trace: Trace) -> Workshop:

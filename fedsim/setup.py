@@ -168,7 +168,7 @@ def _late_rows(config: RunConfig) -> int:
 
 
 def _check_ends(config: RunConfig, world: World) -> None:
-    """Refuse what would go on for ever."""
+    """Refuse what would go on for ever, or end without a step."""
     pacing, dropout = config.pacing.pacing(), config.dropout
     if config.stop.steps is None and len(world.unmodelled) == len(MODELLED):
         raise ConfigError(
