@@ -208,10 +208,13 @@ class Timeline:
             return False
         if course.armed and pacing.late == "keep":
             return False
-        if self.plan.dropout.replace or not course.handed:
-            self.handout.refill()
-            return not course.working
-        return True
+        if not self.plan.dropout.replace and course.handed:
+            return True
+        waits = course.waits
+        self.handout.refill()
+        if not course.working:
+            course.waits = waits  # nobody waits for a client: the server steps now
+        return not course.working
 
     # A step
 

@@ -402,6 +402,7 @@ def test_nobody_to_replace_the_lost_ends_the_round() -> None:
     place = world(online={0: [(0, 2)], 2: []})
     log, _, _ = run(sync(2), place, Stop(steps=1), dropout=Dropout(replace=True))
     assert log.steps == [(5, "drained", 1)]
+    assert log.columns[0]["waits"] == 0, "the clock did not jump: the server stepped at once"
 
 
 def test_less_work_may_arrive_in_time() -> None:
