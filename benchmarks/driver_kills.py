@@ -214,7 +214,7 @@ def _last_step(folder: Path) -> int:
 
 def _each_once(folder: Path) -> bool:
     jobs = pq.read_table(folder / "jobs.parquet", columns=["job"])["job"]
-    return len(jobs) == pc.count_distinct(jobs).as_py() == pc.max(jobs).as_py() + 1
+    return bool(len(jobs) == pc.count_distinct(jobs).as_py() == pc.max(jobs).as_py() + 1)
 
 
 def main() -> None:

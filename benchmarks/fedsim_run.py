@@ -15,10 +15,9 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from works import WORKS, configured
-
 from fedsim.materials import Workshop
 from fedsim.pool import begun
+from works import WORKS, configured
 
 if TYPE_CHECKING:
     import analysis

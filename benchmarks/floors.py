@@ -21,8 +21,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from contest import EVALUATION_ROWS, Partition, Rounds, arguments, build_model, count_correct
 from torch.nn import functional
+
+from contest import EVALUATION_ROWS, Partition, Rounds, arguments, build_model, count_correct
 
 KINDS = ("loop1", "loop2", "p2")
 WORKERS = 2
@@ -59,7 +60,7 @@ class Bench:
             self.flat.copy_(params)
             for batch, labels in zip(torch.split(x, size), torch.split(y, size), strict=True):
                 self.grads.zero_()
-                functional.cross_entropy(self.model(batch), labels).backward()
+                functional.cross_entropy(self.model(batch), labels).backward()  # type: ignore[no-untyped-call]
                 self.flat.add_(self.grads, alpha=-lr)
             total.add_(self.flat, alpha=n)
             samples += n
@@ -110,8 +111,8 @@ class TwoProcesses:
 
     def __init__(self, work: Partition) -> None:
         self.sizes, self.tests = work.sizes, len(work.test_y)
-        self.params = torch.from_numpy(work.initial.copy()).share_memory_()
-        self.totals = torch.empty(WORKERS, len(self.params)).share_memory_()
+        self.params = torch.from_numpy(work.initial.copy()).share_memory_()  # type: ignore[no-untyped-call]
+        self.totals = torch.empty(WORKERS, len(self.params)).share_memory_()  # type: ignore[no-untyped-call]
         context = multiprocessing.get_context("fork")  # the samples are there already, and so is torch
         self.pipes: list[Connection] = []
         self.workers = []

@@ -21,7 +21,6 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
-from rules import MODELS, heading, line, spans_of
 from torch.profiler import ProfilerActivity, profile
 
 from fedsim.data import FederatedData, Split
@@ -32,6 +31,7 @@ from fedsim.ladder import HistoryPlan, Rung
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.modes import Mode
 from fedsim.stack import Needs
+from rules import MODELS, heading, line, spans_of
 
 CLIENTS, FRESH = 100, 100
 MODES: tuple[Mode, ...] = get_args(Mode)

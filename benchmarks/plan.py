@@ -13,7 +13,7 @@ import time
 
 from fedsim.config import parse
 from fedsim.course import Course
-from fedsim.forecast import CountingTrainer, Tally
+from fedsim.forecast import CountingTrainer, Tally, Window
 from fedsim.setup import prepare
 from fedsim.timeline import Timeline
 
@@ -41,7 +41,7 @@ def main() -> None:
     setup = prepare(parse(raw, "plan", "plan")[0])
     prepared = time.perf_counter()
     course = Course(setup.data.n_clients)
-    tally = Tally(course.ledger)
+    tally = Tally(course.ledger, Window(setup.server))
     timeline = Timeline(setup.world, setup.plan, CountingTrainer(setup, ahead=True), tally, course)
     timeline.run()
     timeline.abandon()

@@ -9,7 +9,6 @@ a step takes milliseconds, and so large that the rows of updates, more than 100 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -22,10 +21,7 @@ import psutil
 from fedsim.config import RunConfig, parse
 from fedsim.pool import RayPool
 from fedsim.simulation import Progress, simulate
-
-sys.path.append(str(Path(__file__).resolve().parents[1]))
-
-from benchmarks.worker_kills import processes
+from worker_kills import processes
 
 TITLES = {"server": "ray::ServerHost", "workers": "ray::ClientHost"}
 
@@ -77,9 +73,8 @@ def store_usage() -> tuple[int, int]:
     """
     import ray  # not before the pool has prepared the environment that it reads
 
-    total, free = (
-        found().get("object_store_memory", 0) for found in (ray.cluster_resources, ray.available_resources)
-    )
+    asked: tuple[Any, ...] = (ray.cluster_resources, ray.available_resources)
+    total, free = (found().get("object_store_memory", 0) for found in asked)
     core: Any = ray._private.worker.global_worker
     return int(total - free), len(core.core_worker.get_all_reference_counts())
 

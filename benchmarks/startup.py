@@ -13,9 +13,8 @@ import math
 import tempfile
 from pathlib import Path
 
-from works import TITLES, WORKS, arguments, command, compete, configured, median, write_partition
-
 from fedsim.setup import prepare
+from works import TITLES, WORKS, arguments, command, compete, configured, median, write_partition
 
 NAMES = ("p2", "inline", "ray2")
 

@@ -7,11 +7,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from fedsim_run import loop_s
-from works import WORKS, configured
-
 import analysis
 from fedsim.simulation import simulate
+from fedsim_run import loop_s
+from works import WORKS, configured
 
 Variants = Mapping[str, Sequence[str]]
 """By title, assignments `a.b=value` in the configuration of a work."""

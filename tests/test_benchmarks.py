@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from argparse import Namespace
@@ -16,22 +17,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+import contest
+import fair_rules
+import floors
+import gpu
+import long_run
+import pacing
+import plan
+import startup
+import watching
+import works
+import worlds
 from fedsim.config import RunConfig
 from fedsim.setup import prepare
 from fedsim.simulation import simulate
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
-sys.path.append(str(BENCHMARKS))  # they are scripts: they find each other as neighbours
-
-import contest  # noqa: E402
-import fair_rules  # noqa: E402
-import floors  # noqa: E402
-import gpu  # noqa: E402
-import long_run  # noqa: E402
-import pacing  # noqa: E402
-import startup  # noqa: E402
-import works  # noqa: E402
-
 CLIENTS = 6
 Capture = pytest.CaptureFixture[str]
 
@@ -166,6 +167,25 @@ def test_memory_is_measured() -> None:
     row = cells(run("memory.py", "--quick").splitlines()[-1])
     assert row[0] == "100"
     assert 0.5 < float(row[4]) < 2
+
+
+def test_planning_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    given = "--clients 30 --days 1 --concurrency 10 --buffer 5"
+    *_, row = printed(plan.main, given, monkeypatch, capsys)
+    assert row[:2] == ["30", "1"]
+    assert min(int(row[2]), int(row[3])) > 0
+
+
+def test_worlds_are_measured(capsys: Capture) -> None:
+    worlds.measure(40, 1, 3)
+    said = capsys.readouterr().out
+    assert len(re.findall(r"outcomes +[0-9.]+ us  of [0-9]+ jobs", said)) == 6
+
+
+def test_watchers_are_measured(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    _, _, *rows = printed(watching.main, "--repeat 1 --set stop.steps=2", monkeypatch, capsys)
+    assert [row[0] for row in rows] == ["`--live`", "`--tensorboard`"]
+    assert all(0 < float(row[1]) < 100 for row in rows)
 
 
 def test_pacings_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import flgo
 import flgo_benchmark
 import torch
-from contest import Rounds, arguments, build_model, test_accuracy
 from flgo.benchmark.partition import BasicPartitioner
+
+from contest import Rounds, arguments, build_model, test_accuracy
 
 
 class Given(BasicPartitioner):

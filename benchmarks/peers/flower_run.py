@@ -17,13 +17,14 @@ from pathlib import Path
 os.environ["FLWR_TELEMETRY_ENABLED"] = os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 import torch
-from contest import Partition, Rounds, arguments, build_model, test_accuracy
-from floors import Bench
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
+
+from contest import Partition, Rounds, arguments, build_model, test_accuracy
+from floors import Bench
 
 PULL_S = 0.01
 

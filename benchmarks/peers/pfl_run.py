@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from contest import Partition, Rounds, arguments, build_model, test_accuracy
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -27,6 +26,8 @@ from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 from torch import nn
 from torch.nn import functional
+
+from contest import Partition, Rounds, arguments, build_model, test_accuracy
 
 
 class Net(nn.Module):

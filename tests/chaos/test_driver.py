@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.driver_kills import killed_runs
+from driver_kills import killed_runs
 
 
 @pytest.mark.slow

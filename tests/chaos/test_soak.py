@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import config, growth, soak
 from fedsim.pool import RayPool
 from fedsim.setup import prepare
+from soak import config, growth, soak
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 STEPS = 240

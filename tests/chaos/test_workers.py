@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import programs
-from benchmarks.worker_kills import kill_workers, processes
 from fedsim.errors import LethalJob, ServerLost
 from fedsim.pool import RayPool
 from fedsim.setup import prepare
 from fedsim.simulation import Progress, simulate
 from small import small
+from worker_kills import kill_workers, processes
 
 pytestmark = pytest.mark.ray
 ASYNCHRONOUS = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}

@@ -140,9 +140,8 @@ def _pacing(draw: random.Random, clients: int) -> Raw:
     if preset in ("sync", "deadline"):
         table["clients"] = most
     if preset == "overselect":
-        table |= {"clients": draw.randint(1, most)} | draw.choice(
-            [{"extra": clients - most}, {"factor": 1.3}]
-        )
+        more: list[Raw] = [{"extra": clients - most}, {"factor": 1.3}]
+        table |= {"clients": draw.randint(1, most)} | draw.choice(more)
     if preset in ("fedbuff", "fedasync", "periodic"):
         table["concurrency"] = most
     if preset == "fedbuff":
@@ -232,7 +231,8 @@ def _stop(draw: random.Random, *, given: bool) -> Raw:
 
 
 def _adversary(draw: random.Random, clients: int) -> Raw:
-    who = draw.choice([{"share": 0.5}, {"share": 1.0}, {"clients": [draw.randrange(clients)]}])
+    some: list[Raw] = [{"share": 0.5}, {"share": 1.0}, {"clients": [draw.randrange(clients)]}]
+    who = draw.choice(some)
     when = _sometimes(draw, 0.3, after="5s", until="60s", steps=[[0, 2], [1, 8]], chance=0.5)
     return _named(draw, "adversary") | who | when
 

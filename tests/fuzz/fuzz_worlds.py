@@ -73,9 +73,9 @@ def _trace(draw: random.Random, clients: int) -> Trace:
     rows += _some(draw, clients, horizon, "fault", 0.2)
     if "online" not in periods:
         rows += _some(draw, clients, horizon, "unknown", 0.1, besides=rows)
-    client, start, end, kinds, values = (list(column) for column in zip(*rows, strict=True))
+    owner, start, end, kinds, values = (list(column) for column in zip(*rows, strict=True))
     return Trace.of(
-        client,
+        owner,
         np.array(start) * US,
         np.array(end) * US,
         kinds,

@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 import torch
-from contest import Partition
 from flgo.benchmark.toolkits.cv.classification import FromDatasetGenerator, FromDatasetPipe, GeneralCalculator
 from torch.utils.data import Subset, TensorDataset
+
+from contest import Partition
 
 WORK = Partition.read(Path(os.environ["WORK"]))
 TRAIN = TensorDataset(torch.from_numpy(WORK.x), torch.from_numpy(WORK.y))
