@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +30,20 @@ class Rows:
     kind: array[int] = field(default_factory=lambda: array("b"))
     value: array[float] = field(default_factory=lambda: array("d"))
     about: dict[str, dict[int, Fact]] = field(default_factory=dict)
+
+    @staticmethod
+    def joined(parts: Sequence[Rows]) -> Rows:
+        """Return what several have written for different clients, one after the other."""
+        first, *others = parts
+        for part in others:
+            for mine, theirs in zip(first._columns(), part._columns(), strict=True):
+                mine.extend(theirs)
+            for name, known in part.about.items():
+                first.about.setdefault(name, {}).update(known)
+        return first
+
+    def _columns(self) -> tuple[array[Any], ...]:
+        return self.client, self.start_us, self.end_us, self.kind, self.value
 
     def table(self) -> pa.Table:
         """Return the intervals as a table for a Trace."""

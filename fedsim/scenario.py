@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim import plugins
+from fedsim.ahead import in_parts
 from fedsim.errors import ConfigError, TraceError, closest
 from fedsim.rows import CODES, Fact, Rows
 from fedsim.streams import Streams
@@ -39,6 +40,7 @@ __all__ = [
     "Scenario",
     "Streams",
     "duration_option",
+    "in_parts",
     "make_trace",
     "number_option",
 ]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
 
 import simpy
 
 from fedsim.errors import ConfigError
-from fedsim.scenario import Clock, Facts, Life, Me, Place, Rows, Scenario, Streams
+from fedsim.scenario import Clock, Facts, Life, Me, Place, Rows, Scenario, Streams, in_parts
 from fedsim.trace import AfterEnd, Trace
 
 GROUP = 64
 """Clients that are simulated together where they share nothing."""
+_LEAST = 8
+"""Groups from which on a process of their own is worth its start."""
 
 
 def simulate(
@@ -31,11 +33,16 @@ def simulate(
     """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.scenario.make_trace`."""
     if scenario.cell_clients < 1:
         raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")
-    rows, streams = Rows(horizon_us), Streams(seed)
-    with _collecting_by_hand():
-        for group in _groups(scenario, clients):
-            _live(scenario, group, clients, streams, rows, facts)
-            gc.collect(0)
+
+    def write(groups: Sequence[range]) -> Rows:
+        rows, streams = Rows(horizon_us), Streams(seed)
+        with _collecting_by_hand():
+            for group in groups:
+                _live(scenario, group, clients, streams, rows, facts)
+                gc.collect(0)
+        return rows
+
+    rows = Rows.joined(in_parts(write, list(_groups(scenario, clients)), _LEAST))
     about = rows.about_table(clients)
     return Trace(rows.table(), clients, horizon_us, after_end, source, origin, about=about)
 

@@ -1,16 +1,20 @@
 """What all scenarios have in common, whoever wrote them."""
 
 import re
+import sys
 import tomllib
 
 import pytest
 from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
 
-from fedsim import plugins
+from fedsim import ahead, plugins
 from fedsim.config_errors import read_toml, validated
 from fedsim.config_world import WorldFile, resolved_options, world_trace
+from fedsim.rows import Rows
 from fedsim.trace import read_trace
 from scenarios import _simulate
+
+joined = Rows.joined
 
 
 def typical(name, **facts):
@@ -36,6 +40,21 @@ def test_clients_that_share_nothing_live_alike_however_they_are_grouped(name, mo
     apart = typical(name)
     monkeypatch.setattr(_simulate, "GROUP", 10**9)
     assert typical(name).digest() == apart.digest()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="parts are forked on Linux alone")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_world_is_the_same_in_parts(name, monkeypatch):
+    alone = typical(name)
+    monkeypatch.setattr(_simulate, "GROUP", 3)
+    monkeypatch.setattr(_simulate, "_LEAST", 1)
+    monkeypatch.setattr(ahead, "cores", lambda: 3)
+    monkeypatch.setattr(ahead, "_THREADED", set())
+    parts = []
+    monkeypatch.setattr(Rows, "joined", staticmethod(lambda rows: parts.append(len(rows)) or joined(rows)))
+    assert typical(name).digest() == alone.digest()
+    shared = {"correlated_outage": 1, "flgo": 1, "shared_uplink": 2}  # one world for all; two cells of ten clients
+    assert parts == [shared.get(name, 3)]
 
 
 @pytest.mark.parametrize("name", NAMES)
