@@ -53,7 +53,11 @@ def test_a_world_is_the_same_in_parts(name, monkeypatch):
     parts = []
     monkeypatch.setattr(Rows, "joined", staticmethod(lambda rows: parts.append(len(rows)) or joined(rows)))
     assert typical(name).digest() == alone.digest()
-    shared = {"correlated_outage": 1, "flgo": 1, "shared_uplink": 2}  # one world for all; two cells of ten clients
+    shared = {
+        "correlated_outage": 1,
+        "flgo": 1,
+        "shared_uplink": 2,
+    }  # one world for all; two cells of ten clients
     assert parts == [shared.get(name, 3)]
 
 
