@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, closest
 from fedsim.plugins import build, check, factory, options_of
-from fedsim.stack import Algorithm
+from fedsim.stack import Algorithm, Needs, Promise
 
 
 def build_rule(
@@ -52,4 +52,10 @@ def _wrapped(algorithm: Algorithm, wrapper: Mapping[str, Any], rule: str) -> Alg
 def _checked(made: Any, what: str) -> Algorithm:
     if not isinstance(made, Algorithm):
         raise ConfigError(f"{what} returned {type(made).__name__}, expected an Algorithm")
+    if not isinstance(made.needs, Needs):
+        raise ConfigError(f"{what}: expected Needs(...) for what it needs, found {made.needs!r}")
+    if not callable(made.init):
+        raise ConfigError(f"{what}: expected a function for its first state 'init', found {made.init!r}")
+    for promise in sorted(set(made.promises) - set(get_args(Promise))):
+        raise ConfigError(f"{what} cannot promise {promise!r}{closest(promise, get_args(Promise))}")
     return made
