@@ -144,7 +144,7 @@ def _stack(
     table = {name: column if column is None else column[order] for name, column in table.items()}
     if not np.array_equal(order, np.arange(len(rows))):
         rows = rows[torch.from_numpy(order).to(rows.device)]
-    known = {
+    known: dict[str, Any] = {
         "n_clients": len(set(table["clients"].tolist())),
         "total_samples": _total(table),
         "n_seen": _seen_before(table),
