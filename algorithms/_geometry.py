@@ -7,7 +7,6 @@ products need the blocks' Gram matrices `[L, n, n]` only.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,14 +67,12 @@ def shortened(scaled: Floats, unscaled: Floats, grams: Floats, rows: NDArray[np.
     return scaled
 
 
-def off_absent(
-    table: Floats, grams: Floats, row_ages: Ints, ages: Iterable[int], guard: float = 0.0
-) -> Floats:
+def off_absent(table: Floats, grams: Floats, row_ages: Ints, ages: range, guard: float = 0.0) -> Floats:
     """Return the vector projected, age by age, off the sum of the rows that conflict with it.
 
-    FedFV's Algorithm 3 (Wang et al. 2021). `row_ages` `[n]` are the rows' ages, `ages` those to visit, in order.
+    FedFV's Algorithm 3 (Wang et al. 2021). `row_ages` `[n]` are the rows' ages, `ages` those to visit, oldest first.
     """
-    for age in ages:
+    for age in sorted({age for age in row_ages.tolist() if age in ages}, reverse=True):
         inner = inner_with_rows(table, grams)
         conflict = ((row_ages == age) & (inner < 0)).astype(np.float64)
         square = float(sum(conflict @ g @ conflict for g in grams))

@@ -66,7 +66,7 @@ def fedfv(
             of_length(projected[None], grams, length, guard)[0], diagnostics={"projection_removed": removed}
         )
 
-    return stateless(direction, Needs(gram="model", losses=True, memory=max([0, *ages])))
+    return stateless(direction, Needs(gram="model", losses=True, memory=ages[0] if ages else 0))
 
 
 def internal(gram: Floats, targets: NDArray[np.intp], kept: NDArray[np.intp], guard: float = 0.0) -> Floats:

@@ -6,7 +6,8 @@ those at the received model, before training.
 Deviations and choices:
 - L = 1/η, with η the clients' learning rate, which may decay from step to step, unless `L` is given. An update that
   started from an older model has the η of then.
-- `guard` is added to the losses (1e-10 in the authors' code).
+- `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
+  as 0.
 - Clients should be drawn with probability p_k: the sums are not weighted by data.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from algorithms._qffl import step_size, step_weights
@@ -36,7 +38,7 @@ def qfedavg(
 
     def direction(stack: Stack) -> Direction:
         _, lipschitz = rates(stack)
-        losses = stack.losses[: stack.m] + guard
+        losses = np.maximum(stack.losses[: stack.m], 0.0) + guard
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, lipschitz)))
 

@@ -4,15 +4,17 @@ With g_k = ∇F_k(w) = Δ_k / η: D_k = F_k^q g_k, h_k = q F_k^(q-1) ‖g_k‖²
 
 Deviations and choices:
 - Rows must be single full-batch steps of learning rate η: one epoch, the full batch, no momentum.
-- L = 1/η unless `L` is given, and then the rule equals q-FedAvg on the same rows. η is that of the step whose model
+- L = 1/η unless `L` is given; without it the rule equals q-FedAvg on the same rows. η is that of the step whose model
   a row started from, if the clients' learning rate decays.
-- `guard` is added to the losses (1e-10 in the authors' code).
+- `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
+  as 0.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field
 
 from algorithms._qffl import step_size, step_weights
@@ -29,14 +31,14 @@ def qfedsgd(
 ) -> Algorithm:
     """Give clients of large loss a larger say in one gradient step, the more the larger `q` is.
 
-    `lr` is the learning rate of the clients' step, `L` the Lipschitz constant; each is the other's inverse by
-    default, and one of them is needed.
+    `lr` is the learning rate of the clients' step, in a run that of `[train]` by default, `L` the Lipschitz constant;
+    otherwise each is the other's inverse by default, and one of them is needed.
     """
     rates = step_size("qfedsgd", lr, L)
 
     def direction(stack: Stack) -> Direction:
         eta, lipschitz = rates(stack)
-        losses = stack.losses[: stack.m] + guard
+        losses = np.maximum(stack.losses[: stack.m], 0.0) + guard
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, 1 / eta)))
 

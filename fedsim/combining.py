@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, RunError
 from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Floats, Ints, Stack, State, Vectors
-from fedsim.weighing import weighed
+from fedsim.weighing import not_finite, weighed
 
 Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
 
@@ -77,7 +77,8 @@ def combine(
     `participations`), describe the whole population. `wrap` are wrappers, names with options, the first the
     innermost. `state` and `vectors` are those of the call before, for rules that remember.
 
-    Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite.
+    Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite, and
+    RunError where what the rule returns is no finite weights.
     """
     algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
     rows = _rows(updates)
@@ -100,6 +101,8 @@ def combine(
     stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
     name = rule if isinstance(rule, str) else "of the call"
     direction, after = weighed(algorithm, stack, algorithm.init() if state is None else state, name)
+    if not np.isfinite(direction.weights).all():
+        raise RunError(f"step {step}, rule {name!r}: {not_finite(algorithm)}")
     moved, kept = weighted_sum(rows, direction.weights, spans), Vectors()
     if algorithm.then is not None:
         moved, kept = algorithm.then.apply(moved, vectors or {})
@@ -146,9 +149,22 @@ def _stack(
         "total_samples": _total(table),
         "n_seen": _seen_before(table),
     }
-    known |= {name: value for name, value in population.items() if value is not None}
-    m = int((table["ages"] == 0).sum())
-    return Stack(grams=_grams(algorithm, rows, spans), m=m, step=step, **known, **table), rows, order
+    least = known | {"n_seen": 0, "step": 0}
+    known |= {name: value for name, value in {**population, "step": step}.items() if value is not None}
+    for name, value in known.items():
+        _check_whole(name, value, least[name])
+    grams = _grams(algorithm, rows, spans)
+    long = np.flatnonzero(~np.isfinite(np.einsum("bii->i", grams)))
+    if len(long):
+        raise ConfigError(
+            f"argument 'updates', row {order[long[0]]}: expected a norm whose square {rows.dtype} can hold, found more"
+        )
+    return Stack(grams=grams, m=int((table["ages"] == 0).sum()), **known, **table), rows, order
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ConfigError(f"argument {name!r}: expected a whole number of at least {least}, found {value!r}")
 
 
 def _algorithm(
@@ -280,4 +296,5 @@ def _grams(algorithm: Algorithm, rows: torch.Tensor, spans: Blocks) -> Floats:
     wanted = algorithm.needs.gram
     if wanted == "none":
         return np.zeros((0, len(rows), len(rows)))
-    return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at by who asked
+        return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])

@@ -71,18 +71,21 @@ class Diagnosis:
         }
 
 
-def diagnose(stack: Stack, direction: Direction) -> Diagnosis:
+def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) -> Diagnosis:
     """Return what `direction` does to each row of `stack`, block by block.
 
-    The stack needs its Gram matrices. Raises ValueError if it has none, or if the direction has weights for another
-    number of blocks.
+    The stack needs its Gram matrices. `whole` [n, n] is that of whole rows, if it was made by itself and weights are
+    the same in all blocks; else it is their sum. Raises ValueError if there are none, or if the direction has weights
+    for another number of blocks.
     """
-    whole = stack.gram()
-    table = _table(stack, direction.weights)
-    inner = np.einsum("lij,lj->li", stack.grams, table)  # [L, n]
-    squares = np.maximum((inner * table).sum(axis=1), 0.0)  # [L]
+    total, table = stack.gram(), _table(stack, direction.weights)
+    inner, squares = _inner(stack.grams, table)
+    if whole is None or np.ndim(direction.weights) == 2:
+        along, square, whole = inner.sum(axis=0), squares.sum(), total
+    else:
+        (along,), (square,) = _inner(whole[None], table[:1])
     row_squares = np.maximum(stack.grams.diagonal(axis1=1, axis2=2), 0.0)  # [L, n]
-    cosines = _cosines(inner.sum(axis=0), squares.sum(), whole.diagonal())
+    cosines = _cosines(along, square, whole.diagonal())
     block_cosines = _cosines(inner, squares[:, None], row_squares)
     clash, block_clash = cosines < -ORTHOGONAL, block_cosines < -ORTHOGONAL
     m = stack.m
@@ -91,7 +94,7 @@ def diagnose(stack: Stack, direction: Direction) -> Diagnosis:
         weights=table,
         cosines=cosines,
         block_cosines=block_cosines,
-        direction_norm=math.sqrt(float(squares.sum())),
+        direction_norm=math.sqrt(float(square)),
         block_norms=np.sqrt(squares),
         conflicting_pairs=int((np.triu(whole[:m, :m], 1) < 0).sum()),
         model_conflicts=int(clash[:m].sum()),
@@ -128,6 +131,12 @@ def _table(stack: Stack, weights: Floats) -> Floats:
     if table.shape not in {shape, (1, stack.n)}:
         raise ValueError(f"expected weights of shape {shape} or {(stack.n,)}, found {weights.shape}")
     return np.array(np.broadcast_to(table, shape))
+
+
+def _inner(grams: Floats, table: Floats) -> tuple[Floats, Floats]:
+    """Return in each block the inner products [L, n] of the rows with the direction, and its squared norm [L]."""
+    inner = np.einsum("lij,lj->li", grams, table)
+    return inner, np.maximum((inner * table).sum(axis=1), 0.0)
 
 
 def _cosines(inner: Floats, square: Floats, row_squares: Floats) -> Floats:

@@ -75,6 +75,14 @@ class Handout:
         if not course.working or (keeps_filling and len(chosen) < places):
             self._wake_later()
 
+    def waits_in_vain(self) -> bool:
+        """Whether nobody has worked for two laps of the world, and no time is set for the run's end."""
+        course = self.course
+        if course.in_flight or self.plan.stop.time_us is not None:
+            return False
+        arrived_us = course.ledger.table["end_us"][[*course.buffer, *course.overdue]].max(initial=0)
+        return bool(course.now_us - max(course.step_us, course.lost_us, arrived_us) > 2 * self.world.lap_us)
+
     def _choose_one(self) -> int | None:
         """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
         course = self.course

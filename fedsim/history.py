@@ -113,10 +113,13 @@ class GradientHistory:
         level = max(needs.gram, gram, key=_LEVELS.index)
         if needs.slices:
             blocks = equal_slices(blocks[-1][1], len(blocks))
-        self.blocks = list(blocks) if level == "blocks" else [(blocks[0][0], blocks[-1][1])]
-        self.memory, self.plan = needs.memory, plan
+        whole = [(blocks[0][0], blocks[-1][1])]
+        self.blocks = list(blocks) if level == "blocks" else whole
+        self.memory, self.plan, self.level = needs.memory, plan, needs.gram
+        # A sum over blocks rounds otherwise: what is recorded must not change what the rule sees.
+        self._spans = self.blocks + (whole if level == "blocks" and self.level == "model" else [])
         self.tiers = _tiers(plan, blocks[-1][1], device, dtype)
-        layers = 0 if level == "none" else len(self.blocks)
+        layers = 0 if level == "none" else len(self._spans)
         self.grams: Floats = np.zeros((layers, plan.slots, plan.slots))
         """Takes memory where it is written only."""
         self.client: Ints = np.full(plan.slots, _FREE, dtype=np.int64)
@@ -182,10 +185,9 @@ class GradientHistory:
         self.grams[:, owed[:, None], owed] = np.where(lower, corner, corner.transpose(0, 2, 1))
 
     def _products(self, left: list[torch.Tensor], right: torch.Tensor) -> Floats:
-        alike = len(left) == 1 and left[0].dtype == right.dtype
-        return (
-            block_products(left[0], right, self.blocks) if alike else mixed_products(left, right, self.blocks)
-        )
+        if len(left) == 1 and left[0].dtype == right.dtype:
+            return block_products(left[0], right, self._spans)
+        return mixed_products(left, right, self._spans)
 
     def row(self, slot: int) -> torch.Tensor:
         """Return the row [P] in a slot, a view."""
@@ -200,17 +202,20 @@ class GradientHistory:
         return np.concatenate([present, remembered[np.argsort(self.client[remembered], kind="stable")]])
 
     def grams_of(self, slots: Ints) -> Floats:
-        """Return the `[L, n, n]` Gram matrices of some slots."""
+        """Return the Gram matrices of some slots: `[L, n, n]` of the blocks, then that of the rule if it is another."""
         if len(self.grams):
             self._extend_grams()
         out = np.empty((len(self.grams), len(slots), len(slots)))
         for gram, part in zip(self.grams, out, strict=True):
-            for a in range(
-                0, len(slots), _TAKEN
-            ):  # rows first, then columns: in one go it takes many times as long
+            # Rows first, then columns: in one go it takes many times as long.
+            for a in range(0, len(slots), _TAKEN):
                 some = slice(a, a + _TAKEN)
                 np.take(np.take(gram, slots[some], axis=0), slots, axis=1, out=part[some], mode="clip")
         return out
+
+    def of_rule(self, grams: Floats) -> Floats:
+        """Return those of the matrices of `grams_of` that the rule asked for."""
+        return {"none": grams[:0], "model": grams[-1:], "blocks": grams}[self.level]
 
     def combine(self, slots: Ints, weights: Floats) -> torch.Tensor:
         """Return the `[P]` weighted sum of the rows in `slots`; `weights` is `[n]` or `[L, n]` (see `Direction`)."""

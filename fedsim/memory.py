@@ -35,11 +35,12 @@ def history_size(server: ServerSpec) -> HistorySize:
     """Return what the server's rule would have its history hold."""
     needs = server.algorithm().needs
     level = max(needs.gram, server.conflicts, key=("none", "model", "blocks").index)
+    both = level == "blocks" and needs.gram == "model"
     return HistorySize(
         present=server.most_updates,
         remembered=server.slots() - server.most_updates,
         columns=server.blocks[-1][1],
-        layers={"none": 0, "model": 1, "blocks": len(server.blocks)}[level],
+        layers={"none": 0, "model": 1, "blocks": len(server.blocks) + both}[level],
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, closest
 from fedsim.plugins import build, check, factory, options_of
-from fedsim.stack import Algorithm
+from fedsim.stack import Algorithm, Needs, Promise
 
 
 def build_rule(
@@ -20,12 +20,12 @@ def build_rule(
     """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
 
     The first wrapper is the innermost: it takes the rule, the next one takes what came of that. `lr`, the
-    clients' learning rate, goes to a rule that has an option of that name and was not given it, nor `L`.
+    clients' learning rate, goes to a rule that has an option of that name and was not given it.
     Raises ConfigError, which names the rule or wrapper, for unknown names and options, and for combinations that
     cannot work.
     """
     takes_lr = "lr" in options_of(factory("rule", name))
-    if lr is not None and takes_lr and not {"lr", "L"} & set(options):
+    if lr is not None and takes_lr and "lr" not in options:
         options = {**options, "lr": lr}
     algorithm = _checked(build("rule", name, options), f"rule {name!r}")
     if wrap and algorithm.needs.search:
@@ -52,4 +52,10 @@ def _wrapped(algorithm: Algorithm, wrapper: Mapping[str, Any], rule: str) -> Alg
 def _checked(made: Any, what: str) -> Algorithm:
     if not isinstance(made, Algorithm):
         raise ConfigError(f"{what} returned {type(made).__name__}, expected an Algorithm")
+    if not isinstance(made.needs, Needs):
+        raise ConfigError(f"{what}: expected Needs(...) for what it needs, found {made.needs!r}")
+    if not callable(made.init):
+        raise ConfigError(f"{what}: expected a function for its first state 'init', found {made.init!r}")
+    for promise in sorted(set(made.promises) - set(get_args(Promise))):
+        raise ConfigError(f"{what} cannot promise {promise!r}{closest(promise, get_args(Promise))}")
     return made

@@ -127,6 +127,10 @@ class Selector:
     def __post_init__(self) -> None:
         for need in sorted(set(self.needs) - set(get_args(Need))):
             raise ConfigError(f"a selector cannot need {need!r}{closest(need, get_args(Need))}")
+        if not callable(self.start):
+            raise ConfigError(
+                f"a selector's start must be a function that returns its first state, found {self.start!r}"
+            )
 
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:
@@ -170,9 +174,13 @@ def proposed(selector: Selector, numbers: Floats, n_clients: int) -> Clients:
     """Return whom a selector proposes if it keeps its contract, else raise RunError."""
     assert selector.propose is not None
     found = np.asarray(selector.propose(numbers, n_clients))
-    if found.shape != numbers.shape or found.min() < 0 or found.max() >= n_clients:
+    if found.shape != numbers.shape or found.dtype.kind not in "iu":
         raise RunError(
-            f"a selector must propose {numbers.shape} clients in 0 to {n_clients - 1}, it returned {found.shape} from "
-            f"{found.min(initial=0)} to {found.max(initial=0)}"
+            f"a selector must propose clients, whole numbers in an array of shape {list(numbers.shape)}, it returned "
+            f"{found.dtype} in shape {list(found.shape)}"
+        )
+    if found.min() < 0 or found.max() >= n_clients:
+        raise RunError(
+            f"a selector must propose clients in 0 to {n_clients - 1}, it returned {found.min()} to {found.max()}"
         )
     return found

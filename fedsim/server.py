@@ -68,9 +68,8 @@ class ServerSpec:
         memory = self.algorithm().needs.memory
         if not (self.late_rows and memory):
             return slots_needed(self.n_clients, self.most_updates, memory)
-        each = max(
-            self.late_rows, self.most_updates
-        )  # of a step, those that came in time and those that did not
+        # Of a step, those that came in time and those that did not.
+        each = max(self.late_rows, self.most_updates)
         return self.most_updates - each + slots_needed(self.n_clients, each, memory + 1)
 
 
@@ -79,6 +78,8 @@ class _Proposal:
     """A step that is decided but for its length."""
 
     stack: Stack
+    seen: Stack
+    """The stack with the inner products that the rule asked for."""
     slots: Ints
     """[n] of the rows of the stack."""
     direction: Direction
@@ -144,9 +145,8 @@ class Server:
         self.params = saved["params"].to(self.device)
         self._load_rule(saved)
         self.history.restore(saved["history"])
-        self.participations = saved[
-            "participations"
-        ].copy()  # what came from another process is not to be written
+        # A copy: what came from another process is not to be written.
+        self.participations = saved["participations"].copy()
         self._starts = {version: start.to(self.device) for version, start in saved["starts"]}
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
@@ -164,9 +164,8 @@ class Server:
         if same_rule:
             self._load_rule(saved)
         self.params = saved["params"].to(self.device)
-        self.participations = saved[
-            "participations"
-        ].copy()  # what came from another process is not to be written
+        # A copy: what came from another process is not to be written.
+        self.participations = saved["participations"].copy()
         self._starts = {version: start.to(self.device) for version, start in starts.items()}
         if self.algorithm.needs.memory:
             known = not self.algorithm.needs.losses
@@ -211,16 +210,16 @@ class Server:
                 rows, arrivals.clients, arrivals.step, arrivals.notes(), arrivals.now_us
             )
             slots = self.history.order(present)
-            stack = self._stack(slots, arrivals, n_seen)
-        if len(stack.grams) and not np.isfinite(np.einsum("bii->bi", stack.grams)).all():
+            stack, seen = self._stacks(slots, arrivals, n_seen)
+        if not all(np.isfinite(np.einsum("bii->bi", grams)).all() for grams in (stack.grams, seen.grams)):
             raise self._diverged("updates with squared norms that are not finite", stack, rows)
         with self.clock.part("solve"):
-            direction, self.state = self._weigh(stack, rows)
+            direction, self.state = self._weigh(seen, rows)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
             if self.algorithm.then is not None:
                 vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
-        self._proposal = _Proposal(stack, slots, direction, vector, rows, arrivals.now_us)
+        self._proposal = _Proposal(stack, seen, slots, direction, vector, rows, arrivals.now_us)
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
 
@@ -230,10 +229,8 @@ class Server:
         for i in np.argsort(versions, kind="stable").tolist():
             one = late.part(slice(i, i + 1))
             if late.staleness[i] <= self.algorithm.needs.memory and self.algorithm.needs.memory:
-                slots = self.history.add(
-                    rows[i : i + 1], one.clients, int(versions[i]), one.notes(), one.now_us
-                )
-                self.history.settle(slots)
+                row, version = rows[i : i + 1], int(versions[i])
+                self.history.settle(self.history.add(row, one.clients, version, one.notes(), one.now_us))
 
     def _from_current(self, arrivals: Arrivals, rows: Rows) -> list[torch.Tensor]:
         """Turn rows `start - end` into `current - end`."""
@@ -271,7 +268,7 @@ class Server:
         if self._audited:
             self._counted["audited"] = joined(self._audited)
         with self.clock.part("diagnose"):
-            columns = self._columns(proposal.stack, proposal.direction, norm)
+            columns = self._columns(proposal, norm)
         return columns | self._counted | {"step_length": length}
 
     def _move(self, vector: torch.Tensor, proposal: _Proposal) -> float:
@@ -285,12 +282,12 @@ class Server:
         before = self.params
         self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
         if direction.average is not None:
-            self.average = torch.lerp(
-                before if self.average is None else self.average, self.params, direction.average
-            )
+            so_far = before if self.average is None else self.average
+            self.average = torch.lerp(so_far, self.params, direction.average)
         return norm
 
-    def _columns(self, stack: Stack, direction: Direction, norm: float) -> dict[str, Any]:
+    def _columns(self, proposal: _Proposal, norm: float) -> dict[str, Any]:
+        stack, direction = proposal.stack, proposal.direction
         weights = np.atleast_2d(direction.weights)
         still = norm == 0.0 and direction.keep == 1.0
         columns: dict[str, Any] = {
@@ -300,22 +297,23 @@ class Server:
             "max_weight": float(weights.max()),
         }
         if len(stack.grams):
-            diagnosis = diagnose(stack, direction)
+            whole = proposal.seen.grams[0] if len(proposal.seen.grams) == 1 else None
+            diagnosis = diagnose(stack, direction, whole)
             columns |= diagnosis.numbers()
-            columns["mean_norm"] = (
-                float(np.sqrt(max(stack.gram()[: stack.m, : stack.m].sum(), 0.0))) / stack.m
-            )
+            present = (stack.gram() if whole is None else whole)[: stack.m, : stack.m]
+            columns["mean_norm"] = math.sqrt(max(present.sum(), 0.0)) / stack.m
             if self.spec.conflicts != "none":
                 columns["each"] = each_row(stack, diagnosis, self.spec.conflicts == "blocks")
         return columns | dict(direction.diagnostics)
 
-    def _stack(self, slots: Ints, arrivals: Arrivals, n_seen: int) -> Stack:
+    def _stacks(self, slots: Ints, arrivals: Arrivals, n_seen: int) -> tuple[Stack, Stack]:
+        """Return the stack with the inner products that are recorded, and with those that the rule asked for."""
         history = self.history
-        clients = history.client[slots]
+        clients, grams = history.client[slots], history.grams_of(slots)
         notes = {name: column[slots] for name, column in history.notes.items()}
         after = self.algorithm.needs.after
-        return Stack(
-            grams=history.grams_of(slots),
+        stack = Stack(
+            grams=grams[: len(history.blocks)],
             m=len(arrivals.clients),
             clients=clients,
             losses=notes["loss"],
@@ -332,6 +330,7 @@ class Server:
             accuracies_after=notes["accuracy_after"] if after else None,
             lr_decay=self.spec.lr_decay,
         )
+        return stack, replace(stack, grams=history.of_rule(grams))
 
     def _diverged(self, what: str, stack: Stack, rows: Rows) -> RunError:
         return diverged(what, stack.step, self.spec.rule, stack.clients[: stack.m], rows)

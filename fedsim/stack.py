@@ -139,6 +139,8 @@ class Needs:
         if self.gram not in levels:
             known = ", ".join(map(repr, levels))
             raise ConfigError(f"Needs(gram=...): expected one of {known}, found {self.gram!r}")
+        if not self.memory >= 0:
+            raise ConfigError(f"Needs(memory=...): expected a number of steps from 0, found {self.memory!r}")
 
 
 Weigh = Callable[[Stack, State], tuple[Direction, State]]

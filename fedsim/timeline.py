@@ -99,7 +99,7 @@ class Timeline:
             return "wall"
         if heap and heap[0][1] >= _DEADLINE:
             self._skip_void_events()
-        if not heap:
+        if not heap or self.handout.waits_in_vain():
             return "world"
         if stop.time_us is not None and heap[0][0] > stop.time_us:
             self.evaluator.until(stop.time_us)

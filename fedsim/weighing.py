@@ -14,9 +14,19 @@ def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tupl
     """Return what the rule named `rule` makes of a stack. Raises RunError if that is no weights for its rows."""
     found: Any = algorithm.weigh(stack, state)
     where = f"step {stack.step}, rule {rule!r}"
+    if isinstance(found, Direction):
+        raise RunError(
+            f"{where}: expected a Direction and the next state, found the Direction alone; a rule that remembers "
+            "nothing is made with fedsim.stack.stateless"
+        )
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Direction)):
         first = found[0] if isinstance(found, tuple) and len(found) == 2 else found
         raise RunError(f"{where}: expected a Direction, found {type(first).__name__}")
+    if not isinstance(found[1], dict):
+        raise RunError(f"{where}: expected the next state as a dict, found {type(found[1]).__name__}")
+    kind = np.asarray(found[0].weights).dtype
+    if kind.kind not in "biuf":
+        raise RunError(f"{where}: expected weights that are real numbers, found {kind}")
     shape = np.shape(found[0].weights)
     if len(shape) not in (1, 2) or shape[-1] != stack.n:
         raise RunError(

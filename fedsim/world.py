@@ -23,7 +23,7 @@ from fedsim.errors import TraceError, closest
 from fedsim.intervals import NEVER, Floats, Intervals, Ints, Mask, Progress, Series
 from fedsim.outcomes import PHASES, Jobs, Outcome, Outcomes, Work, outcomes_of, without
 from fedsim.single import SingleJobs
-from fedsim.trace import MODELLED, AfterEnd, Spans, Trace
+from fedsim.trace import KINDS, MODELLED, AfterEnd, Spans, Trace
 from fedsim.units import US, show_us
 
 _PHASE_KINDS = ("downlink", "compute", "uplink")
@@ -64,6 +64,8 @@ class World:
             if given not in known:
                 raise ValueError(f"{name}: unknown {given!r}{closest(given, known)}")
         self.clients, self.horizon_us, self.leave = n, int(trace.horizon_us), leave
+        self.lap_us = max(self.horizon_us, *(int(trace.period_us(kind).max(initial=0)) for kind in KINDS))
+        """The longest time after which something repeats, in a world that does."""
         self.after_end: AfterEnd = trace.after_end
         self._end = NEVER if trace.after_end == "repeat" else self.horizon_us
         self._sessions = self._intervals(trace, "online", sessions_of(trace, n, unknown))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsim.combining import combine
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, RunError
 from fedsim.stack import Algorithm, Direction, Needs, Stack, State, Vectors, VectorStep, stateless
 
 ROWS = np.array([[4.0, 0.0], [-1.0, 2.0], [1.0, 1.0]])
@@ -146,6 +146,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "wrapper 'layerwise' of rule 'fedavg': the rule uses no inner",
     ),
     "algorithm": ({"rule": SPY, "alpha": 1}, r"options \['alpha'\] go with the name of a rule"),
+    "few clients": ({"n_clients": 2}, "'n_clients': expected a whole number of at least 3, found 2"),
+    "clients in words": ({"n_clients": "3"}, "'n_clients': expected a whole number of at least 3, found '3'"),
+    "few samples": ({"total_samples": 0}, "'total_samples': expected a whole number of at least 3, found 0"),
+    "nobody seen": ({"n_seen": -1}, "'n_seen': expected a whole number of at least 0, found -1"),
+    "half a step": ({"step": 1.5}, "'step': expected a whole number of at least 0, found 1.5"),
+    "too long": (
+        {"rule": "fedfv", "updates": np.full((3, 5000), 1e25, np.float32)},
+        "'updates', row 0: expected a norm whose square torch.float32 can hold",
+    ),
 }
 
 
@@ -154,3 +163,13 @@ def test_wrong_arguments_are_named(changes: dict[str, Any], message: str) -> Non
     arguments = {"rule": "fedavg", "updates": ROWS, "losses": [1.0, 2.0, 3.0], **changes}
     with pytest.raises(ConfigError, match=message):
         combine(**arguments)
+
+
+def test_weights_that_are_not_finite_are_an_error() -> None:
+    def by_loss(stack: Stack) -> Direction:
+        return Direction(stack.losses)
+
+    with pytest.raises(
+        RunError, match=r"rule 'of the call': weights that are not finite \(a rule without Needs"
+    ):
+        combine(stateless(by_loss), ROWS, losses=None)

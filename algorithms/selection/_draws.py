@@ -31,6 +31,11 @@ def proportional(clients: Clients, weights: Floats | Ints, k: int, rng: np.rando
     return clients[np.lexsort((clocks, rings))[:k]]
 
 
+def share_of(n: int, share: float) -> int:
+    """Return how many of `n` a share of them is, rounded down: 29 % of 100 are 29, though 0.29 * 100 < 29."""
+    return int(round(n * share, 9))
+
+
 def part(k: int, share: float, rng: np.random.Generator) -> int:
     """Return how many of `k` places a share of them is, rounded down; of less than one place one, with that chance.
 

@@ -1,8 +1,9 @@
 """What a server learns about the hours of the day at which its clients are there, by looking whenever it chooses.
 
 A look stands for the time since the look before, an hour at most, and is booked on the hour of the day at which it
-happens. Clients that work are neither seen nor missed. The hour of the day is that of the virtual clock; which hour
-has which number does not matter.
+happens. Clients that work are neither seen nor missed, nor are those that had a job since the last step and may not be
+chosen: their updates may wait for the next. The hour of the day is that of the virtual clock; which hour has which
+number does not matter.
 
 The chance that client i is there in hour h: p = (seen + q) / (watched + 1), in hours, with its chance over all hours
 q = (Σ seen + 1) / (Σ watched + 2). So what is unknown counts as one hour of the client's own mean.
@@ -27,7 +28,9 @@ def looked(view: View, state: State) -> State:
     seen, watched = state["seen"].copy(), state["watched"].copy()
     weight = min((view.now_us - state["looked_us"]) / HOUR_US, 1.0)
     hour = view.now_us // HOUR_US % HOURS
-    watched[~view.busy, hour] += weight
+    may_wait = view.last_dispatch == view.step
+    may_wait[view.candidates] = False
+    watched[~(view.busy | may_wait), hour] += weight
     seen[view.candidates, hour] += weight
     return {**state, "seen": seen, "watched": watched, "looked_us": view.now_us}
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.selection._draws import highest, lowest, others, part, proportional
+from algorithms.selection._draws import highest, lowest, others, part, proportional, share_of
 from algorithms.selection._durations import durations_us, known_us
 from fedsim.selection import Clients, Floats, State, View
 
@@ -49,7 +49,7 @@ class Rating:
 
     def explorers(self, k: int, share: float, rng: np.random.Generator) -> int:
         """Return how many of `k` places are meant for exploration; FedScale's code rounds the others down."""
-        return part(k, share, rng) if self.variant == "paper" else k - int(round(k * (1 - share), 9))
+        return part(k, share, rng) if self.variant == "paper" else k - share_of(k, 1 - share)
 
     def scores(self, view: View, clients: Clients, times_us: Floats, preferred_us: float) -> Floats:
         """Return [c] the score of each client; of those that no step has used yet, the weight of exploring it."""
@@ -100,7 +100,7 @@ class Rating:
     ) -> Clients:
         if self.variant == "paper":
             return lowest(at, times_us, k, rng)
-        best = highest(np.arange(len(at)), weights, int(self.window * k), rng)
+        best = highest(np.arange(len(at)), weights, share_of(k, self.window), rng)
         return proportional(at[best], weights[best], k, rng)
 
     def _clipped(self, worth: Floats, tried: Mask) -> Floats:
@@ -129,8 +129,8 @@ class Pace:
     """How long the server prefers a round to be, and when it becomes more patient.
 
     State: `gains` the utility gained by step, the last 2 W of them; `seen` the steps that were counted; `exploited` [K]
-    who was chosen for a score in the last call; `preferred_us` T; for "fedscale" the `percentile`, for "paper" the
-    `step_us` by which T grows.
+    whose last choice was for a score; `preferred_us` T; for "fedscale" the `percentile`, for "paper" the `step_us` by
+    which T grows.
     """
 
     variant: Variant
@@ -194,13 +194,13 @@ def places(k: int, explorers: int, tried: Mask) -> tuple[int, int]:
     return min(k - from_tried, len(tried) - n_tried), from_tried
 
 
-def not_barred(view: View, limit: int | Literal["never"], share: float) -> Clients:
+def not_barred(view: View, limit: int | Literal["never"], share: float, rng: np.random.Generator) -> Clients:
     """Return the candidates that are not barred: those with more than `limit` updates are, most frequent first."""
     if limit == "never":
         return view.candidates
-    by_count = np.argsort(-view.received, kind="stable")
-    over = by_count[view.received[by_count] > limit]
-    return others(view.candidates, over[: int(share * view.n_clients)])
+    over, most = np.flatnonzero(view.received > limit), share_of(view.n_clients, share)
+    barred = over if len(over) <= most else highest(over, view.received[over], most, rng)
+    return others(view.candidates, barred)
 
 
 def _at_percentile(known: Floats, percentile: float) -> float:

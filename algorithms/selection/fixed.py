@@ -30,14 +30,16 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
         raise ConfigError("selector 'fixed' takes either the option 'clients' or the option 'table'")
     always = np.asarray(clients or [], dtype=np.int64)
     steps, members = _read(table) if table else (always, always)
+    highest = int(members.max(initial=0))
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
-        wanted = always if table is None else members[steps == view.step]
-        foreign = wanted[wanted >= view.n_clients]
-        if len(foreign):
+        if highest >= view.n_clients:  # also of a later step: the run should not get so far
             raise ConfigError(
-                f"selector 'fixed': expected clients from 0 to {view.n_clients - 1}, found {foreign[0]}"
+                f"selector 'fixed': expected clients from 0 to {view.n_clients - 1}, found {highest}"
             )
+        wanted = always
+        if table is not None:
+            wanted = members[slice(*np.searchsorted(steps, [view.step, view.step + 1]))]
         _, first = np.unique(wanted, return_index=True)
         once = wanted[np.sort(first)]
         return np.asarray(once[np.isin(once, view.candidates)][:k])
@@ -46,13 +48,15 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
 
 
 def _read(path: Path) -> tuple[Ints, Ints]:
+    """Return the steps of a table in ascending order, and its clients, those of a step in the table's order."""
     try:
         found = read_parquet(path, ConfigError) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
         names = found.column_names  # a name that is no text is an error of its own
     except (OSError, ValueError, pa.ArrowException, ConfigError) as error:
         raise ConfigError(f"selector 'fixed', option 'table': cannot read {path}: {error}") from error
     steps, clients = (_column(found, names, name, path) for name in ("step", "client"))
-    return steps, clients
+    order = np.argsort(steps, kind="stable")
+    return steps[order], clients[order]
 
 
 def _column(found: pa.Table, names: list[str], name: str, path: Path) -> Ints:

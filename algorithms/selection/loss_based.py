@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection._draws import lowest, part, proportional, topped_up
+from algorithms.selection._draws import lowest, part, proportional, share_of, topped_up
 from fedsim.selection import Clients, Floats, Selector, View, stateless
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -42,7 +42,7 @@ def loss_based(
             return proportional(clients, np.maximum(_hopeful(losses), 0.0), k, rng)
         values = _hopeful(losses * np.sqrt(view.n_samples[clients]))
         odds = np.exp(alpha2 * (values - values.max()))
-        odds[lowest(np.arange(len(clients)), values, int(alpha1 * len(clients)), rng)] = 0.0
+        odds[lowest(np.arange(len(clients)), values, share_of(len(clients), alpha1), rng)] = 0.0
         drawn = min(k - part(k, alpha3, rng), int(np.count_nonzero(odds)))
         return topped_up(proportional(clients, odds, drawn, rng), clients, k, rng)
 

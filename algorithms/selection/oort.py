@@ -101,10 +101,13 @@ def oort(
         after = pace.after(view, state)
         if not paper and view.step == 0:
             return rng.permutation(view.candidates)[:k], after
-        clients = _oort.not_barred(view, limit, barred_share)
+        clients = _oort.not_barred(view, limit, barred_share, rng)
         share = max(floor, exploration * exploration_decay**view.step)
         exploited, explored = rating.chosen(view, clients, k, share, after["preferred_us"], rng)
-        after = {**after, "exploited": np.isin(np.arange(view.n_clients), exploited)}
-        return topped_up(np.concatenate([exploited, explored]), view.candidates, k, rng), after
+        chosen = topped_up(np.concatenate([exploited, explored]), view.candidates, k, rng)
+        for_score = state.get("exploited", np.zeros(view.n_clients, dtype=bool)).copy()
+        for_score[chosen] = False
+        for_score[exploited] = True
+        return chosen, {**after, "exploited": for_score}
 
     return Selector(select, pace.start, needs=frozenset({"losses"}))

@@ -41,9 +41,10 @@ def replayed(*, jobs: Path) -> Selector:
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
         first = int(state["next"])
         _check_keeps_up(jobs, record, first, view)
-        now = record.dispatch_us[first:] == view.now_us
-        now &= record.version[first:] == view.step
-        chosen = record.client[first:][now][:k]
+        until = first + int(np.searchsorted(record.dispatch_us[first:], view.now_us, side="right"))
+        now = record.dispatch_us[first:until] == view.now_us
+        now &= record.version[first:until] == view.step
+        chosen = record.client[first:until][now][:k]
         foreign = chosen[~np.isin(chosen, view.candidates)]
         if len(foreign):
             raise RunError(

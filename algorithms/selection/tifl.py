@@ -8,9 +8,9 @@ accuracy, n - 1 for the worst of n, 0 for the best, over their sum n (n - 1) / 2
 
 Choices: durations are those measured last, before that those expected, instead of a profiling phase; tiers are made
 anew every I steps and when a client appears of which nothing was known. `t_max` leaves out clients that take longer
-(the paper's drop-outs). A tier none of whose clients is there cannot be drawn; where no tier that can be has credits
-left, all get theirs anew, where the paper would go on for ever. Where all that can be drawn have probability 0, they
-are equally likely. From a tier with fewer than k clients fewer are chosen.
+(the paper's drop-outs), before tiers are made. A tier none of whose clients is there cannot be drawn; where no tier
+that can be has credits left, all get theirs anew, where the paper would go on for ever. Where all that can be drawn
+have probability 0, they are equally likely. From a tier with fewer than k clients fewer are chosen.
 
 Known to the server: durations, speeds at this instant; for `adaptive` the clients' accuracies at the last evaluation.
 """
@@ -55,7 +55,7 @@ def tifl(
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
         known = known_us(view)
-        after = _tiered(view, known, state, tiers, interval)
+        after = _tiered(view, known, state, tiers, interval, limit_us)
         if policy == "adaptive":
             after = _adapted(view, after, interval)
         mine = after["tier"][view.candidates]
@@ -68,15 +68,17 @@ def tifl(
     return Selector(select, start, needs=frozenset({"accuracy"}) if policy == "adaptive" else frozenset())
 
 
-def _tiered(view: View, known: Floats, state: State, tiers: int, interval: int) -> State:
-    """Return the state with up-to-date durations and, where it is time, new tiers."""
+def _tiered(view: View, known: Floats, state: State, tiers: int, interval: int, limit_us: float) -> State:
+    """Return the state with up-to-date durations and, where it is time, new tiers of those that keep the limit."""
     before = state.get("known_us", np.full(view.n_clients, np.nan))
     now = np.where(np.isnan(known), before, known)
     due = "tier" not in state or view.step >= state["tiered"] + interval
-    if not due and (state["tier"][view.candidates] >= 0).all():
+    fits = now <= limit_us
+    if not due and ((state["tier"] >= 0) | ~fits)[view.candidates].all():
         return {**state, "known_us": now}
     tier = np.full(view.n_clients, -1, dtype=np.int64)
-    by_time = np.argsort(now, kind="stable")[: np.count_nonzero(~np.isnan(now))]
+    by_time = np.argsort(now, kind="stable")
+    by_time = by_time[fits[by_time]]
     for number, members in enumerate(np.array_split(by_time, tiers)):
         tier[members] = number
     return {**state, "known_us": now, "tier": tier, "tiered": view.step}

@@ -43,7 +43,7 @@ def test_sequential_weights_fold_the_models_in_one_by_one() -> None:
     for local in LOCAL:
         folded = folded + (local - folded) / 8
     np.testing.assert_allclose(model(weighting="sequential"), folded, rtol=1e-14)
-    alone = combine("fedavg", PARAMS - LOCAL, losses=None, n_clients=1, weighting="sequential")
+    alone = combine("fedavg", PARAMS - LOCAL, losses=None, clients=[5, 5], weighting="sequential")
     np.testing.assert_array_equal(PARAMS - alone.direction, LOCAL[-1])
 
 

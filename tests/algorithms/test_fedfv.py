@@ -110,6 +110,15 @@ def test_external_step_leaves_no_component_along_the_conflict(seed: int, n: int,
         assert_same(mean, rows[0])
 
 
+def test_a_long_memory_costs_no_more_than_the_ages_that_there_are() -> None:
+    rows, ages = updates(5, 6, 4, 0.0), [0, 0, 3, 1, 7, 7]
+    given: dict[str, Any] = {"losses": np.arange(1.0, 7.0), "ages": ages, "step": 10**12}
+    short, long = (combine("fedfv", rows, **given, tau=tau).weights for tau in (7, 10**12))
+    np.testing.assert_array_equal(long, short)
+    outer = {"wrap": [("external", {"tau": 10**12})]}
+    np.testing.assert_array_equal(combine("fedfv", rows, **given, tau=0, **outer).weights > 0, long > 0)
+
+
 def test_windows_differ_in_the_ages_that_they_visit() -> None:
     rows = np.array([[1.0, 0.0], [-1.0, 1.0], [-1.0, -2.0]])
     given: dict[str, Any] = {"losses": [1.0, 1.0, 1.0], "ages": [0, 1, 2], "tau": 2, "alpha": 0.0}

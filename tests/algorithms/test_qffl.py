@@ -81,5 +81,15 @@ def test_the_step_of_the_clients_is_needed(rule: str) -> None:
     rows, losses = updates(1, 4, 6), distinct_losses(1, 4)
     given_rate = combine(build_rule(rule, {}, lr=0.3), rows, losses=losses).direction
     assert_same(given_rate, run(rule, rows, losses, lr=0.3), 0)
-    kept = combine(build_rule(rule, {"L": 7.0}, lr=0.3), rows, losses=losses).direction
-    assert_same(kept, run(rule, rows, losses, L=7.0), 0)
+    own = combine(build_rule(rule, {"L": 7.0}, lr=0.3), rows, losses=losses).direction
+    assert_same(own, run(rule, rows, losses, lr=0.3, L=7.0), 0)
+
+
+@pytest.mark.parametrize("rule", ["qfedavg", "qfedsgd", "drfl"])
+@pytest.mark.parametrize("q", [0.5, 1.0])
+def test_losses_below_zero_count_as_zero(rule: str, q: float) -> None:
+    rows, options = updates(3, 3, 5), {"q": q} | ({} if rule == "drfl" else {"lr": 0.1})
+    for losses in ([-3.0, 1.0, 2.0], [-1.0, -2.0, -3.0]):
+        assert_same(
+            run(rule, rows, losses, **options), run(rule, rows, np.maximum(losses, 0.0), **options), 0
+        )

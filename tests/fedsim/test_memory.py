@@ -78,6 +78,8 @@ def test_diagnoses_of_conflicts_cost_a_gram_matrix() -> None:
     assert memory.history_size(plain) == HistorySize(present=10, remembered=0, columns=1000, layers=0)
     assert memory.history_size(replace(plain, conflicts="model")).layers == 1
     assert memory.history_size(replace(plain, conflicts="blocks")).layers == 2
+    both = replace(plain, rule="fedfv", conflicts="blocks")
+    assert memory.history_size(both).layers == 3, "the rule's own beside those of the layers"
 
 
 WHOLE = Footprint(SPEC, fedbuff(100, 10), data_bytes=10**6, trace_bytes=10**5, workers=4)

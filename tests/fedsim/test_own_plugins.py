@@ -15,6 +15,7 @@ from fedsim import plugins
 from fedsim.combining import combine
 from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError, RunError
+from fedsim.rules import build_rule
 from fedsim.selection import Selector
 from fedsim.simulation import simulate
 from fedsim.stack import Needs
@@ -70,6 +71,36 @@ def test_a_rule(mine: Any, tmp_path: Path, body: str, match: str) -> None:
     assert_fails(tmp_path, RunError, match, algorithm=rule, world=ALWAYS)
 
 
+@pytest.mark.parametrize(
+    ("made", "match"),
+    [
+        ("Direction(W(s))", "the next state, found the Direction alone; .* fedsim.stack.stateless"),
+        ("(Direction(W(s)), None)", "the next state as a dict, found NoneType"),
+        ("(Direction(W(s) * 1j), t)", "weights that are real numbers, found complex128"),
+        ("(Direction([None] * s.n), t)", "weights that are real numbers, found object"),
+    ],
+)
+def test_a_rule_and_its_state(mine: Any, tmp_path: Path, made: str, match: str) -> None:
+    rule = {"name": mine(f"W = lambda s: np.ones(s.n) / s.n; return Algorithm(lambda s, t: {made})")}
+    assert_fails(
+        tmp_path, RunError, f"step 0, rule '.*mine': expected .*{match}", algorithm=rule, world=ALWAYS
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ("'model'", r"expected Needs\(...\) for what it needs, found 'model'"),
+        ("Needs(memory=-1)", "expected a number of steps from 0, found -1"),
+        ("promises=['convx']", "cannot promise 'convx'; did you mean 'convex'"),
+        ("init={'count': 0}", "expected a function for its first state 'init', found"),
+    ],
+)
+def test_what_a_rule_declares(mine: Any, given: str, match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        build_rule(mine(f"return Algorithm(lambda s, t: None, {given})"), {})
+
+
 def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) -> None:
     with pytest.raises(RunError, match=r"expected weights \[3\]"):
         combine(mine("return stateless(lambda s: Direction(np.ones(1)))"), np.ones((3, 5)), losses=None)
@@ -87,9 +118,25 @@ def test_a_selector(mine: Any, tmp_path: Path, made: str, match: str) -> None:
     assert_fails(tmp_path, RunError, match, selection={"name": mine(f"return {made}")}, world=ALWAYS)
 
 
+@pytest.mark.parametrize(
+    ("found", "match"),
+    [
+        ("n * K", r"whole numbers in an array of shape \[64, 48\], it returned float64 in shape \[64, 48\]"),
+        ("np.arange(K)", r"it returned int64 in shape \[12\]"),
+        ("(n * K).astype(int) + 1", "clients in 0 to 11, it returned 1 to 12"),
+    ],
+)
+def test_a_selector_for_single_places(mine: Any, tmp_path: Path, found: str, match: str) -> None:
+    name = mine(f"return choosing(lambda v, k, rng: v.candidates[:k], propose=lambda n, K: {found})")
+    pacing = {"preset": "fedbuff", "concurrency": 4, "buffer": 2}
+    assert_fails(tmp_path, RunError, match, selection={"name": name}, pacing=pacing, world=ALWAYS)
+
+
 def test_needs_are_known() -> None:
     with pytest.raises(ConfigError, match="cannot need 'loss'; did you mean 'losses'"):
         Selector(lambda v, k, rng, state: (v.candidates[:k], state), needs=frozenset({"loss"}))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="start must be a function that returns its first state"):
+        Selector(lambda v, k, rng, state: (v.candidates[:k], state), start={"c": 0})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected one of 'none', 'model', 'blocks', found 'yes'"):
         Needs(gram="yes")  # type: ignore[arg-type]
 

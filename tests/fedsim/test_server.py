@@ -149,6 +149,43 @@ def test_slots_follow_from_what_the_rule_remembers() -> None:
     assert slots("fedlf") == 110
 
 
+@pytest.mark.parametrize(("level", "matrices"), [("none", 0), ("model", 1), ("blocks", 2)])
+def test_what_is_recorded_does_not_change_what_a_rule_sees(tmp_path: Path, level: str, matrices: int) -> None:
+    file = tmp_path / f"see_{level}.py"
+    file.write_text(
+        "import math, numpy as np\n"
+        "from fedsim.stack import Direction, Needs, stateless\n"
+        "SEEN = []\n"
+        "def see():\n"
+        "    def direction(stack):\n"
+        "        SEEN.append(stack.grams.copy())\n"
+        "        return Direction(np.ones(stack.n))\n"
+        f"    return stateless(direction, Needs('{level}', memory=math.inf))\n"
+    )
+    blocks = [(0, 5000), (5000, 9000)]
+    draw = torch.Generator().manual_seed(3)
+    updates = [torch.randn(2, 9000, generator=draw) for _ in range(3)]
+    models, columns = [], []
+    for recorded in ("none", "model", "blocks"):
+        spec = ServerSpec(f"{file}:see", {}, 10, 100, 4, blocks, conflicts=recorded)  # type: ignore[arg-type]
+        made = Server(spec, torch.zeros(9000))
+        for step, two in enumerate(updates):
+            columns.append(made.step(arrivals(step, [4, 1 + step]), list(two)))
+        models.append(made.params)
+    import sys
+
+    seen = next(m for n, m in sys.modules.items() if n.endswith(f"see_{level}") and hasattr(m, "SEEN")).SEEN
+    assert {len(grams) for grams in seen} == {matrices}
+    for step in range(3):
+        assert len({grams.tobytes() for grams in seen[step::3]}) == 1
+    assert torch.equal(models[0], models[1])
+    assert torch.equal(models[0], models[2])
+    if level == "model":
+        names = ("conflicts", "model_conflicts", "smallest_cosine", "smallest_absent_cosine", "mean_norm")
+        for step in range(3):
+            assert len({tuple(str(found[name]) for name in names) for found in columns[step::3]}) == 1
+
+
 def test_norms_are_recorded_from_the_gram_matrix() -> None:
     made, updates = server("fedfv", tau=0, alpha=1.0), rows(3)
     columns = made.step(arrivals(0, [4, 1, 7]), list(updates))

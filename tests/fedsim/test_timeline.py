@@ -251,6 +251,21 @@ def test_an_empty_world_ends_the_run() -> None:
     assert log.steps == []
 
 
+def test_a_selector_that_chooses_nobody_any_more_ends_the_run() -> None:
+    def once(view: View, k: int, rng: np.random.Generator) -> Clients:
+        return view.candidates[: k if view.step < 2 else 0]
+
+    place = world(online={c: [(0, 30)] for c in range(3)}, horizon_s=40, after_end="repeat")
+    for pacing, steps in ((sync(3), 2), (fedbuff(3, 2), 3), (fedbuff(3, 3), 2), (deadline(3, 20 * US), 2)):
+        log, ended_by, timeline = run(pacing, place, Stop(steps=100), once)
+        assert ended_by == "world"
+        assert len(log.steps) == steps
+        last = max(log.steps[-1][0], *(end for end, *_ in log.jobs))
+        assert 80 < timeline.course.now_us / US - last <= 120
+    _, ended_by, timeline = run(sync(3), place, Stop(steps=100, time_us=400 * US), once)
+    assert (ended_by, timeline.course.now_us) == ("time", 400 * US)
+
+
 def test_a_world_that_stops_ends_the_run() -> None:
     log, ended_by, timeline = run(sync(3), world(horizon_s=20), Stop(steps=100))
     assert ended_by == "world"

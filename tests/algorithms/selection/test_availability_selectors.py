@@ -91,6 +91,15 @@ def test_a_look_counts_for_the_time_since_the_last_one() -> None:
     assert looked(view(2, now_us=90 * HOUR_US), again)["seen"].sum() == pytest.approx(4)
 
 
+def test_clients_whose_updates_may_wait_for_the_step_are_neither_seen_nor_missed() -> None:
+    """Client 0 may be chosen again, 1 had a job in this round, 2 in the one before."""
+    state = looked(view(3, now_us=0), {})
+    given = [4, 4, 3]
+    after = looked(view(3, [0], now_us=HOUR_US, step=4, last_dispatch=given), state)
+    assert (after["watched"] - state["watched"]).sum(axis=1).tolist() == [1, 0, 1]
+    assert (after["seen"] - state["seen"]).sum(axis=1).tolist() == [1, 0, 0]
+
+
 def test_clients_at_work_are_neither_seen_nor_missed() -> None:
     state = looked(view(3, now_us=0), {})
     after = looked(view(3, [0], now_us=HOUR_US, busy=[False, True, False]), state)

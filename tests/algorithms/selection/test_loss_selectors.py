@@ -95,5 +95,14 @@ def test_afl_explores_with_single_places_as_well() -> None:
     assert found == pytest.approx([0.1, 0.1, 0.1, 0.7], abs=0.03)
 
 
+def test_afl_leaves_out_a_share_that_floating_point_puts_below_a_whole_number() -> None:
+    """Of 100 clients, 29 % are 29, and the one of rank 29 from below has no odds."""
+    losses = np.arange(1.0, 101.0)
+    seen = view(100, n_samples=np.ones(100, dtype=np.int64), last_loss=losses)
+    often = shares(make("loss_based", variant="afl", alpha1=0.29, alpha2=0.0, alpha3=0.0), seen, 1, 2000)
+    assert not often[:29].any()
+    assert often[29:].all()
+
+
 def test_large_values_do_not_overflow() -> None:
     assert afl([1e300, 2.0, 1.0, NAN], 2, alpha2=1.0).sum() == pytest.approx(2)

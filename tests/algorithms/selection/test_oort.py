@@ -194,10 +194,20 @@ def test_fedscale_begins_at_random() -> None:
 
 
 def test_those_with_too_many_updates_are_barred_up_to_a_share() -> None:
-    seen = view(10, received=[11, 12, 0, 10, 13, 14, 0, 0, 0, 0])
-    assert not_barred(seen, 10, 0.3).tolist() == [0, 2, 3, 6, 7, 8, 9]
-    assert not_barred(seen, 10, 1.0).tolist() == [2, 3, 6, 7, 8, 9]
-    assert not_barred(seen, "never", 1.0).tolist() == list(range(10))
+    seen, rng = view(10, received=[11, 12, 0, 10, 13, 14, 0, 0, 0, 0]), np.random.default_rng(0)
+    assert not_barred(seen, 10, 0.3, rng).tolist() == [0, 2, 3, 6, 7, 8, 9]
+    assert not_barred(seen, 10, 1.0, rng).tolist() == [2, 3, 6, 7, 8, 9]
+    assert not_barred(seen, "never", 1.0, rng).tolist() == list(range(10))
+    many = view(100, received=np.arange(100))
+    assert len(not_barred(many, 10, 0.29, rng)) == 71
+
+
+def test_of_equally_frequent_ones_it_is_chance_who_is_barred() -> None:
+    seen, rng = view(4, received=[11, 11, 11, 12]), np.random.default_rng(0)
+    free = np.zeros(4)
+    for _ in range(2000):
+        free[not_barred(seen, 10, 0.5, rng)] += 1 / 2000
+    assert free == pytest.approx([2 / 3, 2 / 3, 2 / 3, 0], abs=0.04)
 
 
 def test_barred_clients_come_last() -> None:
@@ -248,6 +258,20 @@ def test_paper_becomes_more_patient_when_utility_falls() -> None:
 def test_fedscale_moves_the_percentile_when_utility_is_flat_or_jumps() -> None:
     found = [s["percentile"] for s in gains(pace("fedscale"), [5, 5, 5, 5, 40, 40, 60, 60])]
     assert found == [50, 50, 50, 50, 70, 70, 50, 50, 50]
+
+
+def test_fedscale_remembers_who_was_chosen_for_a_score_while_places_are_filled_one_at_a_time() -> None:
+    selector, state, rng = make("oort", variant="fedscale"), {"seen": 1}, np.random.default_rng(0)
+    used = {"last_step": [0] * 4, "received": [1] * 4, "last_loss_rms": [1.0] * 4, "step": 1}
+    state = selector.start() | state
+    chosen: list[int] = []
+    for _ in range(2):
+        free = [c for c in range(4) if c not in chosen]
+        one, state = selector.select(view(4, free, **used), 1, rng, state)
+        chosen.extend(one.tolist())
+    assert np.flatnonzero(state["exploited"]).tolist() == sorted(chosen)
+    gained = {"last_step": np.where(np.isin(np.arange(4), chosen), 1, 0), "step": 2}
+    assert selector.select(view(4, **used | gained), 1, rng, state)[1]["gains"][-1] > 0
 
 
 def test_fedscale_prefers_a_percentile_of_all_known_durations() -> None:

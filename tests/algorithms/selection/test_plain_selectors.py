@@ -202,6 +202,15 @@ def test_fixed_table_goes_by_step(tmp_path: Path, suffix: str) -> None:
     assert [choose(selector, view(4, step=step), 3)[0] for step in range(4)] == [[2, 1], [], [0], []]
 
 
+def test_a_fixed_table_may_be_in_any_order_and_is_checked_before_its_steps_come(tmp_path: Path) -> None:
+    path = tmp_path / "plan.csv"
+    path.write_text("client,step\n3,2\n2,0\n0,2\n1,0\n")
+    selector = make_table(path)
+    assert [choose(selector, view(4, step=step), 3)[0] for step in range(3)] == [[2, 1], [], [3, 0]]
+    with pytest.raises(ConfigError, match="expected clients from 0 to 2, found 3"):
+        choose(selector, view(3), 1)
+
+
 def make_table(path: Path) -> Selector:
     from fedsim.plugins import build
 

@@ -100,6 +100,18 @@ def test_clients_that_take_too_long_are_left_out() -> None:
     assert choose(selector, view(6, [4, 5]), 2)[0] == []
 
 
+def test_tiers_are_made_of_those_that_keep_the_limit() -> None:
+    """Four of ten clients are in time: two tiers of two, not one of five of which four may be chosen."""
+    selector = make("tifl", tiers=2, policy="static", t_max="4s")
+    pairs = {tuple(sorted(choose(selector, view(10), 4, seed)[0])) for seed in range(20)}
+    assert pairs == {(0, 1), (2, 3)}
+    _, state = choose(selector, view(10), 4)
+    turned = lookup(np.arange(10, 0, -1) * US)
+    chosen, after = choose(selector, view(10, [3, 8], step=1, expected_us=turned), 2, 0, state)
+    assert chosen == [8]
+    assert after["tier"][8] >= 0
+
+
 def test_only_the_adaptive_policy_needs_accuracies() -> None:
     assert make("tifl").needs == {"accuracy"}
     assert make("tifl", policy="static").needs == frozenset()
