@@ -189,11 +189,25 @@ TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6
         ({"natural": (np.arange(3), np.arange(2, 6))}, "client 1: .*found row 2, which client 0 holds"),
         ({"natural": (np.array([0, 0]),)}, "client 0: .*found row 0, which it holds twice"),
         ({"natural": (np.array([6]),)}, "client 0: expected rows from 0 to 5, found 6"),
+        ({"natural": (TASK.y == 0, TASK.y > 0)}, r"client 0: .*whole numbers.*found bool; np\.flatnonzero"),
+        ({"natural": ([0, 1], [1.5])}, "client 1: expected rows, whole numbers from 0 on, found float64"),
+        ({"natural": {0: [0, 1], 1: [2]}}, "natural: expected the rows of each client, .*found a dict"),
+        ({"n_classes": 3.0}, "n_classes: expected a whole number from 1 on, found 3.0"),
+        ({"n_classes": "3"}, "n_classes: expected a whole number from 1 on, found '3'"),
     ],
 )
 def test_a_task(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(DataError, match=f"task 'p.py:mine': .*{match}"):
         checked(replace(TASK, **changes), "p.py:mine")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_task_may_lie_backwards_in_memory_and_hold_huge_numbers() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)[::-1]
+    found = checked(replace(TASK, x=x, n_classes=np.int64(3)), "mine")  # type: ignore[arg-type]
+    assert torch.from_numpy(found.x).tolist() == x.tolist()
+    assert type(found.n_classes) is int
+    checked(replace(TASK, x=np.full((6, 2), 3e38, np.float32)), "mine")
 
 
 def test_a_task_may_have_lists_of_rows_and_short_labels() -> None:
