@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fedsim.job import Floats
     from fedsim.local import LocalSGD
 
+_KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
 _MOST, _GPU_WIDTH = 512, 32
 _NARROW = 4096
@@ -49,9 +50,23 @@ class Layer:
         return matrix, params[self.bias : self.bias + self.rows] if self.bias >= 0 else None
 
 
+def does_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
+    """Tell whether a module is of one of torch's kinds and does just that: a subclass, or a hook, may do anything."""
+    hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
+    return isinstance(part, kinds) and part.forward.__module__.startswith("torch.nn.") and not any(hooks)
+
+
 def linear_layers(module: nn.Module) -> list[Layer]:
-    """Return the layers of a model that consists of Flatten, then Linear with or without ReLU behind; else none."""
-    if not isinstance(module, nn.Sequential):
+    """Return the layers of a model that consists of Flatten, then Linear with or without ReLU behind; else none.
+
+    Nor are there any if layers share parameters, or have others than a matrix and a bias.
+    """
+    if not isinstance(module, nn.Sequential) or not all(does_as(part, _KINDS) for part in (module, *module)):
+        return []
+    own = [
+        p for part in module if isinstance(part, nn.Linear) for p in (part.weight, part.bias) if p is not None
+    ]
+    if [id(p) for p in own] != [id(p) for p in module.parameters()]:
         return []
     layers: list[Layer] = []
     at = 0

@@ -224,6 +224,62 @@ def test_which_models_are_dense() -> None:
         assert not linear_layers(other)
 
 
+class Cool(nn.Sequential):
+    """A sequence that does more than its parts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / 2
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class More(nn.Linear):
+    """A linear layer with a parameter that its own forward does not know."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__(before, after)
+        self.more = nn.Parameter(torch.ones(1))
+
+
+def shared() -> nn.Module:
+    again = nn.Linear(4, 4)
+    return module(again, nn.ReLU(), again, nn.ReLU(), nn.Linear(4, 2))
+
+
+def tied() -> nn.Module:
+    made = module(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    made[3].weight = made[1].weight
+    return made
+
+
+def hooked() -> nn.Module:
+    made = module(nn.Linear(4, 2))
+    made[1].register_forward_hook(lambda part, given, out: 2 * out)
+    return made
+
+
+DERIVED = {
+    "sequence": lambda: Cool(nn.Flatten(), nn.Linear(4, 2)),
+    "layer": lambda: module(Doubled(4, 2)),
+    "more parameters": lambda: module(More(4, 3), nn.ReLU(), nn.Linear(3, 2)),
+    "shared": shared,
+    "tied": tied,
+    "hooked": hooked,
+    "normalised": lambda: module(torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_model_that_does_more_than_its_layers_is_not_dense(name: str) -> None:
+    made = DERIVED[name]()
+    assert not linear_layers(made)
+    assert resolve_mode("auto", made, method(), "cpu") == "loop"
+    assert bool(may_draw(made)) is (name in ("sequence", "layer", "hooked", "normalised"))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
 def test_on_a_gpu_the_same_holds(data: FederatedData, mode: str) -> None:
