@@ -42,7 +42,7 @@ def qmaml(
     def adapt(local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
         for batch in itertools.islice(batches, inner_steps):
             loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
-            grads = torch.autograd.grad(loss, weights, create_graph=order == "second")
+            grads = torch.autograd.grad(loss, weights, create_graph=order == "second", materialize_grads=True)
             weights = tuple(w - inner_lr * g for w, g in zip(weights, grads, strict=True))
         return weights
 

@@ -15,10 +15,13 @@ from fedsim import plugins
 from fedsim.combining import combine
 from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError, RunError
+from fedsim.job import Job
+from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.selection import Selector
 from fedsim.simulation import simulate
 from fedsim.stack import Needs
 from fedsim.task_check import checked
+from noise import noise
 from small import small
 
 HEAD = """
@@ -100,11 +103,85 @@ def test_needs_are_known() -> None:
         ("local.sgd(start)", "must return a Trained, it returned tuple"),
         ("Trained(start[:3], 0.0)", r"'end' as a tensor \[\d+\], found shape \[3\]"),
         ("Trained(start + 0, 0.0, kept=1.0)", r"'kept' as a tensor \[\d+\], found float"),
+        ("Trained(start.numpy(), 0.0)", r"'end' as a tensor \[\d+\], found ndarray"),
+        ("Trained(start + 0, None)", "'loss' as a number, found NoneType"),
+        ("Trained(start + 0, start)", "'loss' as a number, found Tensor"),
     ],
 )
 def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) -> None:
     method = mine(f"return ClientMethod(lambda local, start, kept: {trained})")
     assert_fails(tmp_path, RunError, rf"client \d+: .*{match}", client={"name": method})
+
+
+@pytest.mark.parametrize(
+    ("own", "match"),
+    [
+        ("local.sgd(model)", r"a tensor \[\d+\], found tuple"),
+        ("None", r"a tensor \[\d+\], found NoneType"),
+        ("model[:1]", r"a tensor \[\d+\], found shape \[1\]"),
+        ("model.numpy()", r"a tensor \[\d+\], found ndarray"),
+    ],
+)
+def test_a_model_of_the_client_s_own(mine: Any, tmp_path: Path, own: str, match: str) -> None:
+    method = mine(f"return ClientMethod(personal=lambda local, model, kept: {own})")
+    assert_fails(
+        tmp_path,
+        RunError,
+        rf"client \d+: the client method's personal must return {match}",
+        client={"name": method},
+    )
+
+
+def test_what_a_client_method_returns_may_have_a_history(mine: Any, tmp_path: Path) -> None:
+    body = """
+    def train(local, start, kept):
+        weights = [w.detach().requires_grad_() for w in local.views(start)]
+        end = torch.cat([(0.9 * w).flatten() for w in weights])
+        return Trained(end, 0.0, kept=2 * end)
+
+    def own(local, model, kept):
+        return model if kept is None else model * kept.clone().requires_grad_()
+
+    return ClientMethod(train, keeps=True, personal=own)
+"""
+    config = small(client={"name": mine(body.strip())}, world=ALWAYS, stop={"steps": 2})
+    assert simulate(config, out=tmp_path, workers=0)[0].status == "done"
+
+
+@pytest.mark.parametrize("changes", ["epochs=0", "most_steps=0", "rows=local.rows[:0]", "lr=0.0"])
+def test_a_client_that_takes_no_step_stays_where_it_is(mine: Any, changes: str) -> None:
+    data = noise(2, (5, 9), 8)
+    method = mine(f"return ClientMethod(lambda local, start, kept: Trained(*local.sgd(start, {changes})))")
+    spec = WorkbenchSpec(
+        "softmax", {}, (1, 8, 8), 10, LocalSGD(batch_size=4), seed=0, losses=False, client=method
+    )
+    bench = Workbench(spec, data)
+    start = bench.network.initial(0)
+    report = bench.run(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
+    assert not row.any()
+    assert np.isnan(report.loss_train) == np.isnan(report.loss_rms) == (changes != "lr=0.0")
+
+
+def test_a_parameter_that_no_loss_depends_on_stays_as_it_is(mine: Any) -> None:
+    body = """
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.other = torch.nn.Linear(64, n_classes), torch.nn.Linear(64, 3)
+        def forward(self, x):
+            return self.used(x.flatten(1))
+    return Heads()
+"""
+    model = mine(body.strip(), "*, in_shape, n_classes")
+    for client in ("plain", "qmaml"):
+        spec = WorkbenchSpec(
+            model, {}, (1, 8, 8), 10, LocalSGD(batch_size=4), seed=0, losses=False, client=client
+        )
+        bench = Workbench(spec, noise(2, (5, 9), 8))
+        start = bench.network.initial(0)
+        bench.run(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
+        assert row[:650].any()
+        assert not row[650:].any()
 
 
 @pytest.mark.parametrize(
