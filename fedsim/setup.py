@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim import plugins, threads
-from fedsim.adversary import Droppers, adversaries_of
+from fedsim.adversary import Droppers, adversaries_of, rememberers
+from fedsim.attacking import relabelled
 from fedsim.auditing import Audit
 from fedsim.augment import check_images
 from fedsim.client import ClientMethod
@@ -69,6 +70,7 @@ class Setup:
             trace_bytes=self.trace.nbytes,
             workers=workers,
             method=method,
+            keepers=len(rememberers(self.bench.adversaries)) or None,
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
@@ -127,7 +129,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         mode=config.train.mode,
         adversaries=adversaries_of(config),
     )
-    _check_together(config, server, bench)
+    _check_together(config, server, bench, data)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
     history = config.memory.plan(history_size(server), device)
     bench, server = replace(bench, mode=mode), replace(server, history=history)
@@ -138,7 +140,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     return Setup(config, data, trace, world, plan, bench, server, network)
 
 
-def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec) -> None:
+def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
     """Refuse what no table of the configuration can know alone."""
     if server.late_rows and not server.algorithm().needs.memory:
         raise ConfigError(
@@ -150,6 +152,8 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec)
         raise ConfigError(
             f"pacing.least_candidates: expected at most {server.n_clients}, the number of clients, found {least}"
         )
+    for adversary in bench.adversaries:
+        relabelled(adversary, adversary.attack(), torch.arange(bench.n_classes), bench.n_classes)
     if bench.sgd.augment is not None:
         check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:

@@ -185,6 +185,27 @@ def test_a_parameter_that_no_loss_depends_on_stays_as_it_is(mine: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        ("y + 1", "found 10"),
+        ("y - 1", "found -1"),
+        ("y[:3]", r"found shape \[3\]"),
+        ("y * 1.0", "found torch.float32"),
+        ("None", "found NoneType"),
+    ],
+)
+def test_labels_of_an_attack(mine: Any, tmp_path: Path, labels: str, match: str) -> None:
+    attack = {"name": mine(f"return Attack(labels=lambda y, n: {labels})"), "share": 1.0, "after": "1h"}
+    assert_fails(
+        tmp_path,
+        RunError,
+        rf"adversary '.*mine': expected labels .* from 0 to 9.*{match}",
+        adversary=[attack],
+    )
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
     ("send", "match"),
     [
         ("None", "expected send to return a Message, found NoneType"),
