@@ -154,6 +154,11 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
         )
     for adversary in bench.adversaries:
         relabelled(adversary, adversary.attack(), torch.arange(bench.n_classes), bench.n_classes)
+    split = config.evaluate.split
+    if not len(data.splits()[split].indices):
+        raise ConfigError(
+            f"evaluate.split: nobody has samples of {split!r}: give it a share in task.fractions, or take another split"
+        )
     if bench.sgd.augment is not None:
         check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:
