@@ -17,6 +17,7 @@ from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError, RunError
 from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.materials import federation
 from fedsim.selection import Selector
 from fedsim.simulation import simulate
 from fedsim.stack import Needs
@@ -306,6 +307,16 @@ def test_a_task_may_lie_backwards_in_memory_and_hold_huge_numbers() -> None:
     assert torch.from_numpy(found.x).tolist() == x.tolist()
     assert type(found.n_classes) is int
     checked(replace(TASK, x=np.full((6, 2), 3e38, np.float32)), "mine")
+
+
+@pytest.mark.parametrize("said", ["", None, "elsewhere"])
+def test_a_task_is_told_where_data_lie(mine: Any, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDSIM_DATA", raising=False)
+    if said is not None:
+        monkeypatch.setenv("FEDSIM_DATA", said)
+    name = mine("raise ValueError(str(data_dir))", "*, clients, seed, data_dir")
+    with pytest.raises(ValueError, match=f"^{said or 'data'}$"):
+        federation(small(task={"name": name, "clients": 12}))
 
 
 def test_a_task_may_have_lists_of_rows_and_short_labels() -> None:
