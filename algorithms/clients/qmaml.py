@@ -28,7 +28,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 def qmaml(
     *,
-    inner_lr: Annotated[float, Field(gt=0)] = 0.01,
+    inner_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01,
     inner_steps: Annotated[int, Field(ge=1)] = 1,
     support: Share = 0.5,
     order: Literal["first", "second"] = "first",

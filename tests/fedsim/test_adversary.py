@@ -226,3 +226,16 @@ def test_labels_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     config = small(adversary={"name": "label_flip", "share": 0.9, "change": [[5, 10]]})
     with pytest.raises(ConfigError, match="from 0 to 9, found 10"):
         run(config, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ([], "'change'.*at least 1 item"),
+        ([[5, 3], [4, 3], [5, 4]], "one change of each label, found more of 5"),
+    ],
+)
+def test_changes_of_labels_are_said_once(change: Any, match: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=match):
+        run(small(adversary={"name": "label_flip", "share": 0.9, "change": change}), tmp_path)
