@@ -185,7 +185,8 @@ class Workbench:
             return Reports.of([report for report, _ in done]), [after for _, after in done]
         reports = Reports.nothing(len(cohort))
         sums = []
-        for group in groups(cohort, self.splits["train"], self.sgd, self.seed, self._side_by_side.most):
+        beside = self._side_by_side
+        for group in groups(cohort, self.splits["train"], self.sgd, self.seed, beside.most, even=beside.even):
             mine = [starts[job] for job in group.jobs.tolist()]
             losses = self._side_by_side.train(group.on(self.device), mine, rows)
             sums.append((group.jobs, group.counts, losses))

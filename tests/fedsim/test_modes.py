@@ -111,6 +111,34 @@ def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: 
         assert torch.equal(trained(made, jobs.part(slice(i, i + 1)))[0][0], together[i])
 
 
+@pytest.mark.parametrize(
+    ("side", "hidden", "classes", "batch_size"),
+    [
+        (11, [], 2, 10),
+        (3, [], 2, None),
+        (8, [31], 10, 10),
+        (3, [5], 2, 10),
+        (8, [1], 10, None),
+        (7, [16], 3, 1),
+    ],
+)
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_the_place_of_a_client_changes_no_bit(
+    mode: Any, side: int, hidden: list[int], classes: int, batch_size: int | None
+) -> None:
+    """Nor does it where matrices are no whole vectors of the processor, whose products depend on where they begin."""
+    sgd = LocalSGD(batch_size=batch_size, lr=0.1)
+    spec = WorkbenchSpec("mlp", {"hidden": hidden}, (1, side, side), classes, sgd, 3, losses=True, after=True)
+    made = Workbench(dataclasses.replace(spec, mode=mode), noise(9, (20, 130), side, classes))
+    jobs = cohort(9)
+    together, reports = trained(made, jobs)
+    for some in [*np.arange(9)[:, None], np.array([4, 2]), np.array([8, 7, 1, 0]), np.arange(2, 9)]:
+        rows, told = trained(made, jobs.part(some))
+        assert torch.equal(rows, together[torch.from_numpy(some)])
+        for field in dataclasses.fields(Reports):
+            assert getattr(told, field.name).tolist() == getattr(reports, field.name)[some].tolist()
+
+
 @pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
 def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, mode: str) -> None:
     made, jobs = bench(data, "mlp", mode), cohort(6)
