@@ -30,6 +30,7 @@ from fedsim.materials import Workshop
 from fedsim.memory import Footprint, history_size
 from fedsim.modes import resolve_mode
 from fedsim.network import Network, build_network
+from fedsim.precision import lowered
 from fedsim.rng import rng
 from fedsim.selection import Facts, Selector
 from fedsim.server import ServerSpec
@@ -130,6 +131,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         adversaries=adversaries_of(config),
     )
     _check_together(config, server, bench, data)
+    _check_precision(network, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
     history = config.memory.plan(history_size(server), device)
     bench, server = replace(bench, mode=mode), replace(server, history=history)
@@ -166,6 +168,22 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
             f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
             "replays): a job for the record alone would leave a trace. Use another method, or no audit"
         )
+
+
+def _check_precision(network: Network, bench: WorkbenchSpec) -> None:
+    """Refuse a precision that this processor has not for the model; what a GPU has is seen there."""
+    if bench.sgd.precision != "bfloat16" or bench.device.startswith("cuda"):
+        return
+    module, was_training = network.module, network.module.training
+    try:
+        with torch.no_grad(), lowered(bench.sgd.precision, torch.device(bench.device)):
+            module.eval()(torch.zeros(1, *bench.in_shape))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"train.precision: model {network.name!r} cannot be in 'bfloat16' on this machine: {error}; take 'float32'"
+        ) from error
+    finally:
+        module.train(was_training)
 
 
 def _late_rows(config: RunConfig) -> int:
