@@ -46,10 +46,19 @@ class Message:
 
     def with_losses(self, change: Callable[[float], float]) -> Message:
         """Return the message with each reported loss changed; NaN, which says that none was asked for, stays."""
-        names = ("loss_before", "loss_train", "loss_rms", "loss_after")
-        told = {name: getattr(self.report, name) for name in names}
-        changed = {name: change(loss) for name, loss in told.items() if not math.isnan(loss)}
-        return replace(self, report=replace(self.report, **changed))
+
+        def told(loss: float) -> float:
+            return loss if math.isnan(loss) else change(loss)
+
+        said = self.report
+        changed = replace(
+            said,
+            loss_before=told(said.loss_before),
+            loss_train=told(said.loss_train),
+            loss_rms=told(said.loss_rms),
+            loss_after=told(said.loss_after),
+        )
+        return replace(self, report=changed)
 
 
 @dataclass(frozen=True, slots=True)
