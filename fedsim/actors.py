@@ -249,8 +249,10 @@ class RayTrainer:
     def _personal_calls(self, split: str) -> list[tuple[Any, ...]]:
         pieces = np.array_split(np.arange(len(self._splits[split].sizes)), len(self._clients))
         kept, models = self._memories.settled, (self._params, self._average)
+        holds = (self._splits[split].sizes > 0).tolist()
+        own = [kept.get(client) if held else None for client, held in enumerate(holds)]
         return [
-            (w, "evaluate_personal", *models, split, int(piece[0]), *(kept.get(c) for c in piece.tolist()))
+            (w, "evaluate_personal", *models, split, int(piece[0]), *own[int(piece[0]) : int(piece[-1]) + 1])
             for w, piece in enumerate(pieces)
             if len(piece)
         ]

@@ -8,6 +8,7 @@ and on nothing that training computes: so it is known for any job at any time, i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -45,13 +46,17 @@ class Message:
 
     def with_losses(self, change: Callable[[float], float]) -> Message:
         """Return the message with each reported loss changed; NaN, which says that none was asked for, stays."""
-        told = self.report
+
+        def told(loss: float) -> float:
+            return loss if math.isnan(loss) else change(loss)
+
+        said = self.report
         changed = replace(
-            told,
-            loss_before=change(told.loss_before),
-            loss_train=change(told.loss_train),
-            loss_rms=change(told.loss_rms),
-            loss_after=change(told.loss_after),
+            said,
+            loss_before=told(said.loss_before),
+            loss_train=told(said.loss_train),
+            loss_rms=told(said.loss_rms),
+            loss_after=told(said.loss_after),
         )
         return replace(self, report=changed)
 
@@ -84,6 +89,11 @@ class Adversary:
     steps: tuple[int, int] | None = None
     """First and last version that attacked jobs start from, the last exclusive."""
     chance: float = 1.0
+    _among: Ints = field(init=False, repr=False, compare=False)
+    """`clients` in ascending order: to look for one of many takes microseconds, in a tuple milliseconds."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_among", np.unique(np.array(self.clients or (), dtype=np.int64)))
 
     def attack(self) -> Attack:
         """Build the plug-in."""
@@ -102,7 +112,11 @@ class Adversary:
 
     def strikes(self, seed: int, cohort: Cohort) -> NDArray[np.bool_]:
         """Return [k] which jobs are attacked."""
-        struck = np.isin(cohort.clients, self.clients or ()) & (cohort.dispatch_us >= self.after_us)
+        first, end = (
+            np.searchsorted(self._among, cohort.clients, "left"),
+            np.searchsorted(self._among, cohort.clients, "right"),
+        )
+        struck = (first < end) & (cohort.dispatch_us >= self.after_us)
         if self.until_us is not None:
             struck &= cohort.dispatch_us < self.until_us
         if self.steps is not None:
@@ -133,6 +147,11 @@ class Droppers:
 def adversaries_of(config: RunConfig) -> tuple[Adversary, ...]:
     """Return a run's adversaries with their clients drawn."""
     return tuple(section.adversary().among(config.task.clients, config.seed) for section in config.adversary)
+
+
+def rememberers(adversaries: Sequence[Adversary]) -> set[int]:
+    """Return the clients that remember their updates, because an attack of theirs looks at them."""
+    return {client for a in adversaries if a.attack().remembers for client in a.clients or ()}
 
 
 def remembering(method: ClientMethod, name: str, adversaries: Sequence[Adversary]) -> ClientMethod:

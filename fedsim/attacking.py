@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.adversary import Adversary, Message
+from fedsim.adversary import Adversary, Attack, Message, rememberers
 from fedsim.errors import RunError
 from fedsim.job import Cohort, Ints, Job, Report, Reports
 from fedsim.rng import rng
@@ -38,9 +38,7 @@ class Attackers:
         self.adversaries, self.seed, self._n_classes = adversaries, seed, n_classes
         self.attacks = [adversary.attack() for adversary in adversaries]
         self._poisons = np.array([attack.labels is not None for attack in self.attacks])
-        self._remember: set[int] = set()
-        for adversary, attack in zip(adversaries, self.attacks, strict=True):
-            self._remember.update((adversary.clients or ()) if attack.remembers else ())
+        self._remember = rememberers(adversaries)
         self._true, self._labels = y, {bytes(len(adversaries)): y}
         """By poisoners that strike, a byte each, the labels [N] that a job trains on."""
 
@@ -104,8 +102,10 @@ class Attackers:
         code = struck.tobytes()
         if code not in self._labels:
             y = self._true
-            for attack, strikes in zip(self.attacks, struck.tolist(), strict=True):
-                y = attack.labels(y, self._n_classes) if strikes and attack.labels else y
+            for adversary, attack, strikes in zip(
+                self.adversaries, self.attacks, struck.tolist(), strict=True
+            ):
+                y = relabelled(adversary, attack, y, self._n_classes) if strikes else y
             self._labels[code] = y
         return self._labels[code]
 
@@ -122,6 +122,29 @@ class Attackers:
                 row, report = _checked(sent, row, self.adversaries[number].name, job).row, sent.report
         finite = bool(torch.isfinite(row).all())
         return row, replace(report, finite=finite)
+
+
+def relabelled(adversary: Adversary, attack: Attack, y: torch.Tensor, n_classes: int) -> torch.Tensor:
+    """Return the labels [N] that an attacker trains on in place of `y` [N]. Raises RunError if they are none."""
+    if attack.labels is None:
+        return y
+    found: object = attack.labels(y, n_classes)
+    what = ""
+    if not isinstance(found, torch.Tensor):
+        what = type(found).__name__
+    elif found.shape != y.shape:
+        what = f"shape {list(found.shape)}"
+    elif found.dtype != y.dtype:
+        what = str(found.dtype)
+    elif len(wrong := found[(found < 0) | (found >= n_classes)]):
+        what = str(int(wrong[0]))
+    if what:
+        raise RunError(
+            f"adversary {adversary.name!r}: expected labels to return whole numbers {list(y.shape)} from 0 to "
+            f"{n_classes - 1}, found {what}"
+        )
+    assert isinstance(found, torch.Tensor)
+    return found
 
 
 def _checked(sent: object, row: torch.Tensor, name: str, job: Job) -> Message:

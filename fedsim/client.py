@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -81,7 +81,8 @@ class Local(Protocol):
         """Run the configured minibatch SGD from `start` [P]; return the end [P], a new tensor, and the mean loss.
 
         `purpose` names the draws: equal purposes give equal minibatches. `lr` is before the decay by server steps.
-        What is not given is as configured; the objective is then the cross-entropy.
+        What is not given is as configured; the objective is then the cross-entropy. Without a single step (no epochs,
+        no rows) the loss is NaN.
         """
 
     def draws(self, purpose: str) -> np.random.Generator:
@@ -151,9 +152,32 @@ def checked(found: Any, parameters: int, client: int) -> Trained:
     where = f"client {client}: the client method's train"
     if not isinstance(found, Trained):
         raise RunError(f"{where} must return a Trained, it returned {type(found).__name__}")
-    for name, vector in (("end", found.end), ("kept", found.kept)):
-        shape = getattr(vector, "shape", None)
-        if vector is not None and (shape is None or tuple(shape) != (parameters,)):
-            what = type(vector).__name__ if shape is None else f"shape {list(shape)}"
-            raise RunError(f"{where} must return {name!r} as a tensor [{parameters}], found {what}")
-    return found
+    end = _vector(found.end, parameters, f"{where} must return 'end' as")
+    kept = None if found.kept is None else _vector(found.kept, parameters, f"{where} must return 'kept' as")
+    losses = {
+        name: _number(getattr(found, name), f"{where} must return {name!r}")
+        for name in ("loss", "loss_before")
+    }
+    return replace(found, end=end, kept=kept, **losses)
+
+
+def checked_personal(found: Any, parameters: int, client: int) -> torch.Tensor:
+    """Return what a method's `personal` returned, a vector of so many parameters. Raises RunError."""
+    return _vector(found, parameters, f"client {client}: the client method's personal must return")
+
+
+def _number(found: Any, must: str) -> float:
+    try:
+        return float(found)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RunError(f"{must} as a number, found {type(found).__name__}") from error
+
+
+def _vector(found: Any, parameters: int, must: str) -> torch.Tensor:
+    """Return a vector [P] of a method, without the history of how it was computed. Raises RunError."""
+    shape = getattr(found, "shape", None)
+    if shape is None or tuple(shape) != (parameters,) or not hasattr(found, "detach"):
+        what = f"shape {list(shape)}" if shape and hasattr(found, "detach") else type(found).__name__
+        raise RunError(f"{must} a tensor [{parameters}], found {what}")
+    vector: torch.Tensor = found.detach()
+    return vector

@@ -38,7 +38,7 @@ class TrainSection(Section):
     lr_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the learning rate for each server step."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
     mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
     """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
     augment: AugmentSection | None = None

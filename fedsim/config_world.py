@@ -181,13 +181,7 @@ def resolved_options(scenario: str, options: Mapping[str, Any]) -> dict[str, Any
     make = plugins.factory("scenario", scenario)
     defaults = {n: p.default for n, p in plugins.options_of(make).items() if p.default is not p.empty}
     values = defaults | plugins.checked_options("scenario", scenario, make, options, {})
-    return {name: _plain(value) for name, value in values.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        return value.model_dump(mode="json", exclude_none=True)
-    return list(value) if isinstance(value, tuple) else value
+    return {name: found for name, value in values.items() if (found := plugins.plain(value)) is not None}
 
 
 def _option_problems(scenario: str, options: Mapping[str, Any]) -> list[str]:

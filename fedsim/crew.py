@@ -41,7 +41,8 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     Args:
         sizes: [K] training samples of the clients.
     """
-    drawn = bool(may_draw(network.module)) or (method.train is not None and method.draws)
+    own = method.train is not None or method.personal is not None
+    drawn = bool(may_draw(network.module)) or (own and method.draws)
     if spec.device.startswith("cuda") or method.keeps or drawn:
         return False
     mean = float(sizes.mean()) if len(sizes) else 0.0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -59,13 +59,20 @@ class ClientBench:
     ) -> tuple[torch.Tensor, float]:
         """Run the configured SGD from `start` [P]; return the end [P], a new tensor, and the mean loss."""
         usual = self.bench.sgd
-        sgd = replace(usual, epochs=epochs or usual.epochs, lr=lr or usual.lr)
+        sgd = replace(
+            usual,
+            epochs=usual.epochs if epochs is None else epochs,
+            lr=usual.lr if lr is None else lr,
+        )
         self.bench.flat.copy_(start)
         loss = self.descend(Descent(sgd, purpose, rows, most_steps, correct, objective))
         return self.bench.flat.clone(), loss
 
     def descend(self, how: Descent) -> float:
-        """Run minibatch SGD on the workbench's parameters as they are; return the mean loss over the samples seen."""
+        """Run minibatch SGD on the workbench's parameters as they are; return the mean loss over the samples seen.
+
+        Without a single step it is NaN.
+        """
         bench, sgd, rows = self.bench, how.sgd, self.rows if how.rows is None else how.rows
         lr = sgd.lr * sgd.lr_decay**self.job.version
         epochs, most = self._allowed(how, len(rows))
@@ -79,10 +86,12 @@ class ClientBench:
                 if len(sizes) == most:
                     break
                 descended, loss = objective(batch)
-                grads = torch.autograd.grad(descended, self.weights)
+                grads = torch.autograd.grad(descended, self.weights, materialize_grads=True)
                 _step(self.weights, correct(grads, self.weights, lr) if correct else grads, lr, sgd, velocity)
                 losses.append(loss.detach())
                 sizes.append(len(batch.y))
+        if not sizes:
+            return math.nan
         if math.isnan(self.loss_rms):
             self.loss_rms = math.sqrt(_weighted_mean([loss.square() for loss in losses], sizes))
         return _weighted_mean(losses, sizes)
@@ -97,6 +106,8 @@ class ClientBench:
         return math.ceil(share * epochs), most if how.most_steps is None else min(most, how.most_steps)
 
     def _epochs(self, rows: torch.Tensor, epochs: int, purpose: str) -> Iterator[Batch]:
+        if not epochs or not len(rows):
+            return
         same = np.ones(epochs, dtype=np.int64)
         client, nth, size = (value * same for value in (self.job.client, self.job.nth, len(rows)))
         order = orders(self.bench.seed, purpose, client, nth, np.arange(epochs), size)
@@ -152,8 +163,11 @@ class ClientBench:
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Return the logits, and what the first `layers` layers with parameters put out, in order of execution."""
         found: list[torch.Tensor] = []
-        parts = [self.bench.module.get_submodule(name) for name in self.bench.network.block_names[:layers]]
-        hooks = [part.register_forward_hook(lambda _m, _x, y: found.append(y.float())) for part in parts]
+        known = dict(self.bench.module.named_modules())
+        parts = [known.get(name, self.bench.module) for name in self.bench.network.block_names[:layers]]
+        hooks = [
+            part.register_forward_hook(lambda _m, _x, y: found.append(_first(y).float())) for part in parts
+        ]
         try:
             return self.logits(weights, x), found
         finally:
@@ -163,6 +177,12 @@ class ClientBench:
     def mean_loss(self, flat: torch.Tensor, rows: torch.Tensor) -> float:
         """Return the mean cross-entropy of the model `flat` [P] on rows, without dropout."""
         return float(self.bench.losses(flat, rows).mean())
+
+
+def _first(output: Any) -> torch.Tensor:
+    """Return what a layer puts out, without the state that a recurrent one puts out beside it."""
+    found: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return found
 
 
 def _step(

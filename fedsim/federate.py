@@ -13,6 +13,7 @@ from fedsim.data import FederatedData, Indices, Split, Task
 from fedsim.errors import ConfigError, DataError
 from fedsim.rng import rng
 from fedsim.streams import Streams
+from fedsim.task_check import whole_numbers
 
 Fractions = tuple[float, float, float]
 Pool = Literal["all", "train", "official"]
@@ -68,7 +69,8 @@ def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
 def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str) -> None:
     if n_clients < 1:
         raise ConfigError(f"expected at least 1 client, found {n_clients}")
-    if len(fractions) != 3 or min(fractions) < 0 or abs(sum(fractions) - 1) > 1e-6 or fractions[0] <= 0:
+    sums = len(fractions) == 3 and abs(sum(fractions) - 1) <= 1e-6  # not if one of them is NaN
+    if not sums or min(fractions) < 0 or fractions[0] <= 0:
         raise ConfigError(
             "fractions: expected three of them (training, validation, test), none negative, the first positive, that "
             f"sum to 1; found {tuple(fractions)}"
@@ -106,17 +108,20 @@ def _partitioned_rows(
         )
     partition = plugins.build("partitioner", partitioner, options)
     pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)
-    positions = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
-    _check_partition(partitioner, positions, len(pooled), n_clients)
-    return [pooled[p] for p in positions]
+    found = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
+    return [pooled[p] for p in _checked_partition(partitioner, found, len(pooled), n_clients)]
 
 
-def _check_partition(name: str, positions: list[Indices], n: int, n_clients: int) -> None:
-    """Check what a partitioner returned, as it may come from elsewhere."""
-    if not hasattr(positions, "__len__"):
+def _checked_partition(name: str, found: Any, n: int, n_clients: int) -> list[Indices]:
+    """Return what a partitioner returned, as int64, after checking it: it may come from elsewhere."""
+    if not isinstance(found, (list, tuple, np.ndarray)):
         raise DataError(
-            f"partitioner {name!r}: expected a list with the positions of each client, found {type(positions).__name__}"
+            f"partitioner {name!r}: expected a list with the positions of each client, found {type(found).__name__}"
         )
+    positions = [
+        whole_numbers(own, f"partitioner {name!r}, client {client}", "positions")
+        for client, own in enumerate(found)
+    ]
     if len(positions) != n_clients:
         raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
     used = np.concatenate(positions)
@@ -129,6 +134,7 @@ def _check_partition(name: str, positions: list[Indices], n: int, n_clients: int
         raise DataError(
             f"partitioner {name!r} used {len(repeated)} samples twice, the first at {repeated[0]}"
         )
+    return positions
 
 
 def _official_test(task: Task, held: list[Indices], seed: int) -> Split:

@@ -17,7 +17,7 @@ from fedsim import plugins
 from fedsim.adversary import Adversary, remembering
 from fedsim.attacking import Attackers
 from fedsim.augment import Augment, Augmenter
-from fedsim.client import ClientMethod, Tensors, checked
+from fedsim.client import ClientMethod, Tensors, checked, checked_personal
 from fedsim.data import FederatedData
 from fedsim.descent import ClientBench, Descent
 from fedsim.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
@@ -185,7 +185,8 @@ class Workbench:
             return Reports.of([report for report, _ in done]), [after for _, after in done]
         reports = Reports.nothing(len(cohort))
         sums = []
-        for group in groups(cohort, self.splits["train"], self.sgd, self.seed, self._side_by_side.most):
+        beside = self._side_by_side
+        for group in groups(cohort, self.splits["train"], self.sgd, self.seed, beside.most, even=beside.even):
             mine = [starts[job] for job in group.jobs.tolist()]
             losses = self._side_by_side.train(group.on(self.device), mine, rows)
             sums.append((group.jobs, group.counts, losses))
@@ -320,7 +321,8 @@ class Workbench:
             local = ClientBench(self, Job(-1, client, -1, 0))
             self.module.train()
             with self._alone(local), rounding(self.sgd.precision, self.device):
-                model = self.method.personal(local, params, self._here(kept))
+                found = self.method.personal(local, params, self._here(kept))
+            model = checked_personal(found, len(self.flat), client)
         return self._evaluated(model, rows)
 
 

@@ -55,6 +55,8 @@ class Footprint:
     workers: int
     """0: everything in one process."""
     method: ClientMethod = PLAIN
+    keepers: int | None = None
+    """How many clients keep something, if not all do where the method keeps."""
     history: HistoryPlan | None = None
     """How the server keeps rows; None: all that its rule may ask for, in float32."""
     audited: int = 0
@@ -89,13 +91,17 @@ class Footprint:
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
             "updates": (2 * at_once if workers else self.pacing.most_updates) * row,
             "audit": self.audited * row,
-            "kept": _kept_rows(self.method, self.server.n_clients, at_once) * row,
+            "kept": _kept_rows(self.method, self._keepers(), at_once) * row,
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
             "evaluation": self.forward_bytes * (workers or self.threads),
             "processes": self._processes_bytes(),
         }
         return parts | {"total": sum(parts.values())}
+
+    def _keepers(self) -> int:
+        clients = self.server.n_clients
+        return clients if self.keepers is None else min(self.keepers, clients)
 
     def _processes_bytes(self) -> int:
         if not self.workers:
@@ -155,11 +161,11 @@ def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
     return Footprint(server, pacing, **more).parts()
 
 
-def _kept_rows(method: ClientMethod, n_clients: int, concurrency: int) -> int:
+def _kept_rows(method: ClientMethod, keepers: int, concurrency: int) -> int:
     """Return how many vectors clients keep at most; personal models are copied once more to be written at the end."""
     if not method.keeps:
         return 0
-    return n_clients + concurrency + (2 * n_clients if method.personal else 0)
+    return keepers + min(concurrency, keepers) + (2 * keepers if method.personal else 0)
 
 
 def check_fits(

@@ -122,17 +122,28 @@ def mean_losses(counts: Floats, losses: torch.Tensor) -> tuple[Floats, Floats]:
     samples = counts.sum(axis=0)
     with np.errstate(invalid="ignore", over="ignore"):
         weighted = trained * counts
-        squares = np.sqrt((weighted * trained).sum(axis=0) / samples)
-    return weighted.sum(axis=0) / samples, squares
+        squares = np.sqrt(_added(weighted * trained) / samples)
+        return _added(weighted) / samples, squares
+
+
+def _added(values: Floats) -> Floats:
+    """Return the sums [g] of [S, g], step after step: NumPy's own sum takes another order where g is 1."""
+    return np.asarray(np.cumsum(values, axis=0)[-1]) if len(values) else np.zeros(values.shape[1])
 
 
 def groups(
-    cohort: Cohort, split: Split, sgd: LocalSGD, seed: int, most: int, purpose: str = "batches"
+    cohort: Cohort,
+    split: Split,
+    sgd: LocalSGD,
+    seed: int,
+    most: int,
+    purpose: str = "batches",
+    even: int = 1,
 ) -> Iterator[Group]:
-    """Cut a cohort into groups of at most `most` jobs that can train side by side."""
+    """Cut a cohort into groups of at most `most` jobs that can train side by side, in widths that `even` divides."""
     steps = Steps.of(cohort, split.sizes[cohort.clients], sgd)
     whole = -(-steps.sizes // _EVEN) * _EVEN
-    widths = whole if sgd.batch_size is None else np.minimum(whole, sgd.batch_size)
+    widths = whole if sgd.batch_size is None else np.minimum(whole, -(-sgd.batch_size // even) * even)
     ages = cohort.versions if sgd.lr_decay != 1.0 else np.zeros_like(cohort.versions)
     order = np.lexsort((cohort.ids, -steps.total, ages, widths))
     cuts = np.flatnonzero(np.diff(widths[order]) | np.diff(ages[order])) + 1

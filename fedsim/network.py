@@ -76,7 +76,7 @@ class Network:
     def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return views into `flat` [..., P] by parameter name, each [..., *shape]; for `functional_call`."""
         lead = flat.shape[:-1]
-        return {s.name: flat[..., s.start : s.stop].view(*lead, *s.shape) for s in self.slots}
+        return {s.name: flat[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
 
 
 def build_network(
@@ -84,14 +84,15 @@ def build_network(
 ) -> Network:
     """Build the model `name` for samples of shape `in_shape`, without touching torch's global random state.
 
-    Raises ConfigError for unknown names or options, for a model that keeps running statistics, has frozen or
-    non-float32 parameters, or does not map [1, *in_shape] to [1, n_classes].
+    Raises ConfigError for unknown names or options, for a model that keeps running statistics or changes what else it
+    holds while it trains, has frozen or non-float32 parameters, or does not map [1, *in_shape] to [1, n_classes].
     """
     module = _make(name, options, in_shape, n_classes, seed=0)
     _check_parameters(name, module)
     slots = _slots(module)
     blocks, block_names = _blocks(slots)
     flops, widest = _forward_costs(name, module, in_shape, n_classes)
+    _check_buffers(name, module, in_shape)
     return Network(
         name, dict(options), in_shape, n_classes, module, slots, blocks, block_names, flops, widest
     )
@@ -118,6 +119,11 @@ def _check_parameters(name: str, module: nn.Module) -> None:
                 "GroupNorm (for cnn: norm = 'group') or no normalisation"
             )
     for path, parameter in module.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ConfigError(
+                f"model {name!r}: {path} has no shape before the first sample: take Linear in place of LazyLinear, and "
+                "so on, with the widths that follow from in_shape"
+            )
         if parameter.dtype != torch.float32 or not parameter.requires_grad:
             found = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
             raise ConfigError(
@@ -125,6 +131,42 @@ def _check_parameters(name: str, module: nn.Module) -> None:
             )
     if next(module.parameters(), None) is None:
         raise ConfigError(f"model {name!r} has no parameters")
+
+
+def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> None:
+    """Refuse a model that changes its buffers while it trains: clients would depend on who trained before them.
+
+    It is looked at with other parameters, since buffers may fit the first ones.
+    """
+    if next(module.buffers(), None) is None:
+        return
+    before = {path: buffer.clone() for path, buffer in module.named_buffers()}
+    first = [parameter.detach().clone() for parameter in module.parameters()]
+    was_training = module.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            for parameter in module.parameters():
+                parameter.add_(torch.rand_like(parameter))
+            module.train()(torch.zeros(2, *in_shape))
+            for parameter, was in zip(module.parameters(), first, strict=True):
+                parameter.copy_(was)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"model {name!r} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
+        ) from error
+    finally:
+        module.train(was_training)
+    for path, buffer in module.named_buffers():
+        if path not in before or not _alike(buffer, before[path]):
+            raise ConfigError(
+                f"model {name!r}: {path} changes while the model trains. It is state outside the parameters, and would "
+                "go from client to client; make it a parameter, or leave it as it is in training"
+            )
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Tell whether two buffers hold the same, where NaN is NaN."""
+    return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
 def _slots(module: nn.Module) -> tuple[Slot, ...]:
@@ -162,16 +204,21 @@ def _forward_costs(
         for m in module.modules()
         if next(m.children(), None) is None or next(m.parameters(False), None) is not None
     ]
-    was_training = module.training
+    was_training, samples = module.training, torch.zeros(1, *in_shape)
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            out = module.eval()(torch.zeros(1, *in_shape))
+            out = module.eval()(samples)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
     finally:
         module.train(was_training)
         for hook in hooks:
             hook.remove()
+    if samples._version:  # samples stay gathered from one evaluation to the next
+        raise ConfigError(
+            f"model {name!r} changes the samples that it is given in place: write x = x - mean, not x -= mean, and "
+            "leave inplace = true to layers further in"
+        )
     if not isinstance(out, torch.Tensor):
         raise ConfigError(
             f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {type(out).__name__}"

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pydantic
+import pydantic_core
 
 from fedsim.errors import ConfigError, closest
 
@@ -124,10 +125,25 @@ def check(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]
 
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
-    """Return the options with the defaults of those not named; defaults of None are left out."""
+    """Return the options with the defaults of those not named; defaults of None, or that TOML lacks, are left out."""
     known = options_of(factory(kind, name), given)
-    defaults = {n: p.default for n, p in known.items() if p.default is not p.empty and p.default is not None}
-    return {n: list(v) if isinstance(v, tuple) else v for n, v in (defaults | dict(options)).items()}
+    defaults = {n: plain(p.default) for n, p in known.items() if p.default is not p.empty}
+    given_or_not = {n: v for n, v in defaults.items() if v is not None} | dict(options)
+    return {n: list(v) if isinstance(v, tuple) else v for n, v in given_or_not.items()}
+
+
+def plain(value: Any) -> Any:
+    """Return an option as TOML can say it: a path as text, a set as a list; None for what it cannot, such as code."""
+    try:
+        found = pydantic_core.to_jsonable_python(value, exclude_none=True)
+    except ValueError:
+        return None
+    return None if _holds_none(found) else found
+
+
+def _holds_none(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value is None or any(map(_holds_none, parts))
 
 
 def checked_options(

@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim import plugins, threads
-from fedsim.adversary import Droppers, adversaries_of
+from fedsim.adversary import Droppers, adversaries_of, rememberers
+from fedsim.attacking import relabelled
 from fedsim.auditing import Audit
 from fedsim.augment import check_images
 from fedsim.client import ClientMethod
@@ -29,6 +30,7 @@ from fedsim.materials import Workshop
 from fedsim.memory import Footprint, history_size
 from fedsim.modes import resolve_mode
 from fedsim.network import Network, build_network
+from fedsim.precision import lowered
 from fedsim.rng import rng
 from fedsim.selection import Facts, Selector
 from fedsim.server import ServerSpec
@@ -69,6 +71,7 @@ class Setup:
             trace_bytes=self.trace.nbytes,
             workers=workers,
             method=method,
+            keepers=len(rememberers(self.bench.adversaries)) or None,
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
@@ -127,7 +130,8 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         mode=config.train.mode,
         adversaries=adversaries_of(config),
     )
-    _check_together(config, server, bench)
+    _check_together(config, server, bench, data)
+    _check_precision(network, bench)
     mode = resolve_mode(bench.mode, network.module, bench.method(), device)
     history = config.memory.plan(history_size(server), device)
     bench, server = replace(bench, mode=mode), replace(server, history=history)
@@ -138,7 +142,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     return Setup(config, data, trace, world, plan, bench, server, network)
 
 
-def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec) -> None:
+def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
     """Refuse what no table of the configuration can know alone."""
     if server.late_rows and not server.algorithm().needs.memory:
         raise ConfigError(
@@ -150,6 +154,13 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec)
         raise ConfigError(
             f"pacing.least_candidates: expected at most {server.n_clients}, the number of clients, found {least}"
         )
+    for adversary in bench.adversaries:
+        relabelled(adversary, adversary.attack(), torch.arange(bench.n_classes), bench.n_classes)
+    split = config.evaluate.split
+    if not len(data.splits()[split].indices):
+        raise ConfigError(
+            f"evaluate.split: nobody has samples of {split!r}: give it a share in task.fractions, or take another split"
+        )
     if bench.sgd.augment is not None:
         check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:
@@ -157,6 +168,22 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec)
             f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
             "replays): a job for the record alone would leave a trace. Use another method, or no audit"
         )
+
+
+def _check_precision(network: Network, bench: WorkbenchSpec) -> None:
+    """Refuse a precision that this processor has not for the model; what a GPU has is seen there."""
+    if bench.sgd.precision != "bfloat16" or bench.device.startswith("cuda"):
+        return
+    module, was_training = network.module, network.module.training
+    try:
+        with torch.no_grad(), lowered(bench.sgd.precision, torch.device(bench.device)):
+            module.eval()(torch.zeros(1, *bench.in_shape))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"train.precision: model {network.name!r} cannot be in 'bfloat16' on this machine: {error}; take 'float32'"
+        ) from error
+    finally:
+        module.train(was_training)
 
 
 def _late_rows(config: RunConfig) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,8 @@ from fedsim.errors import DataError
 def checked(task: Task, name: str) -> Task:
     """Return the task with its labels and rows as int64. Raises DataError that names the field and the sample."""
     where = f"task {name!r}"
+    if not isinstance(task.n_classes, (int, np.integer)) or task.n_classes < 1:
+        raise DataError(f"{where}: n_classes: expected a whole number from 1 on, found {task.n_classes!r}")
     x = _array(task.x, f"{where}: x")
     y = _array(task.y, f"{where}: y")
     if x.dtype != np.float32 or x.ndim < 2:
@@ -33,7 +36,25 @@ def checked(task: Task, name: str) -> Task:
             f"{where}: official_test: expected {len(x)} truth values, found {official.dtype} of shape "
             f"{list(official.shape)}; np.zeros({len(x)}, dtype=bool) says that there is no official test set"
         )
-    return replace(task, y=y.astype(np.int64, copy=False), natural=_natural(where, task.natural, len(x)))
+    return replace(
+        task,
+        x=np.ascontiguousarray(x),
+        y=y.astype(np.int64, copy=False),
+        n_classes=int(task.n_classes),
+        natural=_natural(where, task.natural, len(x)),
+    )
+
+
+def whole_numbers(found: Any, where: str, what: str) -> Indices:
+    """Return numbers of samples [n] as int64. Raises DataError for truth values, fractions and words."""
+    try:
+        numbers = np.asarray(found)
+    except ValueError:  # lists of different lengths
+        numbers = np.array(None)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        known = "; np.flatnonzero(...) makes them of truth values" if numbers.dtype.kind == "b" else ""
+        raise DataError(f"{where}: expected {what}, whole numbers from 0 on, found {numbers.dtype}{known}")
+    return numbers.reshape(-1).astype(np.int64)
 
 
 def _array(found: Any, what: str) -> np.ndarray[Any, Any]:
@@ -51,7 +72,9 @@ def _check_values(where: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], 
             f"{where}: y: expected labels from 0 to n_classes - 1 = {n_classes - 1}, found {y[wrong[0]]} at sample "
             f"{wrong[0]}, one of {len(wrong)} such labels"
         )
-    if not np.isfinite(np.dot(x.reshape(-1), x.reshape(-1))):  # quick; squares may also be too large
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.dot(x.reshape(-1), x.reshape(-1))
+    if not np.isfinite(squares):  # quick; squares may also be too large
         bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
         if len(bad):
             raise DataError(
@@ -64,7 +87,13 @@ def _natural(where: str, natural: Any, n: int) -> tuple[Indices, ...] | None:
     """Return the rows of each client as int64, after checking that each sample belongs to one client at most."""
     if natural is None:
         return None
-    rows = tuple(np.asarray(r, dtype=np.int64).reshape(-1) for r in natural)
+    if isinstance(natural, Mapping):
+        raise DataError(
+            f"{where}: natural: expected the rows of each client, one after the other, found a {type(natural).__name__}"
+        )
+    rows = tuple(
+        whole_numbers(r, f"{where}: natural, client {client}", "rows") for client, r in enumerate(natural)
+    )
     every = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
     client = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
     outside = np.flatnonzero((every < 0) | (every >= n))

@@ -19,9 +19,9 @@ from fedsim.client import ClientMethod, Local, Trained, pull
 
 def ditto(
     *,
-    lam: Annotated[float, Field(ge=0)] = 0.1,
+    lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
     epochs: Annotated[int, Field(ge=1)] | None = None,
-    lr: Annotated[float, Field(gt=0)] | None = None,
+    lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None,
 ) -> ClientMethod:
     """Train a personal model beside the update; lam = 0 is local training alone, a large lam the global model.
 

@@ -15,7 +15,7 @@ from pydantic import Field
 from fedsim.client import ClientMethod, Correct, Local, Tensors, Trained
 
 
-def ditto_global(*, lam: Annotated[float, Field(ge=0)] = 0.1) -> ClientMethod:
+def ditto_global(*, lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1) -> ClientMethod:
     """Step twice with each gradient, the second time with a pull of strength lam towards the received model."""
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:

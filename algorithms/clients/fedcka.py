@@ -26,7 +26,7 @@ _TINY = 1e-12
 
 
 def fedcka(
-    *, mu: Annotated[float, Field(ge=0)] = 3.0, layers: Annotated[int, Field(ge=1)] = 2
+    *, mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0, layers: Annotated[int, Field(ge=1)] = 2
 ) -> ClientMethod:
     """Contrast the first `layers` layers with those of the global and of the client's previous model; mu weighs it."""
 

@@ -21,7 +21,7 @@ from fedsim.client import ClientMethod, Local, Trained, pull
 
 def fedprox(
     *,
-    mu: Annotated[float, Field(ge=0)] = 0.1,
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
     form: Literal["paper", "doubled", "released"] = "paper",
 ) -> ClientMethod:
     """Add mu (v - w) to each gradient; mu = 0 is plain local SGD."""

@@ -28,7 +28,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 def qmaml(
     *,
-    inner_lr: Annotated[float, Field(gt=0)] = 0.01,
+    inner_lr: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01,
     inner_steps: Annotated[int, Field(ge=1)] = 1,
     support: Share = 0.5,
     order: Literal["first", "second"] = "first",
@@ -42,7 +42,7 @@ def qmaml(
     def adapt(local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
         for batch in itertools.islice(batches, inner_steps):
             loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
-            grads = torch.autograd.grad(loss, weights, create_graph=order == "second")
+            grads = torch.autograd.grad(loss, weights, create_graph=order == "second", materialize_grads=True)
             weights = tuple(w - inner_lr * g for w, g in zip(weights, grads, strict=True))
         return weights
 

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 
 from fedsim.adversary import Attack
 from fedsim.errors import ConfigError
 
+Changes = Annotated[tuple[tuple[int, int], ...], Field(min_length=1)]
 
-def label_flip(*, change: tuple[tuple[int, int], ...] | None = None) -> Attack:
+
+def label_flip(*, change: Changes | None = None) -> Attack:
     """Train on C - 1 - y in place of y, or only on the changes given, such as [[5, 3]].
 
-    What the client reports of its losses is of these labels as well. Evaluations see the true ones.
+    What the client reports of its losses is of these labels as well. Evaluations see the true ones. Raises ConfigError
+    for two changes of one label.
     """
+    changed = [old for old, _ in change or ()]
+    twice = [old for old in changed if changed.count(old) > 1]
+    if twice:
+        raise ConfigError(
+            f"adversary 'label_flip': change: expected one change of each label, found more of {twice[0]}"
+        )
 
     def labels(y: torch.Tensor, n_classes: int) -> torch.Tensor:
         if change is None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 
 from fedsim.adversary import Attack, Message
 
 
-def nan(*, value: Literal["nan", "inf"] = "nan", entries: int = 1) -> Attack:
+def nan(*, value: Literal["nan", "inf"] = "nan", entries: Annotated[int, Field(ge=1)] = 1) -> Attack:
     """Put NaN or infinity into the first entries of the update; what follows is up to `[bad_updates]`."""
 
     def send(message: Message) -> Message:

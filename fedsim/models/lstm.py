@@ -32,7 +32,14 @@ class CharacterLSTM(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map numbers of characters [B, T], kept as float32, to logits [B, n_classes]."""
-        found: torch.Tensor = self.embedding(x.long())
+        try:
+            found: torch.Tensor = self.embedding(x.long())
+        except IndexError as error:
+            most = self.embedding.num_embeddings - 1
+            raise ConfigError(
+                f"model 'lstm': expected samples of numbers of characters, from 0 to {most}, found {x.min():g} to "
+                f"{x.max():g}: give alphabet, how many there are, or take another model"
+            ) from error
         for name in self.recurrent:
             found = self.get_submodule(name)(found)[0]
         logits: torch.Tensor = self.out(found[:, -1])

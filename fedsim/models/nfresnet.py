@@ -26,6 +26,8 @@ _RELU_GAIN = math.sqrt(2 / (1 - 1 / math.pi))
 class ScaledConv2d(nn.Conv2d):
     """A convolution without bias whose filters are standardised and multiplied by a gain each."""
 
+    draws = False
+
     def __init__(self, before: int, after: int, kernel: int, stride: int = 1) -> None:
         super().__init__(before, after, kernel, stride, padding=kernel // 2, bias=False)
         self.gain = nn.Parameter(torch.ones(after, 1, 1, 1))

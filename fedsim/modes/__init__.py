@@ -13,7 +13,7 @@ from torch import nn
 
 from fedsim.client import ClientMethod
 from fedsim.errors import ConfigError
-from fedsim.modes.dense import linear_layers
+from fedsim.modes.dense import does_as, linear_layers
 
 Mode = Literal["loop", "vmap", "dense"]
 
@@ -71,16 +71,16 @@ def _not_plain(method: ClientMethod) -> str:
 def may_draw(module: nn.Module) -> str:
     """Return the name of a part of the model that may draw at random while it trains, such as dropout, or nothing.
 
-    Of a module of one's own nobody knows, unless it says `draws = False`.
+    Of a module of one's own, also one that is derived from torch's, nobody knows, unless it says `draws = False`.
     """
-    unsure = (part for part in module.modules() if not isinstance(part, _SURE) and not _draws_nothing(part))
+    unsure = (part for part in module.modules() if not does_as(part, _SURE) and not _draws_nothing(part))
     return next((type(part).__name__ for part in unsure), "")
 
 
 def _draws_nothing(part: nn.Module) -> bool:
-    if isinstance(part, nn.RNNBase):
+    if does_as(part, nn.RNNBase):
         return not part.dropout
-    return isinstance(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
+    return does_as(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
 
 
 def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
@@ -89,7 +89,7 @@ def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
         return f"torch.func cannot map over a recurrent layer ({recurrent[0]})"
     if drawn := may_draw(module):
         return _not_plain(method) or f"the model may draw at random while it trains ({drawn})"
-    other = [type(part).__name__ for part in module.modules() if not isinstance(part, _SURE)]
+    other = [type(part).__name__ for part in module.modules() if not does_as(part, _SURE)]
     return _not_plain(method) or (f"nobody has tried to map over {other[0]} with torch.func" if other else "")
 
 

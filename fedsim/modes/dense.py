@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,12 +23,16 @@ if TYPE_CHECKING:
     from fedsim.job import Floats
     from fedsim.local import LocalSGD
 
+_KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
 _MOST, _GPU_WIDTH = 512, 32
 _NARROW = 4096
 """Rows with fewer columns are written all at once, and losses of such models found for many clients at once."""
 _TILE = 64
 """Samples of one client that are looked at together, where many clients are."""
+_VECTOR = 8
+"""Numbers in a vector of the processor. Where a client's matrices begin at other places among those of others than at
+whole vectors, its products have other bits there than alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,23 @@ class Layer:
         return matrix, params[self.bias : self.bias + self.rows] if self.bias >= 0 else None
 
 
+def does_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
+    """Tell whether a module is of one of torch's kinds and does just that: a subclass, or a hook, may do anything."""
+    hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
+    return isinstance(part, kinds) and str(part.forward.__module__).startswith("torch.nn.") and not any(hooks)
+
+
 def linear_layers(module: nn.Module) -> list[Layer]:
-    """Return the layers of a model that consists of Flatten, then Linear with or without ReLU behind; else none."""
-    if not isinstance(module, nn.Sequential):
+    """Return the layers of a model that consists of Flatten, then Linear with or without ReLU behind; else none.
+
+    Nor are there any if layers share parameters, or have others than a matrix and a bias.
+    """
+    if not isinstance(module, nn.Sequential) or not all(does_as(part, _KINDS) for part in (module, *module)):
+        return []
+    own = [
+        p for part in module if isinstance(part, nn.Linear) for p in (part.weight, part.bias) if p is not None
+    ]
+    if [id(p) for p in own] != [id(p) for p in module.parameters()]:
         return []
     layers: list[Layer] = []
     at = 0
@@ -74,6 +93,20 @@ def most_at_once(columns: int, width: int) -> int:
     return max(width, most - most % width)
 
 
+def even_width(columns: Sequence[int]) -> int:
+    """Return of which number the width of minibatches must be a multiple, so that inputs of so many columns are whole
+    vectors of the processor.
+    """
+    return _VECTOR // math.gcd(_VECTOR, *columns)
+
+
+def apart(shapes: Sequence[Sequence[int]]) -> bool:
+    """Tell whether clients must train alone: matrices of these shapes are no whole vectors, or there is one of width 1,
+    for which other products are taken where there is one client.
+    """
+    return any(math.prod(shape) % _VECTOR or 1 in shape for shape in shapes)
+
+
 class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
@@ -90,7 +123,9 @@ class Dense:
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
         self.width = _GPU_WIDTH if x.is_cuda else 1
         """Groups are padded to a multiple of this: products of a GPU may depend on how many there are."""
-        self.most = most_at_once(columns, self.width)
+        self.apart = not x.is_cuda and apart([(layer.rows, layer.columns) for layer in self.layers])
+        self.even = 1 if x.is_cuda else even_width([layer.columns for layer in self.layers])
+        self.most = 1 if self.apart else most_at_once(columns, self.width)
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""
@@ -130,7 +165,7 @@ class Dense:
         if not starts:
             return np.zeros(0)
         with torch.inference_mode():
-            if len(starts[0]) >= _NARROW:
+            if len(starts[0]) >= _NARROW or self.apart:
                 each = [self._mean_loss(start, r, precision) for start, r in zip(starts, rows, strict=True)]
                 return np.asarray(torch.stack(each).cpu().numpy())
             found, alike = np.empty(len(rows)), dict[int, list[int]]()

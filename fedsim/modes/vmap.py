@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedsim.minibatches import Group
+from fedsim.modes.dense import apart, even_width
 from fedsim.precision import lowered
 
 if TYPE_CHECKING:
@@ -19,13 +21,13 @@ if TYPE_CHECKING:
     from fedsim.network import Network
 
 WIDTH = 16
-"""Clients at once. Always as many, with idle ones beside the last: their number could change the bits of a product."""
+"""Clients at once. Always as many, with idle ones beside the last: their number could change the bits of a product.
+
+On a processor it is one where their places could, see `fedsim.modes.dense`."""
 
 
 class Vmap:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
-
-    most = WIDTH
 
     def __init__(
         self,
@@ -36,6 +38,10 @@ class Vmap:
         augmenter: Augmenter | None = None,
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
+        matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
+        columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
+        self.most = WIDTH if x.is_cuda or not apart(matrices) else 1
+        self.even = 1 if x.is_cuda else even_width(columns)
         module: nn.Module = network.module
 
         def loss(
@@ -50,7 +56,7 @@ class Vmap:
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""
         g, sgd = len(group.jobs), self.sgd
-        idle = WIDTH - g
+        idle = self.most - g
         first = torch.stack([*starts, *[starts[0]] * idle])
         flat = first.clone()
         velocity = torch.zeros_like(flat) if sgd.momentum else None
@@ -71,7 +77,7 @@ class Vmap:
         return losses
 
     def _samples(self, index: torch.Tensor, views: torch.Tensor | None) -> torch.Tensor:
-        """Return the samples [WIDTH, B, ...], each in its view [g, B]."""
+        """Return the samples [most, B, ...], each in its view [g, B]."""
         x = self.x[index]
         if self.augmenter is None or views is None:
             return x

@@ -13,7 +13,7 @@ from fedsim.partitioners._shares import apportion, cut, require_samples
 
 
 def iid(
-    *, sizes: Literal["equal", "lognormal"] = "equal", sigma: Annotated[float, Field(ge=0)] = 1.0
+    *, sizes: Literal["equal", "lognormal"] = "equal", sigma: Annotated[float, Field(ge=0, le=100)] = 1.0
 ) -> Partition:
     """Deal the shuffled samples to the clients, each sample used once.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,21 @@ from fedsim.errors import DataError
 from fedsim.tasks._files import existing
 
 _NAMES = ("X", "y", "client")
+_DAMAGES = (
+    *(
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RuntimeError,
+        OverflowError,
+        MemoryError,
+        SyntaxError,
+    ),
+    *(tokenize.TokenError, struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy and the modules that it reads archives with raise at one place or another of a damaged one."""
 
 
 def table(name: str, data_dir: Path | None, file: str, features: int, labels: tuple[int, int]) -> Task:
@@ -23,18 +41,22 @@ def table(name: str, data_dir: Path | None, file: str, features: int, labels: tu
     """
     path = existing(name, data_dir, file)[0]
     x, y, client = _arrays(path)
-    if x.ndim != 2 or x.shape != (len(y), features) or client.shape != y.shape:
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{path}: expected numbers for X, found {x.dtype}")
+    if y.ndim != 1 or x.ndim != 2 or x.shape != (len(y), features) or client.shape != y.shape:
         raise DataError(
             f"{path}: expected X [N, {features}], y [N] and client [N], found {x.shape}, {y.shape} and {client.shape}"
         )
     if not np.isin(y, labels).all():
         found = y[~np.isin(y, labels)][0]
         raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {found}")
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, dtype=np.float32)
     if not np.isfinite(x).all():
         raise DataError(f"{path}: expected finite features, found others in row {_first_bad(x)}")
     return Task(
         name=name,
-        x=np.ascontiguousarray(x, dtype=np.float32),
+        x=x,
         y=(y == labels[1]).astype(np.int64),
         n_classes=2,
         official_test=np.zeros(len(y), dtype=np.bool_),
@@ -49,7 +71,7 @@ def _arrays(path: Path) -> list[NDArray[Any]]:
             if lacking:
                 raise DataError(f"{path}: expected arrays {', '.join(_NAMES)}, found no {', '.join(lacking)}")
             return [archive[name] for name in _NAMES]
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGES as error:
         raise DataError(f"{path}: expected an .npz file of arrays: {error}") from error
 
 
@@ -57,11 +79,22 @@ def _first_bad(x: NDArray[Any]) -> int:
     return int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
 
 
+def _numbers_of_clients(client: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return [N] which are whole numbers from 0 on and less than N: of N rows without gaps there are no others."""
+    if client.dtype.kind not in "fiu":
+        return np.zeros(len(client), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((client >= 0) & (client < len(client)) & (client % 1 == 0))
+
+
 def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
     """Return the rows of each client, in their order."""
+    wrong = np.flatnonzero(~_numbers_of_clients(client))
+    if len(wrong):
+        raise DataError(
+            f"{path}: expected clients numbered from 0, found {client[wrong[0]]} in row {wrong[0]} of {len(client)}"
+        )
     numbers = client.astype(np.int64)
-    if len(numbers) and numbers.min() < 0:
-        raise DataError(f"{path}: expected clients numbered from 0, found {numbers.min()}")
     counts = np.bincount(numbers)
     if not counts.all():
         raise DataError(

@@ -23,9 +23,10 @@ from fedsim.errors import ConfigError
 
 FEATURES = 60
 CLASSES = 10
+_MOST_SAMPLES = 2**31
 
 Floats = NDArray[np.floating[Any]]
-NonNegative = Annotated[float, Field(ge=0)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Variant = Literal["noniid", "iid", "hybrid"]
 
 
@@ -64,7 +65,7 @@ def synthetic(
     beta: NonNegative | None = None,
     variant: Variant = "noniid",
     sizes: Literal["lognormal", "fixed"] = "lognormal",
-    log_mean: float = 4.0,
+    log_mean: Annotated[float, Field(allow_inf_nan=False)] = 4.0,
     sigma: NonNegative = 1.0,
     least: Annotated[int, Field(ge=0)] = 50,
     samples: Annotated[int, Field(ge=1)] = 100,
@@ -100,8 +101,17 @@ def synthetic(
 def lognormal_sizes(
     state: np.random.RandomState, clients: int, log_mean: float, sigma: float, least: int
 ) -> Indices:
-    """Draw [K] sample counts, the generator's first use of its random state."""
-    return state.lognormal(log_mean, sigma, clients).astype(np.int64) + least
+    """Draw [K] sample counts, the generator's first use of its random state.
+
+    Raises ConfigError for counts that no machine holds.
+    """
+    drawn = state.lognormal(log_mean, sigma, clients)
+    if not drawn.max(initial=0) < _MOST_SAMPLES:
+        raise ConfigError(
+            f"task 'synthetic': expected smaller ones than log_mean = {log_mean:g} and sigma = {sigma:g}, which draw a "
+            f"client of {drawn.max():.3g} samples"
+        )
+    return drawn.astype(np.int64) + least
 
 
 def draw(

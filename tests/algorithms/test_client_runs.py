@@ -163,6 +163,7 @@ def test_mgda_prox_is_fedprox_with_the_rule_fedmgda_plus(tmp_path: Path) -> None
         ({"name": "qmaml", "inner_step": 1}, "no option 'inner_step'; did you mean 'inner_steps'"),
         ({"name": "fedprox", "mu": -1}, "option 'mu'.*greater than or equal to 0"),
         ({"name": "qmaml", "support": 1}, "option 'support'.*less than 1"),
+        ({"name": "fedprox", "mu": float("inf")}, "option 'mu'.*a finite number"),
     ],
 )
 def test_what_cannot_be_is_refused(client: dict[str, Any], message: str) -> None:

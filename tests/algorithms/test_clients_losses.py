@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch.nn import functional
 
 from algorithms.clients.fedcka import cka, contrast
 from algorithms.clients.qmaml import divided
-from fedsim.data import FederatedData
+from fedsim.data import FederatedData, Split
 from fedsim.descent import ClientBench
 from fedsim.local import LocalSGD, Workbench
 from fedsim.network import build_network
@@ -90,6 +91,47 @@ def test_fedcka_descends_the_loss_and_its_contrast(data: FederatedData) -> None:
     )
     grads = torch.autograd.grad(loss, list(modules[0].parameters()))
     torch.testing.assert_close(row, 0.1 * torch.cat([g.reshape(-1) for g in grads]), rtol=1e-3, atol=1e-6)
+
+
+ROOT = """
+import torch
+
+class Scaled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor, self.out = torch.nn.Parameter(torch.ones(())), torch.nn.Linear(6, 5)
+    def forward(self, x):
+        return self.factor * self.out(x)
+
+def scaled(*, in_shape, n_classes) -> torch.nn.Module:
+    return Scaled()
+"""
+
+
+@pytest.mark.parametrize("name", ["lstm", "own"])
+def test_fedcka_contrasts_recurrent_layers_and_models_with_parameters_of_their_own(
+    name: str, tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(ROOT)
+    draws = np.random.default_rng(0)
+    x, y = draws.integers(0, 5, (30, 6)).astype(np.float32), draws.integers(0, 5, 30)
+    rows = Split.of([np.arange(30)])
+    sequences = FederatedData(x, y, 5, rows, rows, rows)
+    spec = dataclasses.replace(SPEC, in_shape=(6,), n_classes=5, client="fedcka")
+    if name == "lstm":
+        spec = dataclasses.replace(spec, model="lstm", model_options={"embedding": 3, "hidden": [4]})
+    else:
+        spec = dataclasses.replace(spec, model=f"{tmp_path}/own.py:scaled", model_options={})
+    updates = []
+    for mu in (0.0, 3.0):
+        bench = Workbench(dataclasses.replace(spec, client_options={"mu": mu, "layers": 2}), sequences)
+        start, kept = (bench.network.initial(seed) for seed in range(2))
+        report, _ = bench.work(
+            dataclasses.replace(JOB, client=0), start, row := torch.empty_like(start), kept
+        )
+        assert report.finite
+        updates.append(row)
+    assert not torch.equal(*updates)
 
 
 @pytest.mark.parametrize("order", ["first", "second"])

@@ -99,6 +99,13 @@ def test_a_damaged_line_is_named(small: Path, before: str, after: str, message: 
     assert str(path) in str(caught.value)
 
 
+def test_a_quotation_mark_that_never_ends_is_a_damage(small: Path) -> None:
+    path = small / "adult" / "adult.data"
+    path.write_text('"' + path.read_text() * 1000)
+    with pytest.raises(DataError, match=f"{path}: cannot be read: field larger than field limit"):
+        build(small)
+
+
 def test_missing_files_are_named_with_the_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"task 'adult': no adult/adult.data, adult/adult.test in ") as caught:
         build(tmp_path)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import analysis
-from fedsim.adversary import Adversary, attacked, nth_jobs
+from fedsim.adversary import Adversary, Message, attacked, nth_jobs
 from fedsim.config import RunConfig, load
 from fedsim.errors import ConfigError
-from fedsim.job import Cohort
+from fedsim.job import Cohort, Report
 from fedsim.pool import RayPool
 from fedsim.result import Progress
 from fedsim.simulation import resume
@@ -53,6 +55,27 @@ def test_chance_depends_on_seed_client_and_nth_job_alone() -> None:
     np.testing.assert_array_equal(one.strikes(7, later), struck)
     np.testing.assert_array_equal(one.strikes(7, cohort.part(slice(5, 6))), struck[5:6])
     assert (one.strikes(8, cohort) != struck).any()
+
+
+def test_clients_may_be_named_in_any_order() -> None:
+    cohort = jobs()
+    struck = Adversary("zero", {}, (7, 2, 2, 9)).strikes(7, cohort)
+    np.testing.assert_array_equal(struck, np.isin(cohort.clients, (2, 7, 9)))
+    assert not Adversary("zero", {}, ()).strikes(7, cohort).any()
+
+
+def test_to_look_for_one_of_many_attackers_takes_no_time() -> None:
+    many, one = Adversary("drop", {}, tuple(range(200_000))), jobs().part(slice(0, 1))
+    started = time.perf_counter()
+    assert all(many.strikes(7, one)[0] for _ in range(400))
+    assert time.perf_counter() - started < 2, "some 25 ms each, it was"
+
+
+def test_a_loss_that_nobody_asked_for_stays_so() -> None:
+    message = Message(torch.zeros(3), Report(loss_train=2.0), None, np.random.default_rng(0))
+    told = message.with_losses(lambda loss: 0.0).report
+    assert (told.loss_train, told.finite) == (0.0, True)
+    assert np.isnan([told.loss_before, told.loss_rms, told.loss_after]).all()
 
 
 def test_larger_shares_hold_smaller_ones() -> None:
@@ -203,3 +226,16 @@ def test_labels_that_do_not_exist_are_refused(tmp_path: Path) -> None:
     config = small(adversary={"name": "label_flip", "share": 0.9, "change": [[5, 10]]})
     with pytest.raises(ConfigError, match="from 0 to 9, found 10"):
         run(config, tmp_path)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ([], "'change'.*at least 1 item"),
+        ([[5, 3], [4, 3], [5, 4]], "one change of each label, found more of 5"),
+    ],
+)
+def test_changes_of_labels_are_said_once(change: Any, match: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=match):
+        run(small(adversary={"name": "label_flip", "share": 0.9, "change": change}), tmp_path)

@@ -12,6 +12,7 @@ import torch
 
 from fedsim.adversary import Adversary
 from fedsim.augment import Augment
+from fedsim.client import ClientMethod
 from fedsim.config import parse
 from fedsim.crew import Crew, worth
 from fedsim.data import FederatedData, Split
@@ -157,6 +158,13 @@ def test_what_is_worth_threads(changes: dict[str, Any], pays: bool) -> None:
     spec = dataclasses.replace(SPEC, **changes)
     network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
     assert worth(spec, network, spec.method(), np.full(K, 40)) is pays
+
+
+@pytest.mark.parametrize("draws", [True, False])
+def test_own_models_that_may_draw_at_random_are_made_in_one_thread(draws: bool) -> None:
+    network = build_network(SPEC.model, SPEC.model_options, SPEC.in_shape, SPEC.n_classes)
+    method = ClientMethod(draws=draws, personal=lambda local, model, kept: model)
+    assert worth(SPEC, network, method, np.full(K, 40)) is not draws
 
 
 CONFIG: dict[str, Any] = {

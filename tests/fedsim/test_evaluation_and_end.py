@@ -11,6 +11,7 @@ import pytest
 
 import analysis
 from fedsim.course import Course, Evaluate, Stop
+from fedsim.errors import ConfigError
 from fedsim.evaluation import Evaluation
 from fedsim.evaluator import Evaluator
 from fedsim.pacing import sync
@@ -52,6 +53,14 @@ def test_a_part_of_the_clients_is_evaluated_and_all_of_them_at_the_end(tmp_path:
     assert len(before[0][2]) == 5
     assert last == (steps, found.manifest["virtual_us"], list(range(12)))
     assert len(found.evals) == 5 * len(before) + 12
+
+
+def test_a_split_that_nobody_has_samples_of_is_refused(tmp_path: Path) -> None:
+    task = {"name": "digits", "clients": 12, "fractions": [0.8, 0.0, 0.2]}
+    with pytest.raises(
+        ConfigError, match=r"evaluate\.split: nobody has samples of 'valid': give it a share in task"
+    ):
+        done(tmp_path, task=task, evaluate={"split": "valid"})
 
 
 def test_a_part_is_drawn_by_the_seed_and_is_everybody_if_it_is_large_enough(tmp_path: Path) -> None:

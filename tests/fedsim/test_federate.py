@@ -160,6 +160,12 @@ def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
         (toy(), {"n_clients": 0, "partitioner": "iid"}, "at least 1 client, found 0"),
         (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.8, 0.1, 0.2)}, "sum to 1"),
         (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.0, 0.5, 0.5)}, "the first positive"),
+        (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (1.0, np.nan, 0.0)}, "sum to 1; found"),
+        (
+            toy(),
+            {"n_clients": 3, "partitioner": "iid", "options": {"sizes": "lognormal", "sigma": 1e3}},
+            "option 'sigma'.*found 1000",
+        ),
         (
             toy(),
             {"n_clients": 3, "partitioner": "iid", "pool": "test"},
@@ -184,6 +190,11 @@ def test_wrong_arguments_are_explained(task: Task, arguments: dict[str, Any], me
         ("[np.arange(5)]", "returned 1 clients, expected 2"),
         ("[np.arange(5), np.arange(4, 9)]", "used 1 samples twice, the first at 4"),
         ("[np.arange(5), np.array([400])]", "positions from 0 to 400, expected 0 to 399"),
+        ("[np.arange(5), np.arange(5.0, 9)]", "client 1: expected positions, whole numbers.*found float64"),
+        ("[y == 0, y == 1]", r"client 0: .*found bool; np\.flatnonzero"),
+        ("[None, None]", "client 0: expected positions, whole numbers"),
+        ("{0: [0, 1, 2], 1: [3, 4, 5]}", "expected a list with the positions of each client, found dict"),
+        ("[[], range(9)]", "client 0 has 0 samples: too few"),
     ],
 )
 def test_a_partitioner_from_elsewhere_is_checked(tmp_path: Path, returned: str, message: str) -> None:

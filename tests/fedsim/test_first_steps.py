@@ -71,6 +71,7 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("stop.time=1 hour", "found unit 'hour' in '1 hour'; known: d, h, m, min, ms, s, us, w"),
         ("algorithm=fedavg", "algorithm: expected a table, such as algorithm.KEY = VALUE, found 'fedavg'"),
         ("train.lr=inf", "train.lr: input should be a finite number, found inf"),
+        ("train.weight_decay=inf", "train.weight_decay: input should be a finite number, found inf"),
     ],
 )
 def test_what_is_wrong_says_what_is_right(text: str, tmp_path: Path, change: str, said: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from fedsim.ladder import HistoryPlan, HistorySize
 from fedsim.memory import Footprint
 from fedsim.pacing import fedbuff, sync
 from fedsim.server import ServerSpec
+from fedsim.setup import prepare
 from fedsim.units import show_bytes
+from small import small
 
 SPEC = ServerSpec(
     "fedlf", {}, n_clients=1000, total_samples=10**5, most_updates=10, blocks=[(0, 900), (900, 1000)]
@@ -59,6 +62,16 @@ def test_what_clients_keep_costs_memory() -> None:
     assert kept(ClientMethod()) == 0
     assert kept(fedcka()) == 1010 * 4000
     assert kept(ditto()) == 3010 * 4000
+
+
+def test_of_replayed_updates_those_of_the_attackers_alone_cost_memory() -> None:
+    def kept(**adversary: Any) -> int:
+        setup = prepare(small(adversary={"name": "replay"} | adversary))
+        return setup.footprint(0).parts()["kept"] // (4 * setup.network.P)
+
+    assert kept(clients=[3]) == 2
+    assert kept(share=0.5) == 6 + 4
+    assert kept(share=1.0) == 12 + 4
 
 
 def test_the_plan_of_the_history_decides_what_it_takes() -> None:

@@ -184,6 +184,14 @@ def test_lstm_looks_at_every_character_and_at_its_order() -> None:
     assert not torch.equal(outputs[0], outputs[2])
 
 
+def test_lstm_says_which_characters_it_does_not_know() -> None:
+    network = build_network("lstm", {"hidden": [3], "alphabet": 7}, (4,), 2)
+    with pytest.raises(
+        ConfigError, match=r"numbers of characters, from 0 to 6, found -1 to 7: give alphabet"
+    ):
+        network.module(torch.tensor([[0.0, 7.0, -1.0, 2.0]]))
+
+
 def test_lstm_takes_other_weights_by_name() -> None:
     network = build_network("lstm", {"embedding": 3, "hidden": [5]}, (7,), 11)
     one, other = network.initial(0), network.initial(1)
@@ -298,6 +306,28 @@ def empty(*, in_shape, n_classes): return nn.Flatten()
 def narrow(*, in_shape, n_classes): return nn.Linear(4, 2)
 def misfit(*, in_shape, n_classes): return nn.Linear(5, 3)
 def none(*, in_shape, n_classes): return None
+def lazy(*, in_shape, n_classes): return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+def spectral(*, in_shape, n_classes): return torch.nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3))
+
+class Counts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.out = nn.Linear(4, 3)
+    def forward(self, x):
+        if self.training:
+            self.seen += len(x)
+        return self.out(x)
+
+class InPlace(nn.Linear):
+    def forward(self, x):
+        x -= 0.5
+        return super().forward(x)
+
+def in_place(*, in_shape, n_classes): return InPlace(4, 3)
+def rectified(*, in_shape, n_classes):
+    return nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(4, 3))
+def counts(*, in_shape, n_classes): return Counts()
 def dropout(*, in_shape, n_classes): return nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3))
 """
 
@@ -320,6 +350,11 @@ def own(tmp_path: Path) -> Path:
         ("narrow", r"expected logits \[1, 3\] for one sample, found \[1, 2\]"),
         ("misfit", r"does not take samples of shape \(4,\)"),
         ("none", "expected a torch.nn.Module, found NoneType"),
+        ("lazy", "1.weight has no shape before the first sample: take Linear in place of LazyLinear"),
+        ("spectral", r"parametrizations.weight.0._[uv] changes while the model trains. It is state outside"),
+        ("counts", "seen changes while the model trains"),
+        ("in_place", "changes the samples that it is given in place: write x = x - mean"),
+        ("rectified", "changes the samples that it is given in place"),
     ],
 )
 def test_models_that_cannot_be_federated_are_refused(own: Path, member: str, message: str) -> None:

@@ -111,6 +111,34 @@ def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: 
         assert torch.equal(trained(made, jobs.part(slice(i, i + 1)))[0][0], together[i])
 
 
+@pytest.mark.parametrize(
+    ("side", "hidden", "classes", "batch_size"),
+    [
+        (11, [], 2, 10),
+        (3, [], 2, None),
+        (8, [31], 10, 10),
+        (3, [5], 2, 10),
+        (8, [1], 10, None),
+        (7, [16], 3, 1),
+    ],
+)
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_the_place_of_a_client_changes_no_bit(
+    mode: Any, side: int, hidden: list[int], classes: int, batch_size: int | None
+) -> None:
+    """Nor does it where matrices are no whole vectors of the processor, whose products depend on where they begin."""
+    sgd = LocalSGD(batch_size=batch_size, lr=0.1)
+    spec = WorkbenchSpec("mlp", {"hidden": hidden}, (1, side, side), classes, sgd, 3, losses=True, after=True)
+    made = Workbench(dataclasses.replace(spec, mode=mode), noise(9, (20, 130), side, classes))
+    jobs = cohort(9)
+    together, reports = trained(made, jobs)
+    for some in [*np.arange(9)[:, None], np.array([4, 2]), np.array([8, 7, 1, 0]), np.arange(2, 9)]:
+        rows, told = trained(made, jobs.part(some))
+        assert torch.equal(rows, together[torch.from_numpy(some)])
+        for field in dataclasses.fields(Reports):
+            assert getattr(told, field.name).tolist() == getattr(reports, field.name)[some].tolist()
+
+
 @pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
 def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, mode: str) -> None:
     made, jobs = bench(data, "mlp", mode), cohort(6)
@@ -222,6 +250,62 @@ def test_which_models_are_dense() -> None:
     assert linear_layers(module(nn.Linear(4, 2, bias=False)))[0].bias == -1
     for other in (CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)):
         assert not linear_layers(other)
+
+
+class Cool(nn.Sequential):
+    """A sequence that does more than its parts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / 2
+
+
+class Doubled(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class More(nn.Linear):
+    """A linear layer with a parameter that its own forward does not know."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__(before, after)
+        self.more = nn.Parameter(torch.ones(1))
+
+
+def shared() -> nn.Module:
+    again = nn.Linear(4, 4)
+    return module(again, nn.ReLU(), again, nn.ReLU(), nn.Linear(4, 2))
+
+
+def tied() -> nn.Module:
+    made = module(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    made[3].weight = made[1].weight
+    return made
+
+
+def hooked() -> nn.Module:
+    made = module(nn.Linear(4, 2))
+    made[1].register_forward_hook(lambda part, given, out: 2 * out)
+    return made
+
+
+DERIVED = {
+    "sequence": lambda: Cool(nn.Flatten(), nn.Linear(4, 2)),
+    "layer": lambda: module(Doubled(4, 2)),
+    "more parameters": lambda: module(More(4, 3), nn.ReLU(), nn.Linear(3, 2)),
+    "shared": shared,
+    "tied": tied,
+    "hooked": hooked,
+    "normalised": lambda: module(torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_a_model_that_does_more_than_its_layers_is_not_dense(name: str) -> None:
+    made = DERIVED[name]()
+    assert not linear_layers(made)
+    assert resolve_mode("auto", made, method(), "cpu") == "loop"
+    assert bool(may_draw(made)) is (name in ("sequence", "layer", "hooked", "normalised"))
 
 
 @pytest.mark.gpu

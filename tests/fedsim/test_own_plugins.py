@@ -15,11 +15,15 @@ from fedsim import plugins
 from fedsim.combining import combine
 from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError, RunError
+from fedsim.job import Job
+from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.materials import federation
 from fedsim.rules import build_rule
 from fedsim.selection import Selector
 from fedsim.simulation import simulate
 from fedsim.stack import Needs
 from fedsim.task_check import checked
+from noise import noise
 from small import small
 
 HEAD = """
@@ -147,11 +151,106 @@ def test_needs_are_known() -> None:
         ("local.sgd(start)", "must return a Trained, it returned tuple"),
         ("Trained(start[:3], 0.0)", r"'end' as a tensor \[\d+\], found shape \[3\]"),
         ("Trained(start + 0, 0.0, kept=1.0)", r"'kept' as a tensor \[\d+\], found float"),
+        ("Trained(start.numpy(), 0.0)", r"'end' as a tensor \[\d+\], found ndarray"),
+        ("Trained(start + 0, None)", "'loss' as a number, found NoneType"),
+        ("Trained(start + 0, start)", "'loss' as a number, found Tensor"),
     ],
 )
 def test_a_client_method(mine: Any, tmp_path: Path, trained: str, match: str) -> None:
     method = mine(f"return ClientMethod(lambda local, start, kept: {trained})")
     assert_fails(tmp_path, RunError, rf"client \d+: .*{match}", client={"name": method})
+
+
+@pytest.mark.parametrize(
+    ("own", "match"),
+    [
+        ("local.sgd(model)", r"a tensor \[\d+\], found tuple"),
+        ("None", r"a tensor \[\d+\], found NoneType"),
+        ("model[:1]", r"a tensor \[\d+\], found shape \[1\]"),
+        ("model.numpy()", r"a tensor \[\d+\], found ndarray"),
+    ],
+)
+def test_a_model_of_the_client_s_own(mine: Any, tmp_path: Path, own: str, match: str) -> None:
+    method = mine(f"return ClientMethod(personal=lambda local, model, kept: {own})")
+    assert_fails(
+        tmp_path,
+        RunError,
+        rf"client \d+: the client method's personal must return {match}",
+        client={"name": method},
+    )
+
+
+def test_what_a_client_method_returns_may_have_a_history(mine: Any, tmp_path: Path) -> None:
+    body = """
+    def train(local, start, kept):
+        weights = [w.detach().requires_grad_() for w in local.views(start)]
+        end = torch.cat([(0.9 * w).flatten() for w in weights])
+        return Trained(end, 0.0, kept=2 * end)
+
+    def own(local, model, kept):
+        return model if kept is None else model * kept.clone().requires_grad_()
+
+    return ClientMethod(train, keeps=True, personal=own)
+"""
+    config = small(client={"name": mine(body.strip())}, world=ALWAYS, stop={"steps": 2})
+    assert simulate(config, out=tmp_path, workers=0)[0].status == "done"
+
+
+@pytest.mark.parametrize("changes", ["epochs=0", "most_steps=0", "rows=local.rows[:0]", "lr=0.0"])
+def test_a_client_that_takes_no_step_stays_where_it_is(mine: Any, changes: str) -> None:
+    data = noise(2, (5, 9), 8)
+    method = mine(f"return ClientMethod(lambda local, start, kept: Trained(*local.sgd(start, {changes})))")
+    spec = WorkbenchSpec(
+        "softmax", {}, (1, 8, 8), 10, LocalSGD(batch_size=4), seed=0, losses=False, client=method
+    )
+    bench = Workbench(spec, data)
+    start = bench.network.initial(0)
+    report = bench.run(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
+    assert not row.any()
+    assert np.isnan(report.loss_train) == np.isnan(report.loss_rms) == (changes != "lr=0.0")
+
+
+def test_a_parameter_that_no_loss_depends_on_stays_as_it_is(mine: Any) -> None:
+    body = """
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.other = torch.nn.Linear(64, n_classes), torch.nn.Linear(64, 3)
+        def forward(self, x):
+            return self.used(x.flatten(1))
+    return Heads()
+"""
+    model = mine(body.strip(), "*, in_shape, n_classes")
+    for client in ("plain", "qmaml"):
+        spec = WorkbenchSpec(
+            model, {}, (1, 8, 8), 10, LocalSGD(batch_size=4), seed=0, losses=False, client=client
+        )
+        bench = Workbench(spec, noise(2, (5, 9), 8))
+        start = bench.network.initial(0)
+        bench.run(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
+        assert row[:650].any()
+        assert not row[650:].any()
+
+
+@pytest.mark.parametrize(
+    ("labels", "match"),
+    [
+        ("y + 1", "found 10"),
+        ("y - 1", "found -1"),
+        ("y[:3]", r"found shape \[3\]"),
+        ("y * 1.0", "found torch.float32"),
+        ("None", "found NoneType"),
+    ],
+)
+def test_labels_of_an_attack(mine: Any, tmp_path: Path, labels: str, match: str) -> None:
+    attack = {"name": mine(f"return Attack(labels=lambda y, n: {labels})"), "share": 1.0, "after": "1h"}
+    assert_fails(
+        tmp_path,
+        RunError,
+        rf"adversary '.*mine': expected labels .* from 0 to 9.*{match}",
+        adversary=[attack],
+    )
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(
@@ -236,11 +335,35 @@ TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6
         ({"natural": (np.arange(3), np.arange(2, 6))}, "client 1: .*found row 2, which client 0 holds"),
         ({"natural": (np.array([0, 0]),)}, "client 0: .*found row 0, which it holds twice"),
         ({"natural": (np.array([6]),)}, "client 0: expected rows from 0 to 5, found 6"),
+        ({"natural": (TASK.y == 0, TASK.y > 0)}, r"client 0: .*whole numbers.*found bool; np\.flatnonzero"),
+        ({"natural": ([0, 1], [1.5])}, "client 1: expected rows, whole numbers from 0 on, found float64"),
+        ({"natural": {0: [0, 1], 1: [2]}}, "natural: expected the rows of each client, .*found a dict"),
+        ({"n_classes": 3.0}, "n_classes: expected a whole number from 1 on, found 3.0"),
+        ({"n_classes": "3"}, "n_classes: expected a whole number from 1 on, found '3'"),
     ],
 )
 def test_a_task(changes: dict[str, Any], match: str) -> None:
     with pytest.raises(DataError, match=f"task 'p.py:mine': .*{match}"):
         checked(replace(TASK, **changes), "p.py:mine")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_task_may_lie_backwards_in_memory_and_hold_huge_numbers() -> None:
+    x = np.arange(12, dtype=np.float32).reshape(6, 2)[::-1]
+    found = checked(replace(TASK, x=x, n_classes=np.int64(3)), "mine")  # type: ignore[arg-type]
+    assert torch.from_numpy(found.x).tolist() == x.tolist()
+    assert type(found.n_classes) is int
+    checked(replace(TASK, x=np.full((6, 2), 3e38, np.float32)), "mine")
+
+
+@pytest.mark.parametrize("said", ["", None, "elsewhere"])
+def test_a_task_is_told_where_data_lie(mine: Any, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FEDSIM_DATA", raising=False)
+    if said is not None:
+        monkeypatch.setenv("FEDSIM_DATA", said)
+    name = mine("raise ValueError(str(data_dir))", "*, clients, seed, data_dir")
+    with pytest.raises(ValueError, match=f"^{said or 'data'}$"):
+        federation(small(task={"name": name, "clients": 12}))
 
 
 def test_a_task_may_have_lists_of_rows_and_short_labels() -> None:

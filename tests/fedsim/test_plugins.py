@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
 from fedsim import plugins
 from fedsim.errors import ConfigError
@@ -37,6 +39,32 @@ def test_a_file_elsewhere_is_a_plug_in(tmp_path: Path) -> None:
         plugins.build("rule", name, {"shere": 0.5})
     with pytest.raises(ConfigError, match="has no function 'weakest'"):
         plugins.factory("rule", f"{path}:weakest")
+
+
+DEFAULTS = """
+import enum
+from pathlib import Path
+
+class Kind(enum.Enum):
+    ONE = "one"
+
+def mine(*, file: Path = Path("a.csv"), kind: Kind = Kind.ONE, some: frozenset[int] = frozenset({3}),
+         pairs: tuple = ((1, 2),), bound: float = float("inf"), code=len, nothing=None, holes: tuple = (1, None)): pass
+"""
+
+
+def test_defaults_are_written_as_toml_can_say_them(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(DEFAULTS)
+    found = plugins.resolved("rule", f"{path}:mine", {}, ())
+    assert tomllib.loads(tomli_w.dumps(found)) == {
+        "file": "a.csv",
+        "kind": "one",
+        "some": [3],
+        "pairs": [[1, 2]],
+        "bound": float("inf"),
+    }
+    plugins.check("rule", f"{path}:mine", found, ())
 
 
 def test_a_module_elsewhere_is_a_plug_in() -> None:

@@ -44,6 +44,26 @@ def config(case: str, precision: str, **more: Any) -> RunConfig:
     return parse(raw | given | more, "test", precision)[0]
 
 
+def test_what_the_processor_has_not_is_refused(tmp_path: Path) -> None:
+    """As oneDNN does for recurrent layers where there are no units for bfloat16."""
+    made = tmp_path / "mine.py"
+    made.write_text(
+        "import torch\n"
+        "class Picky(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        out = super().forward(x.flatten(1))\n"
+        "        if out.dtype == torch.bfloat16:\n"
+        "            raise RuntimeError('no such primitive')\n"
+        "        return out\n"
+        "def picky(*, in_shape, n_classes) -> torch.nn.Module:\n"
+        "    return Picky(64, n_classes)\n"
+    )
+    model = {"name": f"{made}:picky"}
+    prepare(config("dense", "float32", model=model))
+    with pytest.raises(ConfigError, match=r"train\.precision: .*on this machine: no such primitive; take"):
+        prepare(config("dense", "bfloat16", model=model))
+
+
 def rows_of(case: str, precision: str) -> tuple[torch.Tensor, np.ndarray]:
     setup = prepare(config(case, precision))
     bench, start, clients = Workbench(setup.bench, setup.data), setup.initial(), np.arange(6)
@@ -180,5 +200,5 @@ def test_only_bfloat16_is_cast() -> None:
 
 
 def test_an_unknown_precision_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"train.precision: .*'float32', 'tf32' or 'bfloat16'.*bf16"):
+    with pytest.raises(ConfigError, match=r"train\.precision: .*'float32', 'tf32' or 'bfloat16'.*bf16"):
         config("dense", "bf16")

@@ -64,6 +64,13 @@ def test_rows_belong_to_clients(tmp_path: Path, name: str) -> None:
         ({"X": np.full((6, 9), np.nan)}, "expected finite features, found others in row 0"),
         ({"client": np.array([0, 0, 2, 2, 3, 3])}, "rows of clients 0 to 3, found none of client 1"),
         ({"client": np.array([0, 0, -1, 1, 1, 1])}, "clients numbered from 0, found -1"),
+        ({"client": np.array([0, 0, 1, 1, 10**13, 1])}, f"numbered from 0, found {10**13} in row 4 of 6"),
+        ({"client": np.array([0, 0.5, 1, 1, 2, 2])}, "numbered from 0, found 0.5 in row 1"),
+        ({"client": np.array([0, 0, np.nan, 1, 2, 2])}, "numbered from 0, found nan in row 2"),
+        ({"client": np.array(list("001122"))}, "numbered from 0, found 0 in row 0"),
+        ({"X": np.full((6, 9), "a")}, "expected numbers for X, found <U1"),
+        ({"X": np.full((6, 9), 1e300)}, "expected finite features, found others in row 0"),
+        ({"y": np.array(1)}, r"found \(6, 9\), \(\) and \(6,\)"),
         ({"y": np.array([None] * 6)}, "expected an .npz file of arrays: Object arrays cannot be loaded"),
     ],
 )
@@ -72,6 +79,28 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, An
     with pytest.raises(DataError, match=message) as caught:
         build("landmine", tmp_path)
     assert str(path) in str(caught.value)
+
+
+def test_whole_numbers_of_clients_may_be_kept_as_others_are(tmp_path: Path) -> None:
+    write(tmp_path, "landmine", client=np.array([2.0, 0, 1, 0, 2, 2]))
+    natural = build("landmine", tmp_path).natural
+    assert natural is not None
+    assert [rows.tolist() for rows in natural] == [[1, 3], [2], [0, 4, 5]]
+
+
+def test_a_damaged_compressed_file_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "landmine")
+    np.savez_compressed(path, X=np.zeros((500, 9)), y=np.zeros(500, int), client=np.zeros(500, int))
+    sound = path.read_bytes()
+    told = []
+    for at in range(30, len(sound) - 20):
+        path.write_bytes(sound[:at] + b"\xff" * 20 + sound[at + 20 :])
+        try:
+            build("landmine", tmp_path)
+        except DataError as error:
+            told.append(str(error))
+    assert all(f"{path}: expected" in text for text in told)
+    assert any("decompressing" in text for text in told)
 
 
 def single_array() -> bytes:

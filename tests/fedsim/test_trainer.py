@@ -12,7 +12,7 @@ import torch
 
 from fedsim.adversary import Adversary
 from fedsim.arrivals import Arrivals
-from fedsim.data import FederatedData
+from fedsim.data import FederatedData, Split
 from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.job import Cohort, Job
@@ -264,6 +264,23 @@ def test_jobs_of_one_client_that_are_sent_together_follow_one_another(pool: obje
     )
     for name, tensor in expected[2].items():
         assert torch.equal(found[2][name], tensor), name
+
+
+def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
+    from fedsim.actors import RayTrainer  # it imports Ray
+
+    trainer = object.__new__(RayTrainer)
+    trainer._clients, trainer._memories = [None] * 2, Memories()
+    trainer._params = trainer._average = None
+    for client in (0, 1, 3):
+        trainer._memories.begin(client, f"row of {client}")
+    rows, nothing = np.arange(3), np.arange(0)
+    trainer._splits = {"test": Split.of([rows] * 4), "test_some": Split.of([nothing, rows, rows, nothing])}
+    sent = {split: [call[5:] for call in trainer._personal_calls(split)] for split in trainer._splits}
+    assert sent == {
+        "test": [(0, "row of 0", "row of 1"), (2, None, "row of 3")],
+        "test_some": [(0, None, "row of 1"), (2, None, None)],
+    }
 
 
 def test_the_files_of_all_plug_ins_go_along(tmp_path: Path) -> None:
