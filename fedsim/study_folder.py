@@ -12,7 +12,7 @@ import tomli_w
 from fedsim.config import RunConfig, load
 from fedsim.config_study import StudyConfig
 from fedsim.errors import ConfigError, Error, FolderError, RunError
-from fedsim.files import from_toml, refuse_links, write_json, write_text
+from fedsim.files import from_toml, make_directory, refuse_links, write_json, write_text
 from fedsim.manifest import read_manifest
 from fedsim.run import CONFIG, WORLD
 from fedsim.study_grid import Cell
@@ -105,7 +105,7 @@ class StudyFolder:
 
     def __init__(self, path: Path, study: StudyConfig, cells: Sequence[Cell], *, force: bool = False) -> None:
         self.path, self.study, self.cells = path, study, cells
-        if path.exists() and not (path / STUDY).is_file() and any(path.iterdir()):
+        if path.exists() and not (path / STUDY).is_file() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{path} exists and is not the folder of a study: choose another one with --out")
         found = [found_in(path / cell.folder, cell.config) for cell in cells]
         if not force:
@@ -147,7 +147,7 @@ class StudyFolder:
             arms.setdefault(combination, []).append(run)
         runs = (self.path / self.cells[0].folder).parent.parent
         for combination, names in arms.items():
-            (runs / combination).mkdir(parents=True, exist_ok=True)
+            make_directory(runs / combination)
             write_json(runs / combination / "arms.json", {"arms": names})
         write_text(self.path / GIVEN, tomli_w.dumps(self.study.resolved()))
         self.write()
