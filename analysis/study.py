@@ -259,6 +259,9 @@ def open_study(path: str | Path) -> Study:
         said = validated(_Study, raw, file)
     except ConfigError as error:
         raise FolderError(str(error)) from error
+    for name in said.compare.metrics or ():
+        if ":" in name:  # code that a folder names is not run to look at it
+            raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
     axes = {axis: tuple(levels) for axis, levels in said.axes.items()}
     cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(said.cells))
     compare = said.compare.model_dump(exclude_none=True)
