@@ -314,6 +314,8 @@ def parse(raw: Mapping[str, Any], source: str, default_name: str) -> list[RunCon
         raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
     runs = []
     for arm, changes in arms.items():
+        if "name" in changes:
+            raise ConfigError(f"{source}: arms.{arm}.name: an arm has the name of its table; leave it out")
         whole = merged(base, changes) | {"name": f"{base['name']}/{arm}"}
         runs.append(_validated(whole, f"{source}, arm {arm!r}"))
     return runs
