@@ -117,7 +117,7 @@ def label_counts(data: FederatedData) -> Ints:
 
 def _task(config: RunConfig) -> Task:
     section = config.task
-    data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA", "data"))
+    data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA") or "data")
     task = plugins.build(
         "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir
     )
