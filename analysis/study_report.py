@@ -202,7 +202,8 @@ def _curve(
     where: str,
 ) -> Picture:
     histories = {
-        level: [study.run(cell).history(metrics=metrics) for cell in cells] for level, cells in levels.items()
+        level: [study.afresh(cell).history(metrics=metrics) for cell in cells]
+        for level, cells in levels.items()
     }
     return study_curves(histories, metrics, by, where)
 

@@ -229,3 +229,10 @@ def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None
         said = {"name": "x", "seeds": 1, "run": {}, "axes": {name: {"a": {}}}}
         with pytest.raises(ConfigError, match=f"axes.{name}: a column of the study's tables has this name"):
             validated(StudyConfig, said, "x.toml")
+
+
+def test_tables_of_all_runs_are_not_kept(study: Study) -> None:
+    study.frame(["mean_percent"], "bytes")
+    analysis.study_participation(study, "used")
+    for cell in study.cells:
+        assert not {"jobs", "evals", "world"} & set(vars(study.run(cell)))
