@@ -239,6 +239,10 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     if isinstance(sets, str):
         raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
     given = read_toml(path)
+    if {"run", "seeds"} <= given.keys():
+        raise ConfigError(
+            f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
+        )
     raw = changed(deepcopy(given), sets)
     if "name" not in raw:
         _check_stem(path)

@@ -202,7 +202,10 @@ def load_study(
 
     seeds: a number of seeds, or several as `3,7,9`. Raises ConfigError with one line for each problem.
     """
-    study = validated(StudyConfig, read_toml(path), path.name).at_scale(scale)
+    read = read_toml(path)
+    if "task" in read and "run" not in read:
+        raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")
+    study = validated(StudyConfig, read, path.name).at_scale(scale)
     given, sets = study.resolved(), list(sets)
     raw = _assigned(deepcopy(given), sets)
     if seeds is not None:

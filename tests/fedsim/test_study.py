@@ -24,7 +24,7 @@ from rich.console import Console
 
 from fedsim import cli_study, materials, threads
 from fedsim.cli import main
-from fedsim.config import RunConfig
+from fedsim.config import RunConfig, load
 from fedsim.config_errors import read_toml, validated
 from fedsim.config_study import CompareSection, ScaleSection, StudyConfig, load_study
 from fedsim.errors import ConfigError
@@ -656,3 +656,10 @@ def test_a_file_in_the_place_of_the_folder_is_named(
     assert code == 1
     assert str(out / "smallest") in err
     assert (out / place).read_text() == "mine"
+
+
+def test_a_run_and_a_study_are_told_apart() -> None:
+    with pytest.raises(ConfigError, match=r"smallest\.toml: .* found that of a study: use fedsim study"):
+        load(SMALLEST)
+    with pytest.raises(ConfigError, match=r"quickstart\.toml: expected a study, .*: use fedsim run"):
+        load_study(SMALLEST.parents[1] / "quickstart.toml")
