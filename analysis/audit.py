@@ -42,7 +42,7 @@ def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
 
 
 def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
-    """Return one row per group of ages that occurs, the youngest first.
+    """Return one row per group of ages that occurs, the youngest first; the last one ends at the oldest there was.
 
     Columns: `from_age`, `to_age`, `n` (audited updates), `clients`, and each with `_low` and `_high`, a 95 %
     interval: `cosine` between the held update and the true one (mean), `norm_ratio` (geometric mean), `reported` and
@@ -60,7 +60,7 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     rows = []
     for i in np.unique(at[at >= 0]).tolist():
         some = held[at == i]
-        last = edges[i + 1] - 1 if i + 1 < len(edges) else some["age"].max()
+        last = edges[i + 1] - 1 if i < at.max() else some["age"].max()
         counts = {"n": len(some), "clients": some["client"].nunique()}
         rows.append({"from_age": int(edges[i]), "to_age": int(last)} | counts | _measured(some))
     return pd.DataFrame(rows)

@@ -15,6 +15,7 @@ from rich.table import Table
 from analysis.audit import audit_frame, by_age, realised, useful_age
 from analysis.run import Run, open_all
 from analysis.study import is_study, open_study
+from fedsim.errors import RunError
 from fedsim.terminal import shown
 
 AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "told rightly\n%")
@@ -22,15 +23,19 @@ CHANGE_HEADINGS = ("clients", "n", "change of loss\nnat", "worse\n%", "against\n
 
 
 def audit_groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
-    """Return the runs in folders by what they are called: those of a study that differ by their seed alone together."""
-    found: dict[str, list[Run]] = {}
-    for path in paths:
-        if not is_study(path):
-            found |= {run.label: [run] for run in open_all([path])}
-            continue
-        study = open_study(path)
+    """Return the runs in folders by what they are called: those of a study that differ by their seed alone together.
+
+    Raises RunError if there is none.
+    """
+    whole = dict.fromkeys(paths)
+    found = {run.label: [run] for run in open_all(path for path in whole if not is_study(path))}
+    for study in (open_study(path) for path in whole if is_study(path)):
+        where = f"{study.folder}: " if len(whole) > 1 else ""
         for cell in study.finished:
-            found.setdefault(", ".join(cell.levels.values()) or study.name, []).append(study.run(cell))
+            levels = ", ".join(cell.levels.values()) or study.name
+            found.setdefault(f"{where}{levels}", []).append(study.run(cell))
+    if not found:
+        raise RunError(f"{', '.join(map(str, whole))}: no run is done, so there is no audit")
     return found
 
 

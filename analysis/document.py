@@ -177,12 +177,15 @@ def heading_of(name: str) -> str:
 
 def slugs(texts: Iterable[str]) -> list[str]:
     """Return a name for each text that may stand in a file name, an address and an id, all of them different."""
-    found: list[str] = []
+    found: dict[str, None] = {}
     for text in texts:
         plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
-        again = sum(1 for other in found if re.fullmatch(rf"{re.escape(plain)}(-\d+)?", other))
-        found.append(f"{plain}-{again + 1}" if again else plain)
-    return found
+        name, again = plain, 1
+        while name in found:
+            again += 1
+            name = f"{plain}-{again}"
+        found[name] = None
+    return list(found)
 
 
 def _spaced(name: str) -> str:

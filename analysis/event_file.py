@@ -7,7 +7,8 @@ The format is that of `tensorboard.compat.proto`: a summary holds values under t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,11 +43,10 @@ class EventFile:
         check_installed()
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        try:
+        self._path = folder / NAME
+        with self._writing():
             folder.mkdir(parents=True, exist_ok=True)
-            self._records = RecordWriter((folder / NAME).open("wb"))
-        except OSError as error:
-            raise RunError(f"{folder / NAME}: events cannot be written: {error.strerror or error}") from error
+            self._records = RecordWriter(self._path.open("wb"))
         self._write(0.0, file_version="brain.Event:2")
 
     def __enter__(self) -> EventFile:
@@ -79,11 +79,13 @@ class EventFile:
 
     def flush(self) -> None:
         """Let others see what was written."""
-        self._records.flush()
+        with self._writing():
+            self._records.flush()
 
     def close(self) -> None:
         """Write what is left."""
-        self._records.close()
+        with self._writing():
+            self._records.close()
 
     def _summary(self, step: int, time_s: float, values: list[dict[str, Any]]) -> None:
         if values:
@@ -92,4 +94,12 @@ class EventFile:
     def _write(self, time_s: float, **content: Any) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._records.write(Event(wall_time=time_s, **content).SerializeToString())
+        with self._writing():
+            self._records.write(Event(wall_time=time_s, **content).SerializeToString())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"{self._path}: events cannot be written: {error.strerror or error}") from error

@@ -80,7 +80,7 @@ def study_participation(
     name = by or str(study.compare.get("group") or _GROUP)
     parts, rows = [], []
     for cell in study.finished:
-        frame = clients(study.run(cell), split, labels=name == "label")
+        frame = clients(study.afresh(cell), split, labels=name == "label")
         found = groups(frame, name, intervals=False)
         where = {**cell.levels, "seed": cell.seed}
         parts.append(pd.DataFrame([where] * len(found)).join(found))

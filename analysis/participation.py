@@ -14,7 +14,7 @@ from analysis.closing import virtual_end_us
 from analysis.run import CONFIG, Run
 from analysis.tables import WORLD
 from analysis.waste import USED
-from fedsim.availability import UNKNOWNS, sessions_of
+from fedsim.availability import UNKNOWNS, Unknown, sessions_of
 from fedsim.errors import ConfigError, RunError, closest
 from fedsim.reshape import laps_us
 from fedsim.spans import cut, repeated
@@ -75,6 +75,14 @@ def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
     ends = end_us if trace.after_end == "repeat" else min(end_us, trace.horizon_us)
     laps = laps_us(trace, "online")
     return time_us(cut(repeated(sessions, laps, ends), 0, ends), trace.clients) / end_us
+
+
+def unknown_of(run: Run) -> Unknown:
+    """Return what held in a run where its trace knows nothing; `offline` if the configuration does not say."""
+    section = run.config.get("world")
+    said = section.get("unknown") if isinstance(section, dict) else None
+    found: Unknown = said if said in UNKNOWNS else "offline"
+    return found
 
 
 def label_counts(run: Run) -> Ints:
@@ -174,10 +182,8 @@ def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
         raise RunError(
             f"{run.folder}: {WORLD} has {trace.clients} clients, but client {clients - 1} is in the tables"
         )
-    section = run.config.get("world")
-    said = section.get("unknown") if isinstance(section, dict) else None
-    unknown = said if said in UNKNOWNS else "offline"
-    columns: dict[str, NDArray[Any]] = {"availability": availability(trace, virtual_end_us(run), unknown)}
+    shares = availability(trace, virtual_end_us(run), unknown_of(run))
+    columns: dict[str, NDArray[Any]] = {"availability": shares}
     for kind in MODELLED:
         if len(trace.spans(kind).client):
             columns[kind] = speed(trace, kind)

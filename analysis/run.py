@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -207,9 +208,16 @@ def _is_name(name: Any) -> bool:
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
-    """Put the folder behind labels that occur twice, and a number behind those that still do."""
-    labels = [run.label for run in runs]
-    named = [f"{r.label} ({r.folder.name})" if labels.count(r.label) > 1 else r.label for r in runs]
+    """Put behind labels that occur twice where their folders differ, and a number behind those that still do."""
+    places = [Path(os.path.abspath(run.folder)) for run in runs]
+    alike: dict[str, list[Path]] = {}
+    for run, place in zip(runs, places, strict=True):
+        alike.setdefault(run.label, []).append(place.parent)
+    shared = {label: os.path.commonpath(folders) for label, folders in alike.items() if len(folders) > 1}
+    named = [
+        f"{run.label} ({place.relative_to(shared[run.label])})" if run.label in shared else run.label
+        for run, place in zip(runs, places, strict=True)
+    ]
     unique = [f"{n} #{named[:i].count(n) + 1}" if named.count(n) > 1 else n for i, n in enumerate(named)]
     return [replace(run, label=label) for run, label in zip(runs, unique, strict=True)]
 

@@ -75,6 +75,10 @@ class Study:
             self._runs[cell.folder] = open_run(cell.folder)
         return self._runs[cell.folder]
 
+    def afresh(self, cell: Cell) -> Run:
+        """Return the run of a cell without the tables that were read: those of all runs may be more than memory."""
+        return replace(self.run(cell))
+
     def asked(self, changes: Mapping[str, Any]) -> Study:
         """Return the same study asked for something else: some keys of `compare` replaced.
 
@@ -152,7 +156,7 @@ class Study:
 
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
         """Return the evaluations of a cell's run by virtual time. Raises RunError if there are none."""
-        run = self.run(cell)
+        run = self.afresh(cell)
         key = (cell.folder, split or run.split)
         if key not in self._evaluations:
             run.final(key[1])  # says which splits there are, if this is none of them
@@ -167,7 +171,7 @@ class Study:
         """Return how far the run had come at each evaluation: step, time_us, bytes."""
         import pandas as pd
 
-        run = self.run(cell)
+        run = self.afresh(cell)
         key = (cell.folder, split or run.split)
         if key not in self._numbers:
             found = self.evaluations(cell, split)
@@ -259,6 +263,9 @@ def open_study(path: str | Path) -> Study:
         said = validated(_Study, raw, file)
     except ConfigError as error:
         raise FolderError(str(error)) from error
+    for name in said.compare.metrics or ():
+        if ":" in name:  # code that a folder names is not run to look at it
+            raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
     axes = {axis: tuple(levels) for axis, levels in said.axes.items()}
     cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(said.cells))
     compare = said.compare.model_dump(exclude_none=True)

@@ -39,7 +39,7 @@ from analysis.plots.study_curves import study_curves
 from analysis.report import report_command, write_report
 from analysis.run import Run
 from analysis.study import Cell, Study
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, FolderError, RunError
 
 _PANELS = 6
 """At most so many panels in a figure of differences: more would not fit a page of paper."""
@@ -83,7 +83,14 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
     given = study.folder / "study.toml"
     yield Code(f"fedsim study {shlex.quote(str(given))} --out reproduced")
     if given.is_file():
-        yield Code(given.read_text(encoding="utf-8"), summary="The study as it was run")
+        yield Code(_text(given), summary="The study as it was run")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{file}: cannot be read: {error}") from error
 
 
 def _troubles(study: Study) -> Iterator[Block]:
@@ -195,7 +202,8 @@ def _curve(
     where: str,
 ) -> Picture:
     histories = {
-        level: [study.run(cell).history(metrics=metrics) for cell in cells] for level, cells in levels.items()
+        level: [study.afresh(cell).history(metrics=metrics) for cell in cells]
+        for level, cells in levels.items()
     }
     return study_curves(histories, metrics, by, where)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import sys
 import threading
@@ -131,6 +132,11 @@ def _code(arguments: list[str] | None) -> int:
         say("interrupted", err=True)
         return 130
     except Error as error:
-        say(f"error: {error}", err=True)
+        say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
         return 2 if isinstance(error, INPUT_ERRORS) else 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        say(f"error: {error}", err=True)
+        return 1
     return 0

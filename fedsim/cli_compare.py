@@ -49,16 +49,26 @@ def compare(
 
     asked = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}
     if is_study(first):
+        _refuse(first, "study", {"--split": split})
         tables = _of_studies(first, second, {key: value for key, value in asked.items() if value})
     elif not first.exists():
         raise FolderError(f"there is no folder {first}")
     elif second is None:
         raise ConfigError(f"{first} is no study: a run is compared with a second one; found none")
     else:
+        _refuse(first, "run", {"--axis": axis, "--baseline": baseline, "--metric": metrics, "--at": at})
         tables = _of_runs(first, second, split, by)
     console = Terminal()
     for table in tables:
         console.print(table)
+
+
+def _refuse(folder: Path, kind: str, options: dict[str, object]) -> None:
+    """Raise ConfigError for options that say nothing about folders of this kind."""
+    for option, value in options.items():
+        if value:
+            other = "studies" if kind == "run" else "runs"
+            raise ConfigError(f"{option}: it is for {other}, and {folder} is a {kind}")
 
 
 def _of_studies(first: Path, second: Path | None, asked: dict[str, object]) -> Iterator[Table]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -179,6 +180,8 @@ def _simulate(
                 pool=pool,
             )
         took_s = perf_counter() - started
+    if left := names[len(results) :]:
+        console.print(f"not begun: {', '.join(left)}", soft_wrap=True)
     close(console, results, write_report=write_report, took_s=took_s if profile else None)
     return [result.folder for result in results]
 
@@ -217,7 +220,8 @@ def close(
     if took_s is not None:
         _show_profiles(console, folders, took_s)
     if any(result.status == "interrupted" for result in results):
-        console.print(f"interrupted, and saved; it goes on with: fedsim resume {folders[-1]}", soft_wrap=True)
+        again = shlex.quote(str(folders[-1]))
+        console.print(f"interrupted, and saved; it goes on with: fedsim resume {again}", soft_wrap=True)
         raise typer.Exit(130)
 
 

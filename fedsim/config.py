@@ -239,6 +239,10 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     if isinstance(sets, str):
         raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
     given = read_toml(path)
+    if {"run", "seeds"} <= given.keys():
+        raise ConfigError(
+            f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
+        )
     raw = changed(deepcopy(given), sets)
     if "name" not in raw:
         _check_stem(path)
@@ -314,6 +318,8 @@ def parse(raw: Mapping[str, Any], source: str, default_name: str) -> list[RunCon
         raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
     runs = []
     for arm, changes in arms.items():
+        if "name" in changes:
+            raise ConfigError(f"{source}: arms.{arm}.name: an arm has the name of its table; leave it out")
         whole = merged(base, changes) | {"name": f"{base['name']}/{arm}"}
         runs.append(_validated(whole, f"{source}, arm {arm!r}"))
     return runs

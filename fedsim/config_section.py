@@ -42,13 +42,13 @@ RunName = Annotated[str, AfterValidator(run_name)]
 class Section(BaseModel):
     """A table whose keys are all known here."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class PluginSection(BaseModel):
     """A table that names a plug-in and holds its options beside the name."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
     kind: ClassVar[str]
     given: ClassVar[tuple[str, ...]] = ()
     name: str

@@ -22,8 +22,12 @@ from fedsim.config_errors import assign, read_toml, validated
 from fedsim.config_section import RunName, Section
 from fedsim.errors import ConfigError, closest
 
-_FRAME = ("seed", "step", "time_us", "bytes", "client", "folder")
-"""Columns of the tables in which an axis is a column as well."""
+_COLUMNS = (
+    "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
+    "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std", "step", "study", "time_us",
+    "to", "worse",
+)  # fmt: skip
+"""Columns, beside those of metrics, of the tables in which an axis is a column as well."""
 _OWN = ("name", "seed", "arms", "parent")
 """Keys of a run's configuration that belong to the study."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -90,6 +94,10 @@ class CompareSection(Section):
     @classmethod
     def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         for name in names:
+            if ":" in name:
+                raise ValueError(
+                    f"expected names of installed metrics, found {name!r}; fedsim compare --metric takes that of a file"
+                )
             try:
                 plugins.factory("metric", name)
             except ConfigError as error:
@@ -127,11 +135,10 @@ class StudyConfig(Section):
 
     def _wrong_axes(self) -> Iterable[str]:
         for axis, levels in self.axes.items():
-            if not axis.isidentifier() or axis in _FRAME:
-                yield (
-                    f"axes.{axis}: expected letters, digits and '_', no digit first, and none of "
-                    f"{', '.join(_FRAME)}, found {axis!r}"
-                )
+            if not axis.isidentifier():
+                yield f"axes.{axis}: expected letters, digits and '_', no digit first, found {axis!r}"
+            if axis in _COLUMNS or axis in plugins.names("metric"):
+                yield f"axes.{axis}: a column of the study's tables has this name: choose another one"
             if not levels:
                 yield f"axes.{axis}: expected a table for each level, such as [axes.{axis}.high], found none"
             for level in levels:
@@ -195,7 +202,10 @@ def load_study(
 
     seeds: a number of seeds, or several as `3,7,9`. Raises ConfigError with one line for each problem.
     """
-    study = validated(StudyConfig, read_toml(path), path.name).at_scale(scale)
+    read = read_toml(path)
+    if "task" in read and "run" not in read:
+        raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")
+    study = validated(StudyConfig, read, path.name).at_scale(scale)
     given, sets = study.resolved(), list(sets)
     raw = _assigned(deepcopy(given), sets)
     if seeds is not None:
@@ -211,6 +221,10 @@ def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
     """Make assignments; below `run` another plug-in drops the options of the one before, as for a single run."""
     raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
     for text in sets:
+        if text.partition("=")[0].partition(".")[0].strip() == "scales":
+            raise ConfigError(
+                f"--set {text}: no effect, as --scale comes first; set the key itself, such as run.stop.steps"
+            )
         if not text.startswith("run."):
             assign(raw, text)
     return raw

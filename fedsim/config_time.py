@@ -209,6 +209,8 @@ class StopSection(Section):
             plugins.factory("metric", self.metric)
         except ConfigError as error:
             raise ValueError(f"metric: {error}") from error
+        if self.target is not None and self.metric.endswith("_percent") and not 0 <= self.target <= 100:
+            raise ValueError(f"target: expected a percentage, from 0 to 100, found {self.target:g}")
         return self
 
     def stop(self) -> Stop:

@@ -34,7 +34,7 @@ class TrainSection(Section):
 
     epochs: PositiveInt = 1
     batch_size: PositiveInt | Literal["full"] = 32
-    lr: float = Field(0.1, gt=0, allow_inf_nan=False)
+    lr: float = Field(0.1, gt=0)
     lr_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the learning rate for each server step."""
     momentum: float = Field(0.0, ge=0, lt=1)

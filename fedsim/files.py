@@ -44,6 +44,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             beside.unlink(missing_ok=True)
 
 
+def make_directory(path: Path) -> None:
+    """Make a folder, and those that it lies in, unless it is there. Raises RunError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{path}: the folder cannot be made: {error.strerror or error}") from error
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text in one step. Raises RunError as `write_atomically` does."""
     write_atomically(path, lambda beside: _put(beside, text))

@@ -24,7 +24,9 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
     or none. Raises RunError.
     """
     if path.exists():
-        known = (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+        known = path.is_dir() and (
+            (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+        )
         if not known:
             raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
@@ -91,7 +93,10 @@ def _locked(path: Path) -> TextIO:
     another takes its place.
     """
     while True:
-        file = path.open("a", encoding="utf-8")
+        try:
+            file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise RunError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

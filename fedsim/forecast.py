@@ -155,6 +155,10 @@ class CountingTrainer(PlanningTrainer):
         self.sizes, self.ahead = setup.plan.facts.n_samples, ahead
         self.passes_each = setup.bench.method().passes(setup.bench.sgd.epochs)
         self.passes = self.audited = 0.0
+        splits = setup.data.splits(setup.bench.some)
+        self.rows = {name: len(split.indices) for name, split in splits.items()}
+        self.evaluated = 0
+        """Samples of all evaluations together."""
 
     def submit(self, cohort: Cohort) -> None:
         """Count the samples of jobs that are trained as soon as they are handed out."""
@@ -168,6 +172,11 @@ class CountingTrainer(PlanningTrainer):
         if arrivals.audit is not None and arrivals.m:
             self.audited += float(self.sizes[arrivals.audit.clients].sum()) * (self.passes_each + _LOSSES)
         return super().step(arrivals, cohort)
+
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Count the samples of an evaluation."""
+        self.evaluated += self.rows[split]
+        return super().evaluate(split, personal=personal)
 
     def _count(self, cohort: Cohort) -> None:
         self.passes += float((self.sizes[cohort.clients] * cohort.shares).sum()) * self.passes_each
@@ -211,7 +220,7 @@ def forecast(
             tally.jobs = recorder.counts
         remembered = np.array(tally.remembered, dtype=np.int64)
         passes = trainer.passes + trainer.audited
-        loop_s = wall_s(setup, passes, tally.evaluations, remembered, count)
+        loop_s = wall_s(setup, passes, trainer.evaluated, remembered, count)
     return Forecast(
         name=config.name,
         ended_by=ended_by,

@@ -20,6 +20,14 @@ from fedsim.trace import Trace
 
 LARGEST_FILE_BYTES = 2**31
 """Files beyond this are refused before they are read."""
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""How compressed files begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +146,10 @@ def _read(path: Path) -> Source:
         size = path.stat().st_size
         if size > LARGEST_FILE_BYTES:
             raise TraceError(f"{path}: expected at most {LARGEST_FILE_BYTES:,} bytes, found {size:,}")
-        return Source(path, path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise TraceError(f"{path}: cannot be read: {error}") from error
+    for start, kind in _COMPRESSED.items():
+        if data.startswith(start):
+            raise TraceError(f"{path}: it is compressed ({kind}): unpack it first")
+    return Source(path, data)

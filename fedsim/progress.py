@@ -36,16 +36,17 @@ class _Line:
     def __init__(self, every_s: float, write: Callable[[str], None]) -> None:
         self.every_s, self.write = every_s, write
         self.run = ""
-        self.started = self.last = 0.0
+        self.started = self.last = self.begun = 0.0
 
     def __call__(self, progress: Progress) -> None:
         now = monotonic()
         name = progress.setup.config.name
         if name != self.run:
             self.run, self.started, self.last = name, now, now
+            self.begun = share_done(progress) if progress.course.step > 1 else 0.0
         if now - self.last >= self.every_s:
             self.last = now
-            self.write(line(progress, now - self.started))
+            self.write(line(progress, now - self.started, self.begun))
 
 
 def share_done(progress: Progress) -> float:
@@ -63,14 +64,17 @@ def share_done(progress: Progress) -> float:
     return min(1.0, max(shares, default=0.0))
 
 
-def line(progress: Progress, elapsed_s: float) -> str:
-    """Say where a run stands: virtual time, step, clients online, training and lost, accuracy, time to go."""
+def line(progress: Progress, elapsed_s: float, begun: float = 0.0) -> str:
+    """Say where a run stands: virtual time, step, clients online, training and lost, accuracy, time to go.
+
+    begun: how much of it was done before these seconds, as of a run that is resumed.
+    """
     course, setup = progress.course, progress.setup
     stop, done = setup.plan.stop, share_done(progress)
     steps = f"{course.step}/{stop.steps}" if stop.steps else f"{course.step}"
     online = int(setup.world.online(course.now_us).sum())
     accuracy = "-" if math.isnan(progress.accuracy) else f"{progress.accuracy:.1%}"
-    eta = "-" if done <= 0 else f"{elapsed_s * (1 - done) / done:.0f} s"
+    eta = "-" if done <= begun else f"{elapsed_s * (1 - done) / (done - begun):.0f} s"
     return (
         f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(course.now_us)}  online {online}  "
         f"training {course.in_flight}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"

@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import math
 import multiprocessing
+import shlex
 import shutil
 import sys
 from collections.abc import Callable
@@ -168,7 +169,7 @@ class Run:
             self._fail(timeline, error)
             error.add_note(
                 f"{self.folder}: failed at step {self.course.step}; what was recorded can be read, and when the cause "
-                f"is mended it goes on with: fedsim resume {self.folder}"
+                f"is mended it goes on with: fedsim resume {shlex.quote(str(self.folder))}"
             )
             raise
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -161,7 +162,7 @@ def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
     except CheckpointError as error:
         before = [c for c in found if c.step < wanted[-1].step]
         advice = (
-            f"the one before may be whole: fedsim resume {folder} --step {before[-1].step}"
+            f"the one before may be whole: fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
             if before
             else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
         )

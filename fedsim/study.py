@@ -11,6 +11,7 @@ import psutil
 
 from fedsim.config_study import StudyConfig
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
+from fedsim.files import make_directory
 from fedsim.folders import alone
 from fedsim.interrupts import Interrupts
 from fedsim.materials import Workshop
@@ -69,7 +70,7 @@ def run_study(
             (setup.footprint(0).parts()["total"] for setup in _prepared(folder, device, shop)), default=0
         )
     check_memory(needed, count)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    make_directory(folder.path)
     with alone(folder.path):
         folder.begin()
         board.begin(len(folder.cells), folder.count("done"))

@@ -120,7 +120,7 @@ def shown_duration(seconds: float) -> str:
 @contextmanager
 def board_on(console: Console, quiet: bool = False) -> Iterator[Board]:
     """Yield the board of a study: a table where there is a terminal, plain lines elsewhere and if `quiet`."""
-    if quiet or not console.is_terminal:
+    if quiet or not console.is_terminal or console.is_dumb_terminal:
         yield Board(console)
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:

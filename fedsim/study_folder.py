@@ -12,7 +12,7 @@ import tomli_w
 from fedsim.config import RunConfig, load
 from fedsim.config_study import StudyConfig
 from fedsim.errors import ConfigError, Error, FolderError, RunError
-from fedsim.files import from_toml, refuse_links, write_json, write_text
+from fedsim.files import from_toml, make_directory, refuse_links, write_json, write_text
 from fedsim.manifest import read_manifest
 from fedsim.run import CONFIG, WORLD
 from fedsim.study_grid import Cell
@@ -73,8 +73,10 @@ def _differences(folder: Path, wanted: RunConfig) -> Iterator[str]:
         update["train"] = wanted.train.model_copy(update={"mode": there.train.mode})
     if wanted.memory.history in ("auto", there.memory.history):
         update["memory"] = there.memory
-    expected = dict(_flat(wanted.model_copy(update=update).resolved()))
-    found = dict(_flat(there.resolved()))
+    ours, theirs = wanted.model_copy(update=update).resolved(), there.resolved()
+    if ours == theirs:  # as it mostly is; to write both as TOML takes as long as all of this
+        return
+    expected, found = dict(_flat(ours)), dict(_flat(theirs))
     for key in expected | found:
         if expected.get(key) != found.get(key):
             yield f"{key}: expected {_written(expected, key)}, found {_written(found, key)}"
@@ -105,7 +107,7 @@ class StudyFolder:
 
     def __init__(self, path: Path, study: StudyConfig, cells: Sequence[Cell], *, force: bool = False) -> None:
         self.path, self.study, self.cells = path, study, cells
-        if path.exists() and not (path / STUDY).is_file() and any(path.iterdir()):
+        if path.exists() and not (path / STUDY).is_file() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{path} exists and is not the folder of a study: choose another one with --out")
         found = [found_in(path / cell.folder, cell.config) for cell in cells]
         if not force:
@@ -147,7 +149,7 @@ class StudyFolder:
             arms.setdefault(combination, []).append(run)
         runs = (self.path / self.cells[0].folder).parent.parent
         for combination, names in arms.items():
-            (runs / combination).mkdir(parents=True, exist_ok=True)
+            make_directory(runs / combination)
             write_json(runs / combination / "arms.json", {"arms": names})
         write_text(self.path / GIVEN, tomli_w.dumps(self.study.resolved()))
         self.write()

@@ -7,7 +7,10 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
+
+_LEAST_COLUMNS = 80
 
 
 def visible(text: str) -> str:
@@ -36,9 +39,20 @@ class Terminal(Console):
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a table of which columns cannot wrap is not cut: a terminal below 80 columns breaks its lines."""
+        if self.width < _LEAST_COLUMNS and any(map(_stays_whole, objects)):
+            Terminal(file=self.file, width=_LEAST_COLUMNS).print(*objects, **options, crop=False)
+        else:
+            super().print(*objects, **options)
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text as it is; what does not print is written out."""
         return super().render_str(visible(text), **options)
+
+
+def _stays_whole(printed: Any) -> bool:
+    return isinstance(printed, Table) and any(column.no_wrap for column in printed.columns)
 
 
 def _prints(c: str) -> bool:

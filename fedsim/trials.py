@@ -44,11 +44,12 @@ _GROWTH = (1.0, 3.0)
 """With which power of the number of rows solving may grow."""
 
 
-def wall_s(setup: Setup, passes: float, evaluations: int, remembered: Ints, workers: int) -> float:
+def wall_s(setup: Setup, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
     """Predict the wall time of a run's loop in seconds.
 
     Args:
         passes: passes over a training sample, all jobs together.
+        evaluated: samples of all evaluations together.
         remembered: [S] rows of absent clients at each server step.
         workers: training and evaluation are spread over them, server steps are not; 0 for the process itself.
     """
@@ -59,7 +60,7 @@ def wall_s(setup: Setup, passes: float, evaluations: int, remembered: Ints, work
     each_s = _ready_s(lambda: bench.evaluate(start, split, 0, few)) / max(few, 1)
     if each_s * tried <= _LONG_S:
         each_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) / max(tried, 1)
-    clients_s = passes * _pass_s(setup, bench, start) + evaluations * each_s * rows
+    clients_s = passes * _pass_s(setup, bench, start) + evaluated * each_s
     return clients_s / max(workers, 1) + float(_steps_s(setup, remembered).sum())
 
 

@@ -32,7 +32,8 @@ def to_us(seconds: float) -> int:
 def duration_us(text: str | float) -> int:
     """Read a duration: a number of seconds, or parts such as `1d12h`, `90 s`, `250ms`. Returns microseconds.
 
-    Raises ValueError when a part has no number or no known unit, or the duration is negative or too long for 64 bits.
+    Raises ValueError when a part has no number or no known unit (a number alone needs none), or the duration is
+    negative or too long for 64 bits.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
         seconds = float(text)
@@ -44,12 +45,17 @@ def duration_us(text: str | float) -> int:
 
 
 def size_bytes(text: str | float) -> int:
-    """Read a size: a number of bytes, or a text such as `20 MB` (10^6) or `4 GiB` (2^30). Returns bytes."""
+    """Read a size: a number of bytes, or a text such as `20 MB` (10^6) or `4 GiB` (2^30). Returns bytes.
+
+    Raises ValueError when a part has no number or no known unit, or the size is negative or too large for 64 bits.
+    """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        if text < 0:
-            raise ValueError(f"expected a size of at least 0 bytes, found {text!r}")
-        return round(text)
-    return round(_sum_of_parts(str(text), _BYTES, "size such as '20 MB' or '4 GiB'", bare=""))
+        found: float = text
+    else:
+        found = _sum_of_parts(str(text), _BYTES, "size such as '20 MB' or '4 GiB'", bare="")
+    if not 0 <= found < 2**63:
+        raise ValueError(f"expected a size from 0 to 9.2e18 bytes, found {text!r}")
+    return round(found)
 
 
 def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str, bare: str) -> float:
@@ -59,6 +65,8 @@ def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str
         raise ValueError(f"expected a {kind}, found {text!r}")
     total = 0.0
     for number, unit in parts:
+        if not unit and len(parts) > 1:
+            raise ValueError(f"expected a {kind}, found no unit behind {number} in {text!r}")
         key = unit.lower() or bare
         if key not in units:
             near = closest(unit, [name for name in units if name])

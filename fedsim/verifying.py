@@ -148,11 +148,11 @@ def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]
             a = read_parquet(folder / f"{name}.parquet", FolderError)
             b = read_parquet(again / f"{name}.parquet", FolderError)
             yield Verdict(name, min(len(a), len(b)), _difference(a, b, part=until is not None))
-    for path in () if until is not None else (again / _MODEL, again / _PERSONAL):
-        if path.exists():
-            there = folder / path.name
-            same = there.is_file() and there.read_bytes() == path.read_bytes()
-            yield Verdict(path.stem, 1, "" if same else "its parameters differ")
+    for name in () if until is not None else (_MODEL, _PERSONAL):
+        sides = [path for path in (folder / name, again / name) if path.is_file()]
+        if sides:
+            same = len(sides) == 2 and sides[0].read_bytes() == sides[1].read_bytes()
+            yield Verdict(Path(name).stem, 1, "" if same else "its parameters differ")
 
 
 def _difference(a: pa.Table, b: pa.Table, *, part: bool) -> str:

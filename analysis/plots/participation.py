@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from analysis.arrays import Floats, Ints
 from analysis.closing import virtual_end_us
+from analysis.participation import unknown_of
 from analysis.plots._picture import GREY, Key, Picture, panels, time_unit, whole_numbers
 from analysis.run import Run
 from analysis.tables import WORLD
@@ -96,7 +97,7 @@ def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
     path = run.folder / WORLD
     if not path.is_file():
         raise RunError(f"{run.folder}: {WORLD} is missing")
-    world = World(read_trace(path), _clients(run))
+    world = World(read_trace(path), _clients(run), unknown=unknown_of(run))
     middles = (2 * np.arange(bins) + 1) * end_us // (2 * bins)
     return np.stack([world.online(int(t)) for t in middles], axis=1)
 

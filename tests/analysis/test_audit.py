@@ -47,6 +47,12 @@ def test_conflicts_are_counted_by_hand() -> None:
     assert np.isnan(found.iloc[1]["precision_low"])  # of four clients
 
 
+def test_the_last_group_ends_at_the_oldest_update_there_was() -> None:
+    found = by_age(audit(told(3, 6, 2, 3, 9) + told(230, 40, 2, 2, 40)))
+    assert found["to_age"].tolist() == [4, 230]
+    assert age_rows(found)[1][0] == "200–230"
+
+
 def test_norms_have_a_geometric_mean_and_nothing_divides_by_zero() -> None:
     rows = [(c, 2, 0.1 * c, ratio, 0.5, 0.5, 0.0) for c, ratio in enumerate((0.5, 2.0, 4.0, 0.0, np.nan))]
     found = by_age(audit(rows)).iloc[0]

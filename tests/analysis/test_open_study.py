@@ -13,6 +13,8 @@ from synthetic_studies import write_study
 import analysis
 from analysis.joining import two_runs, two_studies
 from analysis.study import POINTS, Study, bytes_by
+from fedsim.config_errors import validated
+from fedsim.config_study import _COLUMNS, StudyConfig
 from fedsim.errors import ConfigError, FolderError, RunError
 
 HOUR = 3600 * 10**6
@@ -215,3 +217,22 @@ def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -
     bare = write_study(tmp_path / "bare", lambda *_: flat(0.5), axes={}, seeds=(1,))
     with pytest.raises(RunError, match="same axes, found rule, dropout and none"):
         two_studies(study, bare)
+
+
+def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None:
+    asked = {"axis": "rule", "baseline": "fedavg", "group": "used", "metrics": ["gini"]}
+    made = write_study(tmp_path / "made", by_rule, axes=AXES, seeds=(1, 2), compare=asked)
+    frames = [made.frame(["gini"]), *analysis.study_frames(made).values()]
+    columns = {str(column) for frame in frames for column in frame} - {*AXES, "gini"}
+    assert {column for column in columns if column.isalpha()} <= set(_COLUMNS)
+    for name in ("clients", "gini"):
+        said = {"name": "x", "seeds": 1, "run": {}, "axes": {name: {"a": {}}}}
+        with pytest.raises(ConfigError, match=f"axes.{name}: a column of the study's tables has this name"):
+            validated(StudyConfig, said, "x.toml")
+
+
+def test_tables_of_all_runs_are_not_kept(study: Study) -> None:
+    study.frame(["mean_percent"], "bytes")
+    analysis.study_participation(study, "used")
+    for cell in study.cells:
+        assert not {"jobs", "evals", "world"} & set(vars(study.run(cell)))

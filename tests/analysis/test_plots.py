@@ -23,6 +23,7 @@ from analysis.plots.staleness import staleness, used_staleness
 from analysis.plots.study_curves import study_curves
 from analysis.svg import inline_svg
 from fedsim.errors import RunError
+from fedsim.trace import Trace
 
 END_US = 1000
 
@@ -53,6 +54,18 @@ def test_the_raster_is_the_schedule(tmp_path: Path) -> None:
     np.testing.assert_array_equal(cells.in_job["aggregated"], [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]])
     np.testing.assert_array_equal(cells.in_job["lost"], [[0, 0, 1, 1], [0, 0, 0, 0], [0, 0, 0, 0]])
     np.testing.assert_array_equal(cells.in_job["late"], [[0, 0, 0, 0], [0, 1, 1, 1], [0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize(("unknown", "online"), [("offline", 0), ("online", 1), (None, 0)])
+def test_what_a_trace_does_not_know_is_what_the_run_took_it_for(
+    tmp_path: Path, unknown: str | None, online: int
+) -> None:
+    run = made(tmp_path / "x", {"dispatch_us": [0], "end_us": [9]}, [], clients=1)
+    kinds, ends = ["online", "unknown"], ([0, 500], [500, 1000])
+    Trace.of([0, 0], *ends, kinds, clients=1, horizon_us=END_US).write(run.folder / "world.parquet")
+    said = "" if unknown is None else f'[world]\nunknown = "{unknown}"\n'
+    (run.folder / "config.resolved.toml").write_text(said)
+    np.testing.assert_array_equal(raster(analysis.open(run.folder), bins=2).online, [[1, online]])
 
 
 def test_curves_say_where_fewer_clients_were_evaluated(tmp_path: Path) -> None:

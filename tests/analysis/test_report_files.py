@@ -145,4 +145,5 @@ def test_names_are_plain_and_different() -> None:
     found = slugs(["FedAvg (a/b)", "fedavg a b", "../..", "é", "x" * 90, "<b>"])
     assert len(set(found)) == 6
     assert found[:2] == ["fedavg-a-b", "fedavg-a-b-2"]
+    assert slugs(["fedavg-2", "fedavg", "fedavg", "fedavg"]) == ["fedavg-2", "fedavg", "fedavg-3", "fedavg-4"]
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and len(name) < 64 for name in found)

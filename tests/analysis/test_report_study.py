@@ -24,7 +24,7 @@ from analysis.report_files import as_csv, as_latex, write_tables
 from analysis.study import Study, open_study
 from analysis.study_report import study_document
 from fedsim.cli import app
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, FolderError
 
 AXES = {"rule": ["fedavg", "fedfv"], "dropout": ["none", "high"]}
 METRICS = ["mean_percent", "angle_rad"]
@@ -183,6 +183,14 @@ def test_an_interrupted_study_and_hostile_words_are_shown_as_they_are(tmp_path: 
     (folder / "study.json").write_text(json.dumps(said))
     text = page_of(open_study(folder), tmp_path / "report.html").text
     assert "The study is not complete: 1 interrupted of 2 runs. Shown is what is done." in text
+
+
+def test_a_damaged_file_of_a_study_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    write_study(folder, tables, axes=AXES, seeds=[1])
+    (folder / "study.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(FolderError, match=r"study\.toml: cannot be read"):
+        study_document(open_study(folder), tmp_path)
 
 
 def test_a_study_goes_with_nothing_else(study: Study) -> None:

@@ -241,4 +241,6 @@ def test_labels_are_made_distinct(tmp_path: Path) -> None:
         write_run(tmp_path / "x", label="other"),
     ]
     labels = [run.label for run in analysis.open_all(again)]
-    assert labels == ["fedavg (one) #1", "fedavg (two)", "fedavg (one) #2", "other"]
+    assert labels == ["fedavg (one)", "fedavg (two)", "fedavg (more/one)", "other"]
+    twice = [run.label for run in analysis.open_all([folders[0], folders[0]])]
+    assert twice == ["fedavg (one) #1", "fedavg (one) #2"]

@@ -156,6 +156,14 @@ def test_a_folder_that_cannot_be_written_is_named(runs: tuple[Path, Path], tmp_p
 
 
 @there
+def test_a_full_disk_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "events.out.tfevents.0.fedsim").symlink_to("/dev/full")
+    with pytest.raises(RunError, match="events cannot be written: No space left"):
+        export_tensorboard([analysis.open(runs[0] / "one")], tmp_path)
+
+
+@there
 def test_neither_tensorflow_nor_torch_is_imported_for_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
     code = (
         "import sys, analysis; from pathlib import Path; from analysis.tensorboard import export_tensorboard;"

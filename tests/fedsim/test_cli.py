@@ -156,3 +156,34 @@ def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "small" / "manifest.json").read_text())["status"] == "running"
     assert len(opened.steps) > 0
     assert analysis.write_report([opened], tmp_path / "r.html").is_file()
+
+
+def test_a_run_that_fails_says_where_its_records_are_and_how_it_goes_on(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--out", tmp_path / "my runs", "--workers", 0, "--quiet", "--set", "train.lr=1e30")
+    code, _, err = call("run", file, *arguments, "--set", "bad_updates.policy=stop", capsys=capsys)
+    assert code == 1
+    assert f"goes on with: fedsim resume '{tmp_path / 'my runs' / 'small'}'" in err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+@pytest.mark.parametrize("arguments", [("--help",), ("list", "metrics")])
+def test_a_full_disk_is_said_in_a_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([FEDSIM, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode != 0
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_narrow_terminal_loses_no_number(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("run", file, "--out", tmp_path, "--workers", 0, "--quiet", "--set", "stop.steps=1")
+    wide = call(*arguments, capsys=capsys)[1]
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = call(*arguments, "--force", capsys=capsys)[1]
+    assert [row.split()[:10] for row in wide.splitlines()[:5]] == [
+        row.split()[:10] for row in narrow.splitlines()[:5]
+    ]

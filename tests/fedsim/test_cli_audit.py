@@ -12,6 +12,7 @@ import analysis
 from analysis.audit import audit_frame, by_age
 from analysis.audit_tables import advice, age_rows, audit_groups
 from fedsim.cli import app
+from fedsim.errors import RunError
 from fedsim.files import write_json
 from small import run, small
 
@@ -64,6 +65,27 @@ def test_runs_of_a_study_that_differ_by_their_seed_are_one_group(tmp_path: Path)
     assert told.exit_code == 0, told.output
     assert "remembered updates of fedavg, 2 runs" in told.output
     assert "No absent client was remembered" in told.output
+
+
+def test_runs_and_studies_of_equal_names_stay_apart(folder: Path, tmp_path: Path) -> None:
+    other = run(small(seed=9, audit=AUDIT), tmp_path / "other").folder
+    assert [runs[0].manifest["seed"] for runs in audit_groups([folder, other]).values()] == [3, 9]
+    studies = [tmp_path / name for name in ("one", "two")]
+    for study, found in zip(studies, (folder, other), strict=True):
+        study.mkdir()
+        (study / "small").symlink_to(found)
+        cell = {"levels": {"rule": "fedlf"}, "seed": 3, "folder": "small", "status": "done"}
+        said = {"format": 1, "name": "same", "axes": {"rule": ["fedlf"]}, "seeds": [3], "cells": [cell]}
+        write_json(study / "study.json", said)
+    groups = audit_groups([*studies, studies[0]])
+    assert {label: len(runs) for label, runs in groups.items()} == {f"{s}: fedlf": 1 for s in studies}
+
+
+def test_a_study_of_which_nothing_is_done_is_an_error(tmp_path: Path) -> None:
+    said = {"format": 1, "name": "none", "axes": {}, "seeds": [1], "cells": []}
+    write_json(tmp_path / "study.json", said)
+    with pytest.raises(RunError, match="no run is done"):
+        audit_groups([tmp_path])
 
 
 def test_advice_says_what_is_known_beyond() -> None:

@@ -1,5 +1,6 @@
 """`fedsim trace import`."""
 
+import gzip
 import json
 
 import pytest
@@ -28,6 +29,14 @@ def failed(error, *arguments):
     result = run(*arguments)
     assert isinstance(result.exception, error), result.output
     return str(result.exception)
+
+
+@pytest.mark.parametrize("form", [(), ("csv",)])
+def test_a_compressed_file_is_said_to_be_one(table, tmp_path, form):
+    packed = tmp_path / "table.csv.gz"
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    said = failed(TraceError, *form, packed, "-o", tmp_path / "w.parquet")
+    assert "table.csv.gz: it is compressed (gzip): unpack it first" in said
 
 
 def test_a_file_becomes_a_world_and_what_was_found_is_told(table, tmp_path):

@@ -76,6 +76,16 @@ BAD = {
         {"cost": {"completeness": {"mode": "ADU"}}},
         ["cost.completeness", "expected high of at least 2, found 1"],
     ),
+    "target that is no percentage": (
+        {"stop": {"steps": 5, "target": 110}},
+        ["stop", "target: expected a percentage, from 0 to 100, found 110"],
+    ),
+    "number without end": ({"train": {"weight_decay": float("inf")}}, ["train.weight_decay", "finite"]),
+    "share that is no number": (
+        {"task": GOOD["task"] | {"fractions": [float("nan"), 0.5, 0.5]}},
+        ["fractions.0", "finite"],
+    ),
+    "target that is no number": ({"stop": {"steps": 5, "target": float("nan")}}, ["stop.target", "finite"]),
     "unknown way of leaving": ({"dropout": {"leave": "stay"}}, ["dropout.leave", "pause_resume"]),
     "unknown preset": ({"pacing": {"preset": "synch", "clients": 5}}, ["pacing.preset", "sync"]),
     "path as a name": ({"name": "../../etc"}, ["name", "../../etc"]),
@@ -146,6 +156,11 @@ def test_an_arm_with_another_plug_in_drops_the_options_below() -> None:
 def test_bad_arms_are_refused(arms: Any) -> None:
     with pytest.raises(ConfigError, match="arms"):
         parse(GOOD | {"arms": arms}, "x.toml", "x")
+
+
+def test_an_arm_has_the_name_of_its_table() -> None:
+    with pytest.raises(ConfigError, match=r"arms\.a\.name: an arm has the name of its table"):
+        parse(GOOD | {"arms": {"a": {"name": "b"}}}, "x.toml", "x")
 
 
 def test_a_mistake_in_an_arm_names_the_arm() -> None:

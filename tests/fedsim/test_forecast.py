@@ -237,11 +237,28 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
     monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr("fedsim.trials._steps_s", lambda setup, remembered: np.zeros(1))
     passes, rows = 1000.0, len(setup.data.splits(None)[setup.plan.evaluate.split].indices)
-    found = trials.wall_s(setup, passes, 3, np.zeros(1, dtype=np.int64), workers=0)
+    found = trials.wall_s(setup, passes, 3 * rows, np.zeros(1, dtype=np.int64), workers=0)
     each = 2.0 + 0.5 * 5 * -(-sizes // 10)
     assert found == pytest.approx(passes * each.sum() / (5 * sizes.sum()) + 3 * 0.1 * rows, rel=0.03)
     assert minibatches[0] == 1 + 4 + 4 + 12
     assert now_s[0] < 0.1 * rows + 40
+
+
+def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def wall_s(setup: Any, passes: float, evaluated: int, *rest: Any) -> float:
+        asked.append(evaluated)
+        return 0.0
+
+    monkeypatch.setattr("fedsim.forecast.wall_s", wall_s)
+    config = small(evaluate={"every_steps": 3, "clients": 3})
+    forecast(config, workers=0)
+    evals = analysis.open(run(config, tmp_path).folder).frame("evals")
+    assert evals.groupby("step")["client"].count().tolist() == [3, 3, 3, 12]
+    assert asked == [evals["n"].sum()]
 
 
 def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(

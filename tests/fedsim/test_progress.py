@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedsim.progress import line, shown
+from fedsim.progress import _Line, line, shown
 from fedsim.simulation import Progress
 from small import run, small
 
@@ -20,6 +20,22 @@ def test_a_line_says_where_the_run_stands(tmp_path: Path) -> None:
     for word in ("at 0", "online ", "training 0", "lost ", "accuracy "):
         assert word in seen[3]
     assert "accuracy -" in seen[0] or "%" in seen[0]
+
+
+def test_the_time_to_go_counts_from_where_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, said = [0.0], list[str]()
+    monkeypatch.setattr("fedsim.progress.monotonic", lambda: clock[0])
+    tell = _Line(0.0, said.append)
+
+    def watch(progress: Progress) -> None:
+        clock[0] = 10.0 * progress.course.step
+        if progress.course.step >= 5:
+            tell(progress)
+
+    run(small(), tmp_path, watch=watch)
+    assert [text.rpartition("  ")[2] for text in said] == ["to go -", "to go 20 s", "to go 10 s", "to go 0 s"]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -89,6 +89,20 @@ def test_a_folder_that_is_no_run_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "small" / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("force", [False, True])
+def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path, force: bool) -> None:
+    (tmp_path / "small").write_text("mine")
+    with pytest.raises(RunError, match="small exists and is not a run folder"):
+        run(small(), tmp_path, force=force)
+    assert (tmp_path / "small").read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
+    (tmp_path / ".lock").mkdir()
+    with pytest.raises(RunError, match="cannot be written"), alone(tmp_path):
+        pass
+
+
 def test_updates_that_are_not_finite_are_left_out_and_counted(tmp_path: Path) -> None:
     result = run(small(train={"lr": 1e30, "batch_size": 5}, stop={"steps": 3}), tmp_path)
     opened = analysis.open(result.folder)

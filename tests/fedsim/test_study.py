@@ -24,12 +24,12 @@ from rich.console import Console
 
 from fedsim import cli_study, materials, threads
 from fedsim.cli import main
-from fedsim.config import RunConfig
+from fedsim.config import RunConfig, load
 from fedsim.config_errors import read_toml, validated
 from fedsim.config_study import CompareSection, ScaleSection, StudyConfig, load_study
 from fedsim.errors import ConfigError
 from fedsim.study import Outcome, opened, run_study
-from fedsim.study_board import Board, shown_duration
+from fedsim.study_board import Board, board_on, shown_duration
 from fedsim.study_cell import Standing
 from fedsim.study_grid import Cell, cells_of
 from fedsim.study_plan import plan_study
@@ -188,7 +188,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "equal seeds": ({"seeds": [1, 1]}, "different seeds, found 1"),
     "no level": ({"axes": {"rule": {}}}, r"axes\.rule: expected a table for each level"),
     "level that is a value": ({"axes": {"rule": {"a": 1}}}, r"axes\.rule\.a"),
-    "name of a column": ({"axes": {"seed": {"a": {}}}, "compare": None}, "none of seed, step"),
+    "name of a column": (
+        {"axes": {"seed": {"a": {}}}, "compare": None},
+        r"axes\.seed: a column .* has this name",
+    ),
+    "name of a column of counts": ({"axes": {"clients": {"a": {}}}, "compare": None}, "has this name"),
+    "name of a column of metrics": ({"axes": {"gini": {"a": {}}}, "compare": None}, "has this name"),
+    "metric that is code": (
+        {"compare": {"axis": "rule", "baseline": "fedavg", "metrics": ["mine.py:mine"]}},
+        "expected names of installed metrics",
+    ),
     "name that leads elsewhere": ({"axes": {"a": {"../x": {}}}, "compare": None}, r"found '\.\./x'"),
     "unknown axis": ({"skip": [{"rul": "fedavg"}]}, "did you mean 'rule'"),
     "unknown level": ({"skip": [{"rule": ["fedav"]}]}, "did you mean 'fedavg'"),
@@ -620,3 +629,37 @@ def test_cells_that_share_data_and_world_follow_each_other_in_one_process() -> N
         3,
     )  # nothing else is left: two processes share a seed
     assert queue.take() is None
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    file = io.StringIO()
+    with board_on(Console(file=file, force_terminal=True)) as board:
+        board.begin(4, 2)
+    assert "2 of 4 cells are done already" in file.getvalue()
+
+
+def test_an_assignment_to_a_scale_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--set scales\.full\.seeds=3: no effect, as --scale comes first"):
+        load_study(SMALLEST, scale="full", sets=("scales.full.seeds=3",))
+
+
+@pytest.mark.parametrize("place", ["smallest", ""])
+def test_a_file_in_the_place_of_the_folder_is_named(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    if place:
+        out.mkdir()
+    (out / place if place else out).write_text("mine")
+    code, _, err = say(capsys, SMALLEST, "--out", out, "--jobs", 1)
+    assert code == 1
+    assert str(out / "smallest") in err
+    assert (out / place).read_text() == "mine"
+
+
+def test_a_run_and_a_study_are_told_apart() -> None:
+    with pytest.raises(ConfigError, match=r"smallest\.toml: .* found that of a study: use fedsim study"):
+        load(SMALLEST)
+    with pytest.raises(ConfigError, match=r"quickstart\.toml: expected a study, .*: use fedsim run"):
+        load_study(SMALLEST.parents[1] / "quickstart.toml")

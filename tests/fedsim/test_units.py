@@ -22,7 +22,21 @@ def test_durations(text: str | float, seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "5 parsecs", "1h of", "-3s", -3, float("nan"), "1e400d", "1e20"]
+    "text",
+    [
+        "",
+        "soon",
+        "5 parsecs",
+        "1h of",
+        "-3s",
+        -3,
+        float("nan"),
+        "1e400d",
+        "1e20",
+        "1h30",
+        "1 000 s",
+        "1.5.2h",
+    ],
 )
 def test_bad_durations_say_what_was_found(text: str | float) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
@@ -34,7 +48,9 @@ def test_sizes(text: str | float, n: int) -> None:
     assert size_bytes(text) == n
 
 
-@pytest.mark.parametrize("text", ["20 bananas", -1, "MB"])
+@pytest.mark.parametrize(
+    "text", ["20 bananas", -1, "MB", "1 000 MB", "1e400 GB", 1e25, float("inf"), float("nan")]
+)
 def test_bad_sizes_say_what_was_found(text: str | float) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         size_bytes(text)

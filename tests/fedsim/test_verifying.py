@@ -131,3 +131,11 @@ def test_models_of_the_clients_own_are_compared(tmp_path: Path) -> None:
     tensors["personal"][0, 0] += 1
     save_file(tensors, folder / "personal.safetensors")
     assert differences(folder)["personal"] == "its parameters differ"
+
+
+def test_models_of_the_clients_own_that_only_the_first_run_has_are_noticed(
+    whole: Path, tmp_path: Path
+) -> None:
+    folder = copied(whole, tmp_path)
+    (folder / "personal.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    assert differences(folder)["personal"] == "its parameters differ"

@@ -97,3 +97,17 @@ def test_a_replay_takes_no_path_from_a_manifest(
     assert command("replay", said(folder, label=label), "--workers", "0") == 2
     assert "name" in capsys.readouterr().err
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("words", [("report",), ("compare",), ("report", "--tables", "tables")])
+def test_a_study_runs_no_code_that_it_names_as_a_metric(
+    words: tuple[str, ...], folder: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "mine.py").write_text(touching())
+    cell = {"levels": {}, "seed": 3, "folder": folder.name, "status": "done"}
+    said = {"format": 1, "name": "theirs", "axes": {}, "seeds": [3], "cells": [cell]}
+    asked = {"compare": {"metrics": [f"{here}/mine.py:mine"]}}
+    (here / "study.json").write_text(json.dumps(said | asked))
+    assert command(words[0], here, *words[1:]) == 2
+    assert "expected names of installed metrics" in capsys.readouterr().err
+    assert not (here / MARK).exists()
