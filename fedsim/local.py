@@ -183,12 +183,11 @@ class Workbench:
             before = kept or [None] * len(cohort)
             done = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
             return Reports.of([report for report, _ in done]), [after for _, after in done]
-        reports = Reports.nothing(len(cohort))
+        reports, beside = Reports.nothing(len(cohort)), self._side_by_side
         sums = []
-        beside = self._side_by_side
         for group in groups(cohort, self.splits["train"], self.sgd, self.seed, beside.most, even=beside.even):
             mine = [starts[job] for job in group.jobs.tolist()]
-            losses = self._side_by_side.train(group.on(self.device), mine, rows)
+            losses = beside.train(group.on(self.device), mine, rows)
             sums.append((group.jobs, group.counts, losses))
         for jobs, counts, losses in sums:  # not before: a GPU has the next group to go on with meanwhile
             reports.loss_train[jobs], reports.loss_rms[jobs] = mean_losses(counts, losses)

@@ -127,8 +127,11 @@ def mean_losses(counts: Floats, losses: torch.Tensor) -> tuple[Floats, Floats]:
 
 
 def _added(values: Floats) -> Floats:
-    """Return the sums [g] of [S, g], step after step: NumPy's own sum takes another order where g is 1."""
-    return np.asarray(np.cumsum(values, axis=0)[-1]) if len(values) else np.zeros(values.shape[1])
+    """Return the sums [g] of [S, g], step after step: NumPy's own sum takes another order where g is 1.
+
+    A loss of 0 may come as -0; as in any sum that begins with 0, it is 0 here.
+    """
+    return np.asarray(np.cumsum(values, axis=0)[-1] + 0.0) if len(values) else np.zeros(values.shape[1])
 
 
 def groups(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from fedsim import minibatches
 from fedsim.data import Split
 from fedsim.errors import DataError
 from fedsim.job import Cohort
 from fedsim.local import LocalSGD
-from fedsim.minibatches import Steps, groups, orders, probed
+from fedsim.minibatches import Steps, groups, mean_losses, orders, probed
 
 
 def order(*segments: tuple[int, int, int, int], seed: int = 1, purpose: str = "batches") -> list[list[int]]:
@@ -125,3 +126,12 @@ def test_every_sample_is_as_likely_to_be_probed() -> None:
     found = probed(SPLIT, np.full(n, 3), np.arange(n), 9, 1)
     counts = np.bincount(np.concatenate(found), minlength=67)[SPLIT.rows(3)]
     assert abs(counts - n * 9 / 12).max() < 5 * np.sqrt(n * 9 / 12 * 3 / 12)
+
+
+@pytest.mark.parametrize("clients", [1, 3])
+def test_a_loss_of_nothing_has_no_sign(clients: int) -> None:
+    """Its bits would be others in the records, for a client that fits its samples exactly."""
+    counts = np.full((2, clients), 4.0)
+    for found in mean_losses(counts, torch.full((2, clients), -0.0)):
+        np.testing.assert_array_equal(found, np.zeros(clients))
+        assert not np.signbit(found).any()
