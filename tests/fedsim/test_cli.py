@@ -76,7 +76,7 @@ BAD = {
     "no GPU": (["run", "FILE", "--device", "tpu"], "tpu"),
     "unknown kind": (["list", "rulez"], "did you mean 'rules'"),
     "unknown command": (["runn"], "runn"),
-    "missing argument": (["run"], "config"),
+    "missing argument": (["run"], "Missing argument"),
     "bad assignment": (["run", "FILE", "--set", "nonsense"], "KEY=VALUE"),
 }
 
