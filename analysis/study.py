@@ -156,9 +156,9 @@ class Study:
 
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
         """Return the evaluations of a cell's run by virtual time. Raises RunError if there are none."""
-        run = self.afresh(cell)
-        key = (cell.folder, split or run.split)
+        key = (cell.folder, split or self.run(cell).split)
         if key not in self._evaluations:
+            run = self.afresh(cell)
             run.final(key[1])  # says which splits there are, if this is none of them
             self._evaluations[key] = run.evaluations(key[1])
         return self._evaluations[key]
@@ -171,9 +171,9 @@ class Study:
         """Return how far the run had come at each evaluation: step, time_us, bytes."""
         import pandas as pd
 
-        run = self.afresh(cell)
-        key = (cell.folder, split or run.split)
+        key = (cell.folder, split or self.run(cell).split)
         if key not in self._numbers:
+            run = self.afresh(cell)
             found = self.evaluations(cell, split)
             times = np.array([e.time_us for e in found], dtype=np.int64)
             steps = np.array([e.step for e in found], dtype=np.int64)

@@ -89,7 +89,7 @@ def test_a_replay_of_a_received_run_can_refuse_its_code(
     assert not (here / MARK).exists()
 
 
-@pytest.mark.parametrize("label", ["../../x", "/tmp/x", "x\0", "a/b/c"])
+@pytest.mark.parametrize("label", ["../../x", "/x/y", "x\0", "a/b/c"])
 def test_a_replay_takes_no_path_from_a_manifest(
     label: str, folder: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
