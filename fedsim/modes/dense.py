@@ -124,7 +124,10 @@ class Dense:
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
         self.apart = not x.is_cuda and apart([(layer.rows, layer.columns) for layer in self.layers])
         self.even = 1 if x.is_cuda else even_width([layer.columns for layer in self.layers])
-        self.most = 1 if self.apart else most_at_once(columns, x.is_cuda)
+        alone = self.apart or (
+            x.is_cuda and sgd.batch_size is None
+        )  # filled up, whole sets would take much memory
+        self.most = 1 if alone else most_at_once(columns, x.is_cuda)
         self.full = x.is_cuda
         """Whether groups are filled up with idle clients: a GPU may take other products for another number of them."""
 
