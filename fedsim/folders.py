@@ -30,7 +30,10 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         if not known:
             raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
-            raise RunError(f"{path} exists: choose another name with --out, or overwrite it with --force")
+            raise RunError(
+                f"{path} exists: choose another name with --out, or overwrite it with --force; fedsim run --resume "
+                "goes on with what is there"
+            )
         with ExitStack() as held:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
                 held.enter_context(alone(run, there=False))
