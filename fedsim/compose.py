@@ -24,6 +24,8 @@ Floats = NDArray[np.float64]
 
 GIVES = {"compute": ("compute",), "network": ("downlink", "uplink"), "faults": ("fault",)}
 """What is taken from which part. Availability gives `online`, `unknown` and all that no other part gives."""
+SPREADS = {f"{kind}_cv": kind for kind in MODELLED}
+"""Facts about how much a client's speeds vary from job to job."""
 _SCORES: Mapping[str, Callable[[Trace], Floats]] = {
     "availability": lambda trace: share(trace, "online"),
     "compute": lambda trace: speed(trace, "compute"),
@@ -160,14 +162,18 @@ def _laps_us(trace: Trace, kind: str, horizon_us: int) -> Ints:
 
 
 def _about(parts: Mapping[str, _Part]) -> pa.Table:
-    """Return the facts of all sources; names that occur twice get the part's name in front."""
+    """Return the facts of all sources; names that occur twice get the part's name in front.
+
+    So do spreads of speeds that the part does not give: `compute_cv` belongs to the joined world's computing speeds.
+    """
     columns: dict[str, Any] = {}
     for name, part in parts.items():
         chosen = (
             part.trace.about.take(pa.array(part.clients)) if part.trace.about.num_columns else pa.table({})
         )
         for column in chosen.column_names:
-            columns[_free(name, column, columns)] = chosen.column(column)
+            foreign = column in SPREADS and SPREADS[column] not in part.gives
+            columns[_free(name, f"{name}_{column}" if foreign else column, columns)] = chosen.column(column)
         columns[_free(name, f"{name}_client", columns)] = pa.array(part.clients)
     return pa.table(columns)
 

@@ -140,7 +140,7 @@ def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
     if config.world.confound is None:
         return trace
     known = {"n_samples": sizes, "label_counts": counts}
-    return confounded(trace, known, config.world.confound, config.seed)[0]
+    return confounded(trace, known, config.world.confound, config.seed, config.world.unknown)[0]
 
 
 def alike(a: RunConfig, b: RunConfig) -> bool:

@@ -102,6 +102,26 @@ def test_facts_of_all_sources_are_kept_with_a_prefix_where_names_clash():
     assert about.column("compute_id").to_pylist() == ["q", "p"]
 
 
+def test_the_spread_of_a_speed_comes_from_where_the_speed_comes_from():
+    def spread(*values):
+        return pa.table({"compute_cv": values, "downlink_cv": values})
+
+    first = join(
+        availability=sessions([10, 20], about=pa.table({"id": ["a", "b"]})),
+        compute=speeds(("compute",), [1, 2], about=spread(0.1, 0.2)),
+    )
+    assert first.about.column("compute_cv").to_pylist() in ([0.1, 0.2], [0.2, 0.1])
+    assert "downlink_cv" not in first.about.column_names
+    other = join(
+        availability=first, compute=speeds(("compute",), [3, 4], about=spread(0.3, 0.4)), assignment="rank"
+    )
+    assert other.about.column("compute_cv").to_pylist() == [0.4, 0.3]
+    assert sorted(other.about.column("availability_compute_cv").to_pylist()) == [0.1, 0.2]
+    assert (
+        "compute_cv" not in join(availability=first, compute=speeds(("compute",), [5, 6])).about.column_names
+    )
+
+
 def test_a_join_of_joins_keeps_all_numbers():
     once = join(availability=sessions([10, 20]), compute=speeds(("compute",), [1, 2]))
     twice = join(availability=once, network=speeds(("uplink",), [1, 2]))
