@@ -156,6 +156,8 @@ def tile(trace: Trace, laps: int = 1) -> Trace:
             f" found {laps}, after_end {trace.after_end!r}"
         )
     end_us = laps * trace.horizon_us
+    if problems := metadata_problems(trace.clients, end_us, trace.after_end, trace.origin):
+        raise TraceError(f"tile: {listed(problems)}")
 
     def change(kind: str, spans: Spans) -> Spans:
         return repeated(spans, laps_us(trace, kind), end_us)

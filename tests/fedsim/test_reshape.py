@@ -127,6 +127,12 @@ def test_times_are_multiplied_exactly(time, factor):
     assert spans.times(np.array([time]), factor).tolist() == [round_half_up(time * factor)]
 
 
+@given(st.integers(0, 10**10), st.fractions(10**6, 10**8, max_denominator=10**6))
+@quick
+def test_times_are_multiplied_exactly_by_huge_factors(time, factor):
+    assert spans.times(np.array([time]), factor).tolist() == [round_half_up(time * factor)]
+
+
 @given(worlds(), st.floats(0.1, 10))
 @quick
 def test_scaling_values_leaves_time_alone(world, factor):
@@ -193,6 +199,7 @@ def test_the_source_lists_the_steps_and_the_world_they_began_with():
         (lambda w: shift(ending(w, "repeat"), 0, -1), "a spread of at least 0"),
         (lambda w: tile(w, 2), "1 unless the world repeats"),
         (lambda w: tile(w, 0), "expected 1 lap or more"),
+        (lambda w: tile(ending(w, "repeat"), 10**18), "tile: clients x horizon_us: 2 x 9"),
         (lambda w: scale(w, time=0), "factor for time of at least 1e-06, found 0"),
         (lambda w: scale(w, time="1/0"), "factor for time of at least 1e-06, found 1/0"),
         (lambda w: scale(w, time=float("inf")), "factor for time of at least 1e-06, found inf"),

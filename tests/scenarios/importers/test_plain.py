@@ -74,6 +74,10 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
             "t.csv, line 3, client 'x': online from 4000000 to 6000000 us overlaps t.csv, line 2, from 0 to 5000000",
         ),
         ("client,start,end\n" + "x,2,1\n" * 30, "... and 10 more"),
+        (
+            "client,start,end,kind,value\n1,0,5,online,\n7,0,5,online,\n1,0,5,compute,2",
+            "t.csv: client '7' is online at times but has no 'compute' interval, while '1' has one",
+        ),
     ],
 )
 def test_wrong_tables_are_refused_with_the_line(text, said):
