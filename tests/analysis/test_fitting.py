@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from analysis.fit_report import compare
 from analysis.fitting import Fit, fit
-from analysis.fitting_devices import duration_text
 from analysis.spell_laws import Lengths, fit_law
 from analysis.spells import spells_of
 from fedsim.cli_trace import trace_app
@@ -275,11 +274,6 @@ def test_different_worlds_are_told_to_be_far_apart() -> None:
     assert [verdicts[name] for name in ("on lengths", "off lengths", "online shares")] == ["far"] * 3
     same = compare(trace, trace).statistics
     assert {s.distance for s in same if not math.isnan(s.distance)} == {0.0}
-
-
-@given(st.floats(1e-3 / 3600, 1e4))
-def test_durations_are_read_back_as_they_were_written(hours):
-    assert duration_us(duration_text(hours)) == pytest.approx(hours * HOUR, rel=1e-4, abs=1)
 
 
 # A recorded trace
