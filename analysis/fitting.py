@@ -62,7 +62,7 @@ def fit(trace: Trace, simulate: Simulate) -> Fit:
     """Fit the model to a trace.
 
     Raises TraceError if nothing is known of any client, or if fewer than 10 spells online or offline are seen from
-    beginning to end (unless nobody ever comes or goes).
+    beginning to end (unless nobody ever comes or goes, also where nothing is known).
     """
     spells = spells_of(trace)
     share = spells.online_share()
@@ -71,6 +71,12 @@ def fit(trace: Trace, simulate: Simulate) -> Fit:
         raise TraceError(f"nothing is known of when any of the {trace.clients} clients is online")
     always, never = float((known == 1).mean()), float((known == 0).mean())
     on, off, notes = _sides(spells, trace)
+    if on is None and always + never < 1:
+        both = int(((known > 0) & (known < 1)).sum())
+        raise TraceError(
+            f"{both:,} clients are online at times and offline at others, but come and go only where nothing is known:"
+            " no length is seen, so there is no law to fit"
+        )
     correlation = 0.0 if on is None or off is None else _correlation(on, off)
     found = Fit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
     if on is not None and always + never > 0:

@@ -244,6 +244,11 @@ def test_too_few_spells_are_said_to_be_too_few() -> None:
     dark = Trace.of([0], [0], [100], "unknown", clients=1, horizon_us=100)
     with pytest.raises(TraceError, match="nothing is known"):
         fitted_to(dark)
+    unseen = Trace.of(
+        [0, 0, 1], [0, 10, 0], [10, 20, 30], ["online", "unknown", "online"], clients=3, horizon_us=30
+    )
+    with pytest.raises(TraceError, match=r"^1 clients are online at times .* no length is seen"):
+        fitted_to(unseen)
 
 
 def test_constant_lengths_of_one_client() -> None:

@@ -87,7 +87,9 @@ def test_make_knows_the_files_that_ship_by_name(tmp_path):
     assert run("make", "always_on", "-o", out, "--set", "world.clients=3").exit_code == 0
     assert read_trace(out).clients == 3
     told = failed(ConfigError, "make", "alwayson", "-o", tmp_path / "other.parquet")
-    assert told.startswith("alwayson: neither a file nor the name of a scenario with one; did you mean 'always_on'?")
+    assert told.startswith(
+        "alwayson: neither a file nor the name of a scenario with one; did you mean 'always_on'?"
+    )
 
 
 def test_make_tells_every_problem_with_file_and_key(world_toml, tmp_path):
