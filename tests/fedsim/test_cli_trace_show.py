@@ -8,9 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsim.cli_trace import trace_app
+from fedsim.config_world import ConfoundConfig
+from fedsim.confound import confounded
 from fedsim.errors import ConfigError, TraceError
 from fedsim.scenario import make_trace
-from fedsim.trace import Trace
+from fedsim.trace import Trace, read_trace
 
 
 @pytest.fixture
@@ -147,6 +149,20 @@ def test_a_world_needs_as_many_clients_as_the_run(trace_file, tmp_path):
     assert "has 12 clients, but the trace has 3" in failed(TraceError, "show", trace_file, "--config", config)
     config.write_text(RUN + "[arms.a.task]\nclients = 4\n[arms.b.task]\nclients = 5\n")
     assert "its arms have different data" in failed(ConfigError, "show", trace_file, "--config", config)
+    config.write_text(RUN + "[arms.a]\nseed = 4\n[arms.b]\nseed = 5\n")
+    assert "its arms have different data" in failed(ConfigError, "show", trace_file, "--config", config)
+
+
+def test_whose_data_is_online_is_told_of_the_world_that_is_tied_to_them(week, tmp_path):
+    config, tied = tmp_path / "run.toml", tmp_path / "tied.parquet"
+    tie = {"what": "availability", "to": "label", "labels": [0]}
+    table = ", ".join(f"{key} = {value!r}" for key, value in tie.items())
+    config.write_text(f'{RUN}[world]\ntrace = "{week}"\nconfound = {{{table}}}\n')
+    assert "this one is not: show the world.parquet" in failed(ConfigError, "show", week, "--config", config)
+    counts = np.eye(12, 10, dtype=np.int64)
+    facts = {"n_samples": counts.sum(axis=1), "label_counts": counts}
+    confounded(read_trace(week), facts, ConfoundConfig(**tie), seed=0)[0].write(tied)
+    assert run("show", tied, "--config", config).exit_code == 0
 
 
 def test_pages_have_a_name_of_their_own(trace_file, tmp_path):
