@@ -90,7 +90,7 @@ def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tupl
     if not len(began.client):
         return None, None, ("nobody comes or goes: there are no lengths to fit",)
     for name, online in (("online", True), ("offline", False)):
-        complete = int((began.ended & (began.online == online)).sum())
+        complete = _complete(began, online)
         if complete < LEAST_SPELLS:
             raise TraceError(
                 f"expected at least {LEAST_SPELLS} spells {name} that are seen to begin and to end, found {complete}:"
@@ -104,13 +104,26 @@ def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tupl
         notes.append(
             f"all changes are at multiples of {step_us / US:g} s: shorter spells may have been missed"
         )
-    every = -(-int(max(began.online.sum(), (~began.online).sum())) // MOST_SPELLS)
+    began, every = _thinned(began)
     if every > 1:
         notes.append(f"laws and hours are those of every {every}th client, from client 0 on")
-        chosen = np.unique(began.client)[::every]
-        began = began.of(np.isin(began.client, chosen))
     sides = [fit_side(began.of(began.online == online), day_long, step_us) for online in (True, False)]
     return sides[0], sides[1], tuple(notes)
+
+
+def _thinned(began: Spells) -> tuple[Spells, int]:
+    """Return the spells of every so many clients, as few as MOST_SPELLS asks for and LEAST_SPELLS allows."""
+    every = -(-int(max(began.online.sum(), (~began.online).sum())) // MOST_SPELLS)
+    while every > 1:
+        some = began.of(np.isin(began.client, np.unique(began.client)[::every]))
+        if min(_complete(some, True), _complete(some, False)) >= LEAST_SPELLS:
+            return some, every
+        every //= 2
+    return began, 1
+
+
+def _complete(spells: Spells, online: bool) -> int:
+    return int((spells.ended & (spells.online == online)).sum())
 
 
 def _told(trace: Trace, known: Floats) -> tuple[str, ...]:

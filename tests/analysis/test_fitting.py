@@ -251,6 +251,14 @@ def test_too_few_spells_are_said_to_be_too_few() -> None:
         fitted_to(unseen)
 
 
+def test_so_many_clients_are_used_that_enough_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.fitting.MOST_SPELLS", 20)
+    rows = [(c, 100 + c, 200 + 2 * c) for c in range(40)] + [(c, 300 + 5 * c, 900) for c in range(1, 40, 2)]
+    side = fitted_to(online(rows, 40, 1000)).off
+    assert side
+    assert side.n_ended == 20
+
+
 def test_constant_lengths_of_one_client() -> None:
     rows = [(0, 5 * i * HOUR, (5 * i + 2) * HOUR) for i in range(1, 30)]
     trace = online(rows, 1, 150 * HOUR)
