@@ -137,6 +137,22 @@ def test_hours_can_be_placed_in_the_evening_or_at_random(tmp_path: Path) -> None
     assert [round((b - a) / 3600, 6) for _, a, b in seconds(first, "online")] == [6.0, 3.0]
 
 
+def test_where_hours_are_placed_at_random_depends_on_nobody_else_and_on_no_order(tmp_path: Path) -> None:
+    head, *lines = USAGE.splitlines()
+
+    def start_of_user_8(chosen: list[str]) -> float:
+        trace = imported(
+            tmp_path, {"test.csv": "\n".join([head, *chosen]) + "\n"}, "flgo_usage", place="random"
+        )
+        number = trace.about.column("id").to_pylist().index("8")
+        return next(a for client, a, _ in seconds(trace, "online") if client == number)
+
+    starts = {
+        start_of_user_8(chosen) for chosen in (lines, lines[::-1], [x for x in lines if x.startswith("8")])
+    }
+    assert len(starts) == 1
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
