@@ -53,7 +53,7 @@ def make(
         raise ConfigError(
             f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
         )
-    check_free(out, force)
+    check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
     written(world_trace(world, clients=world.clients, seed=0), out)
 
 

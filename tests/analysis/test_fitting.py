@@ -345,6 +345,8 @@ def test_fit_refuses_to_overwrite_and_pictures_it_cannot_draw(trace_file: Path, 
     assert isinstance(result.exception, ConfigError)
     assert "use --force" in str(result.exception)
     assert out.read_text() == "mine"
+    over = run("fit", trace_file, "-o", trace_file, "--force").exception
+    assert "is one of the files to read" in str(over)
     assert "expected a name that ends in" in str(
         run("fit", trace_file, "-o", tmp_path / "x.toml", "--png", "x.txt").exception
     )
