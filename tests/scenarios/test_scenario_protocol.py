@@ -99,9 +99,10 @@ def test_a_fact_is_a_text_a_truth_value_or_a_finite_number(value):
         world(client)
 
 
-def test_a_fact_has_one_type_for_all_clients():
+@pytest.mark.parametrize("values", [(3, "north"), ("north", 3), (True, 3), (2**70, 2**70)])
+def test_a_fact_has_one_type_for_all_clients(values):
     def client(env, me):
-        me.about("region", "north" if me.id else 3)
+        me.about("region", values[me.id])
         yield env.timeout(1)
 
     with pytest.raises(TraceError, match="about 'region': expected one type for all clients"):
