@@ -91,6 +91,16 @@ def test_speeds_and_availability_are_correlated_as_asked(how, rho):
     assert abs(spearman(online, trait(joined, "uplink"))) < 4 / np.sqrt(n)
 
 
+def test_unknown_time_counts_as_the_run_takes_it():
+    rows = [(0, 0, 90, "unknown"), (1, 0, 50, "online"), (2, 0, 10, "online"), (2, 10, 30, "unknown")]
+    base = Trace.of(*zip(*rows, strict=True), clients=3, horizon_us=100, after_end="repeat")
+    wide = speeds(("uplink",), [10, 20, 30], horizon_us=100)
+    for unknown, uplinks in (("offline", [10, 30, 20]), ("error", [10, 30, 20]), ("online", [30, 20, 10])):
+        joined = join(availability=base, network=wide, assignment="rank", unknown=unknown)
+        assert joined.spans("uplink").value.tolist() == uplinks
+        assert json.loads(joined.source)["assignment"]["network"]["spearman"] == 1
+
+
 def test_facts_of_all_sources_are_kept_with_a_prefix_where_names_clash():
     base = sessions([10, 20], about=pa.table({"id": ["a", "b"], "region": ["x", "y"]}))
     fast = speeds(("compute",), [1, 2], about=pa.table({"id": ["p", "q"], "model": ["m", "n"]}))
