@@ -96,11 +96,13 @@ def plain_trace(
     ids, client = _numbered(clients)
     _check_apart(ids, client, start_us, end_us, kinds, place)
     _check_described(name, ids, client, np.array(kinds))
-    last = int(end_us.max())
+    latest = int(end_us.argmax())
+    last = int(end_us[latest])
     horizon = options.horizon_us() or last
     if last > horizon:
         raise TraceError(
-            f"{name}: expected intervals up to the horizon of {horizon} us, found an end at {last} us"
+            f"{place(latest)}, client {clients[latest][:80]!r}: expected intervals up to the horizon of {horizon} us,"
+            f" found an end at {last} us"
         )
     kind = np.array(kinds)
     more = _unknown(len(ids), client, start_us, end_us, kind, horizon, options.outside)
