@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,14 +95,15 @@ def _table(rows: list[tuple[str, str]]) -> object:
 
 
 def _class_table(classes: NDArray[Any]) -> object:
-    """Return the online share of each class in four parts of the day."""
+    """Return the online share of each class in four parts of the day; a dash for those that the world has not whole."""
     from rich.table import Table
 
     parts = classes.reshape(len(classes), 4, 6).mean(axis=2)
     table = Table("class", "0-6 h", "6-12 h", "12-18 h", "18-24 h", "day", box=None, pad_edge=False)
     table.title, table.title_justify = "\n% of a class's samples online", "left"
     for label, row in enumerate(parts):
-        table.add_row(str(label), *(f"{100 * share:.1f}" for share in (*row, row.mean())))
+        shares = (*row.tolist(), float(row.mean()))
+        table.add_row(str(label), *(f"{100 * s:.1f}" if math.isfinite(s) else "-" for s in shares))
     return table
 
 

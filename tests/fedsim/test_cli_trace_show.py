@@ -11,6 +11,7 @@ from fedsim.cli_trace import trace_app
 from fedsim.config_world import ConfoundConfig
 from fedsim.confound import confounded
 from fedsim.errors import ConfigError, TraceError
+from fedsim.reshape import crop
 from fedsim.scenario import make_trace
 from fedsim.trace import Trace, read_trace
 
@@ -141,6 +142,15 @@ def test_whose_data_is_online_is_told_by_class(week, tmp_path):
     assert [line.split()[0] for line in table] == list("0123456789")
     assert all(0 <= float(cell) <= 100 for line in table for cell in line.split()[1:])
     assert "Whose data is online when" in (tmp_path / "a.html").read_text()
+
+
+def test_hours_that_a_world_does_not_have_are_dashes(week, tmp_path):
+    config, morning = tmp_path / "run.toml", tmp_path / "morning.parquet"
+    config.write_text(RUN)
+    crop(read_trace(week), 0, 8 * 3600 * 10**6).write(morning)
+    output = run("show", morning, "--config", config).output
+    rows = output[output.index("0-6 h") :].splitlines()[1:11]
+    assert [line.split()[2:] for line in rows] == [["-"] * 4] * 10
 
 
 def test_a_world_needs_as_many_clients_as_the_run(trace_file, tmp_path):
