@@ -82,7 +82,7 @@ def test_show_refuses_pictures_it_cannot_draw(trace_file, tmp_path):
 
 def test_loops_unknown_time_and_facts_are_told(tmp_path):
     rows = [(0, 0, 30, "online", 1.0), (1, 0, 100, "unknown", 1.0), (0, 50, 60, "unknown", 1.0)]
-    about = pa.table({"id": ["[b]x[/b]", "y"], "tier": [1, None]})
+    about = pa.table({"id": ["[b]x[/b]", "y"], "tier": [1, None], "score": [float("nan"), 0.5]})
     path = tmp_path / "w.parquet"
     periods = {"online": np.array([60, 0])}
     Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100, periods=periods, about=about).write(path)
@@ -93,6 +93,7 @@ def test_loops_unknown_time_and_facts_are_told(tmp_path):
         "loops of online* 0.000 s | 0.000 s | 0.000 s, of 1 client",
         "fact id [b]x[/b] (1), y (1)",
         "fact tier 1 to 1, median 1, 1 missing",
+        "fact score 0.5 to 0.5, median 0.5, 1 missing",
     ):
         assert text in output, text
 
