@@ -225,6 +225,11 @@ def test_machines_are_there_from_add_to_remove(tmp_path: Path) -> None:
     assert (notes(trace)["times_that_decrease"], notes(trace)["machines_that_stay"]) == (1, 2)
 
 
+def test_a_machine_may_be_there_again_in_the_millisecond_in_which_it_came_and_left(tmp_path: Path) -> None:
+    trace = imported(tmp_path, {"p3.csv": "1,add,a\n1,remove,a\n1,add,a\n4,remove,a\n4,add,a\n"}, "bamboo")
+    assert seconds(trace, "online") == [(0, 0.001, 0.001001), (0, 0.001001, 0.004), (0, 0.004, 0.005)]
+
+
 def test_a_later_count_replaces_what_earlier_ones_say_from_its_time_on(tmp_path: Path) -> None:
     lines = ["13:00:00, 3", "13:01:00, 3", "13:02:00, 3", "13:01:00, 1", "13:03:00, 1"]
     text = "".join(f"2021-12-10, {line}\n" for line in lines)
