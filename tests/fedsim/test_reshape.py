@@ -13,6 +13,7 @@ from worlds_by_hand import behaviour, worlds
 from fedsim import spans
 from fedsim.errors import TraceError
 from fedsim.reshape import crop, ending, kept_online, resample, scale, select, shift, tile
+from fedsim.rng import rng
 from fedsim.trace import KINDS, Trace
 from fedsim.world import World
 
@@ -62,6 +63,14 @@ def test_a_random_shift_is_one_shift_for_each_client(world, spread, seed):
         before = behaviour(select(world, [client]), far)[:, 0]
         assert any((after[:, client, d : d + far] == before).all() for d in range(spread))
     assert moved.table == shift(world, 0, spread, seed).table
+
+
+def test_a_shift_and_a_spread_may_be_as_long_as_durations_are():
+    world = Trace.of(range(9), [0] * 9, [1] * 9, "online", clients=9, horizon_us=1000, after_end="repeat")
+    most = 9 * 10**18
+    own = rng(4, "shift").integers(0, most, 9).tolist()
+    moved = shift(world, most, most, seed=4)
+    assert moved.spans("online").start_us.tolist() == [(most + draw) % 1000 for draw in own]
 
 
 @given(repeating, st.integers(1, 3))
