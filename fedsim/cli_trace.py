@@ -14,7 +14,7 @@ from fedsim.cli_trace_import import import_files
 from fedsim.cli_trace_join import join_files
 from fedsim.cli_trace_out import check_free, in_short, written
 from fedsim.cli_trace_show import show
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, closest
 from fedsim.terminal import say
 
 trace_app = typer.Typer(
@@ -53,7 +53,7 @@ def make(
         raise ConfigError(
             f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
         )
-    check_free(out, force)
+    check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
     written(world_trace(world, clients=world.clients, seed=0), out)
 
 
@@ -66,13 +66,17 @@ def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
 
 
 def _shipped(scenario: Path) -> Path:
-    """Return a file as it is, or the one of that name that comes with fedsim."""
+    """Return a file as it is, or the one of that name that comes with fedsim. Raises ConfigError for another name."""
     if scenario.exists() or scenario.suffix or len(scenario.parts) != 1:
         return scenario
     import scenarios
 
     shipped = {p.stem: p for p in Path(scenarios.__path__[0]).glob("*.toml")}
-    return shipped.get(scenario.name, scenario)
+    if scenario.name not in shipped:
+        raise ConfigError(
+            f"{scenario}: neither a file nor the name of a scenario with one{closest(scenario.name, sorted(shipped))}"
+        )
+    return shipped[scenario.name]
 
 
 trace_app.command("import")(import_files)
