@@ -110,6 +110,7 @@ def fork(
     child = parse(raw, "fork", config.label)[0]
     _check(config, child)
     _check_at(at, manifest, parent)
+    _check_stop(child, at.step or 0, at.time_us or 0)
     refuse_parent(folder := out / child.name, parent)
     trace = read_trace(parent / WORLD)
     most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
@@ -126,6 +127,7 @@ def fork(
         _take_tables(folder, parent, saved)
         state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
         course = state["course"]
+        _check_stop(child, course["step"], course["now_us"])
         origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
         origin |= _departure(at, course, keep_online)
         child = parse(raw | {"parent": origin}, "fork", config.label)[0]
@@ -192,6 +194,17 @@ def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
         raise ConfigError(f"--at: {parent} ended at {show_us(virtual_us)}, found {show_us(at.time_us)}")
     if at.time_us is None and (at.step or 0) >= steps:
         raise ConfigError(f"--at: {parent} ended after {steps} steps, found step {at.step}")
+
+
+def _check_stop(child: RunConfig, step: int, now_us: int) -> None:
+    """Refuse a fork that begins at a step and a time by which it would have ended."""
+    steps, time_us = child.stop.steps, child.stop.time
+    if steps is not None and steps < step:
+        raise ConfigError(f"fork: stop.steps: expected at least {step}, where it begins, found {steps}")
+    if time_us is not None and time_us < now_us:
+        raise ConfigError(
+            f"fork: stop.time: expected at least {show_us(now_us)}, when it begins, found {show_us(time_us)}"
+        )
 
 
 def _kept(

@@ -94,20 +94,23 @@ class Evidence:
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
         return Table("conflicts", self._run.conflicts)
 
+    @property
+    def changed_at(self) -> int:
+        """The step at which a fork became another run than its parent; -1 of a run that is none, or has no changes."""
+        parent = self.config.parent
+        if parent is None or parent.forked_step is None or not (parent.changes or parent.kept_online):
+            return -1
+        return parent.forked_step
+
     def inherited(self, table: str, row: int) -> bool:
         """Whether a row comes from the parent of a fork that has changed since."""
         parent = self.config.parent
-        if (
-            parent is None
-            or parent.forked_step is None
-            or not (parent.changes or parent.kept_online)
-            or row < 0
-        ):
+        if parent is None or self.changed_at < 0 or row < 0:
             return False
         if table == "jobs":
             return bool(self.jobs["dispatch_us"][row] <= (parent.forked_us or 0))
         if table in ("steps", "evals", "conflicts"):
-            return bool(getattr(self, table)["step"][row] < parent.forked_step + (table == "evals"))
+            return bool(getattr(self, table)["step"][row] < self.changed_at + (table == "evals"))
         return False
 
     @property

@@ -1,0 +1,75 @@
+"""A fork that records, evaluates or ends otherwise than its parent: its tables, and what is checked of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_forking import ALL_KEPT, branch
+
+from fedsim.errors import ConfigError
+from fedsim.forking import At
+from fedsim.invariants import check
+from fedsim.manifest import read_manifest
+from fedsim.saver import Saver
+from fedsim.simulation import resume
+from small import run, small
+
+RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}
+NOTHING = ("record.conflicts=off", "audit.every=0")
+
+
+def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = run(small(**RECORDED, **ALL_KEPT), tmp_path)
+    whole = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "whole")
+    assert not {"conflicts.parquet", "audit.parquet"} & {path.name for path in whole.folder.iterdir()}
+    between = Saver.between
+
+    def stopping(saver: Saver) -> None:
+        saver.interrupts.asked = saver.course.step == 6
+        between(saver)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Saver, "between", stopping)
+        found = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "stopped")
+    assert found.status == "interrupted"
+    assert resume(found.folder, workers=0).digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("before", "sets"),
+    [
+        ({}, ["record.conflicts=model"]),
+        ({"algorithm": {"name": "fedavg"}}, ["record.conflicts=model", "algorithm={name='fedlf'}"]),
+        ({"evaluate": {"every_steps": 3, "split": "valid"}}, ["evaluate.split=test"]),
+        ({}, ["evaluate.every_steps=1"]),
+        (
+            {"pacing": {"preset": "deadline", "clients": 6, "deadline": "30s", "late": "history"}},
+            ["record.conflicts=model", "pacing.late=keep"],
+        ),
+    ],
+)
+def test_what_its_parent_did_otherwise_is_no_violation(
+    tmp_path: Path, before: dict[str, Any], sets: list[str]
+) -> None:
+    parent = run(small(**before), tmp_path)
+    verdict = check(branch(parent.folder, At(step=4), *sets, out=tmp_path / "child").folder)
+    assert verdict.violations == ()
+    assert "rows of a step are its updates" in verdict.checked or "evaluate" in sets[0]
+    assert "the models asked for are evaluated" in verdict.checked
+
+
+def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:
+    parent = run(small(), tmp_path)
+    with pytest.raises(ConfigError, match=r"stop\.steps: expected at least 4, where it begins, found 3"):
+        branch(parent.folder, At(step=4), "stop={steps=3}", out=tmp_path / "steps")
+    late_us = read_manifest(parent.folder)["virtual_us"] - 1
+    with pytest.raises(ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"):
+        branch(parent.folder, At(time_us=late_us), "stop.time=1s", out=tmp_path / "time")
+    assert not (tmp_path / "steps").exists()
+    assert not (tmp_path / "time").exists()
+    with pytest.raises(ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"):
+        branch(parent.folder, At(step=4), "stop.time=1s", out=tmp_path / "time")
