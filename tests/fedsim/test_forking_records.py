@@ -67,9 +67,13 @@ def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"stop\.steps: expected at least 4, where it begins, found 3"):
         branch(parent.folder, At(step=4), "stop={steps=3}", out=tmp_path / "steps")
     late_us = read_manifest(parent.folder)["virtual_us"] - 1
-    with pytest.raises(ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"):
+    with pytest.raises(
+        ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"
+    ):
         branch(parent.folder, At(time_us=late_us), "stop.time=1s", out=tmp_path / "time")
     assert not (tmp_path / "steps").exists()
     assert not (tmp_path / "time").exists()
-    with pytest.raises(ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"):
+    with pytest.raises(
+        ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"
+    ):
         branch(parent.folder, At(step=4), "stop.time=1s", out=tmp_path / "time")

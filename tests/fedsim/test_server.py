@@ -236,7 +236,13 @@ def test_late_rows_refresh_the_history_as_if_they_had_come_in_time(tmp_path: Pat
 
 def test_the_lateness_of_a_row_counts_once_in_its_age() -> None:
     spec = ServerSpec(
-        "fedavg", {"weighting": "uniform"}, 10, 100, 4, BLOCKS, wrap=[{"name": "with_absent", "window": "all"}]
+        "fedavg",
+        {"weighting": "uniform"},
+        10,
+        100,
+        4,
+        BLOCKS,
+        wrap=[{"name": "with_absent", "window": "all"}],
     )
     halved = replace(spec, wrap=[{"name": "discounted", "staleness": "sqrt"}, *spec.wrap], late_rows=4)
     made, updates = Server(halved, torch.zeros(P)), list(rows(2))
