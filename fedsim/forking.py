@@ -252,7 +252,7 @@ def _changed(
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
         course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
-    if child.stop != config.stop:
+    if _watched(child) != _watched(config):
         course |= {"best": float("nan"), "unimproved": 0, "reached": False}
     if child.client != config.client:
         trainer |= {"keepers": [], "kept": []}
@@ -264,6 +264,11 @@ def _changed(
     if len(keep_online):
         course = _retold(course, after, keep_online).state()
     return state | {"course": course, "trainer": trainer}
+
+
+def _watched(config: RunConfig) -> tuple[object, ...]:
+    """Return what decides what is measured, and what a run does about it."""
+    return config.stop, config.evaluate.split, config.evaluate.clients
 
 
 def _with_current(state: State) -> State:

@@ -213,8 +213,14 @@ class Evidence:
 
     @cached_property
     def seen_us(self) -> Ints:
-        """When the server learns that a job has come to its end."""
-        jobs = self.jobs
+        """When the server learns that a job has come to its end. Raises Unchecked if a fork does so otherwise."""
+        parent, jobs = self.config.parent, self.jobs
+        if (
+            parent is not None
+            and self.changed_at >= 0
+            and any(c.startswith("dropout") for c in parent.changes)
+        ):
+            raise Unchecked("the run is a fork that changed [dropout]: its parent noticed losses otherwise")
         late = jobs["end_us"] + np.where(jobs["status"] == "lost", self.dropout.notice_us, 0)
         return np.minimum(late, self.step_us(jobs["version"])) if self.pacing.cancels else late
 

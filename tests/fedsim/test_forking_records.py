@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_forking import ALL_KEPT, branch
+from test_resume import BUFFERED
 
+from fedsim import checkpoint
 from fedsim.errors import ConfigError
 from fedsim.forking import At
 from fedsim.invariants import check
 from fedsim.manifest import read_manifest
+from fedsim.run import owner_of
 from fedsim.saver import Saver
 from fedsim.simulation import resume
 from small import run, small
 
 RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}
+RARELY_LOST = {"pacing": BUFFERED, "world": {"scenario": "always_on"}}
 NOTHING = ("record.conflicts=off", "audit.every=0")
 
 
@@ -50,15 +55,16 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
             {"pacing": {"preset": "deadline", "clients": 6, "deadline": "30s", "late": "history"}},
             ["record.conflicts=model", "pacing.late=keep"],
         ),
+        (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "5min"}}, ["dropout.notice=1s"]),
+        (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "1s"}}, ["dropout.notice=5min"]),
     ],
 )
 def test_what_its_parent_did_otherwise_is_no_violation(
     tmp_path: Path, before: dict[str, Any], sets: list[str]
 ) -> None:
     parent = run(small(**before), tmp_path)
-    verdict = check(branch(parent.folder, At(step=4), *sets, out=tmp_path / "child").folder)
+    verdict = check(branch(parent.folder, At(step=5), *sets, out=tmp_path / "child").folder)
     assert verdict.violations == ()
-    assert "rows of a step are its updates" in verdict.checked or "evaluate" in sets[0]
     assert "the models asked for are evaluated" in verdict.checked
 
 
@@ -77,3 +83,14 @@ def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:
         ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"
     ):
         branch(parent.folder, At(step=4), "stop.time=1s", out=tmp_path / "time")
+
+
+@pytest.mark.parametrize("change", ["evaluate.split=test", "evaluate.clients=5", "stop.patience=3"])
+def test_the_best_value_begins_anew_where_something_else_is_measured(tmp_path: Path, change: str) -> None:
+    patient = {"stop": {"steps": 8, "patience": 8}, "evaluate": {"every_steps": 1, "split": "train"}}
+    parent = run(small(**patient, **ALL_KEPT), tmp_path)
+    for sets, anew in ((["record.conflicts=model"], False), ([change], True)):
+        child = branch(parent.folder, At(step=4), *sets, out=tmp_path / str(anew)).folder
+        begin = checkpoint.read(checkpoint.checkpoints(child)[0].path, owner_of(child))
+        assert math.isnan(begin["course"]["best"]) is anew
+        assert check(child).violations == ()
