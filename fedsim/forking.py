@@ -22,7 +22,8 @@ from fedsim.cutting import cut_tables
 from fedsim.errors import ConfigError
 from fedsim.files import write_text
 from fedsim.folders import make_folder, refuse_parent
-from fedsim.ledger import RUNNING
+from fedsim.job import Floats
+from fedsim.ledger import LANDED, RUNNING
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.outcomes import without
@@ -249,6 +250,9 @@ def _changed(
         course["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
         course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
+    whole, now = before.plan.costs.work.samples, after.plan.costs.work.samples
+    if not np.array_equal(whole, now):
+        course = _of_as_much_work(course, whole, now).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
         course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
@@ -301,6 +305,16 @@ def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> Course:
         course.armed = False
         if after.deadline_us is not None and course.working:
             course.arm(after.deadline_us)
+    return course
+
+
+def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> Course:
+    """Let jobs under way compute what they were given: a whole job of each client was `whole` [K], and is `now` [K]."""
+    course = Course.restored(state)
+    table = course.ledger.table
+    rows = np.flatnonzero(np.isin(table["status"], (RUNNING, LANDED)))
+    clients = table["client"][rows]
+    table["share"][rows] *= np.divide(whole, now, out=np.ones(len(now)), where=now > 0)[clients]
     return course
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_forking import ALL_KEPT, branch
+from pandas.testing import assert_frame_equal
+from test_forking import ALL_KEPT, branch, table
 from test_resume import BUFFERED
 
 from fedsim import checkpoint
@@ -94,3 +95,20 @@ def test_the_best_value_begins_anew_where_something_else_is_measured(tmp_path: P
         begin = checkpoint.read(checkpoint.checkpoints(child)[0].path, owner_of(child))
         assert math.isnan(begin["course"]["best"]) is anew
         assert check(child).violations == ()
+
+
+def test_jobs_in_flight_do_as_much_as_they_were_given(tmp_path: Path) -> None:
+    """What they had done when the run ended follows from that."""
+    longer = {"train": {"batch_size": 10, "epochs": 5}, "cost": {"payload": "5 MB", "compute_scale": 40}}
+    parent = run(small(**RARELY_LOST, **longer), tmp_path)
+    soon = f"stop.time={read_manifest(parent.folder)['virtual_us'] // 1_500_000}"
+    plain, other = (
+        branch(parent.folder, At(step=4), soon, *sets, out=tmp_path / name).folder
+        for name, sets in (("plain", ()), ("other", ("train.epochs=1",)))
+    )
+    jobs = table(plain, "jobs")
+    forked_us = read_manifest(plain)["parent"]["forked_us"]
+    begun = jobs.job[(jobs.status == "unfinished") & (jobs.dispatch_us <= forked_us)].tolist()
+    assert len(begun) > 2
+    both = [some[some.job.isin(begun)].sort_values("job") for some in (jobs, table(other, "jobs"))]
+    assert_frame_equal(*(some.drop(columns="share").reset_index(drop=True) for some in both))
