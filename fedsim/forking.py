@@ -29,9 +29,10 @@ from fedsim.materials import Workshop
 from fedsim.outcomes import without
 from fedsim.pacing import Pacing
 from fedsim.pool import RayPool, begun
+from fedsim.records import OPTIONAL
 from fedsim.reshape import ending, kept_online
 from fedsim.result import Result, Watch
-from fedsim.run import CONFIG, WORLD, Run, owner_of
+from fedsim.run import CONFIG, WORLD, Run, optional_tables, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import Device, device_of, one_thread
@@ -267,7 +268,9 @@ def _changed(
         trainer["server"] = server.save()
     if len(keep_online):
         course = _retold(course, after, keep_online).state()
-    return state | {"course": course, "trainer": trainer}
+    left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
+    rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
+    return state | {"course": course, "trainer": trainer, "records": state["records"] | {"rows": rows}}
 
 
 def _watched(config: RunConfig) -> tuple[object, ...]:

@@ -112,9 +112,9 @@ class Recorder:
         } | {name: getattr(self, name) for name in _COUNTED}
 
     def _load(self, saved: Mapping[str, Any]) -> None:
-        self._rows |= {name: count for name, count in saved["rows"].items() if name in self._tables}
-        cut_tables(self.folder, self._rows)  # a fork may record other tables than its parent
-        self._parts = dict.fromkeys(self._tables, 1)
+        cut_tables(self.folder, saved["rows"])
+        self._rows |= saved["rows"]
+        self._parts = {name: int(name in saved["rows"]) for name in self._tables}
         for name in _COUNTED:
             setattr(self, name, saved[name])
         for step, time_us, split, found in saved["evaluations"]:

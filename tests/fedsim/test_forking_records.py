@@ -19,6 +19,7 @@ from fedsim.manifest import read_manifest
 from fedsim.run import owner_of
 from fedsim.saver import Saver
 from fedsim.simulation import resume
+from fedsim.verifying import verify
 from small import run, small
 
 RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}
@@ -43,6 +44,9 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
         found = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "stopped")
     assert found.status == "interrupted"
     assert resume(found.folder, workers=0).digest == whole.digest
+    again = branch(whole.folder, At(step=5), out=tmp_path / "again")
+    assert again.digest == whole.digest
+    assert not any(verdict.difference for verdict in verify(whole.folder, steps=(4, 6), workers=0))
 
 
 @pytest.mark.parametrize(
