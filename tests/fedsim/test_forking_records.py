@@ -60,6 +60,10 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
             {"pacing": {"preset": "deadline", "clients": 6, "deadline": "30s", "late": "history"}},
             ["record.conflicts=model", "pacing.late=keep"],
         ),
+        (
+            {"pacing": {"preset": "deadline", "clients": 6, "deadline": "2min"}},
+            ["pacing.deadline=30s"],
+        ),
         (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "5min"}}, ["dropout.notice=1s"]),
         (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "1s"}}, ["dropout.notice=5min"]),
     ],
@@ -68,9 +72,11 @@ def test_what_its_parent_did_otherwise_is_no_violation(
     tmp_path: Path, before: dict[str, Any], sets: list[str]
 ) -> None:
     parent = run(small(**before), tmp_path)
-    verdict = check(branch(parent.folder, At(step=5), *sets, out=tmp_path / "child").folder)
-    assert verdict.violations == ()
-    assert "the models asked for are evaluated" in verdict.checked
+    first_us = int(table(parent.folder, "jobs").end_us.min())
+    for number, at in enumerate((At(step=5), At(time_us=first_us))):
+        verdict = check(branch(parent.folder, at, *sets, out=tmp_path / str(number)).folder)
+        assert verdict.violations == ()
+        assert "the models asked for are evaluated" in verdict.checked
 
 
 def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:
