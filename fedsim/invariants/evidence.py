@@ -96,14 +96,12 @@ class Evidence:
 
     @property
     def changed_at(self) -> int:
-        """The step at which a fork became another run than its parent; -1 of a run that is none, or has no changes."""
+        """The step at which a fork left its parent, which may have been another run, or a fork itself; -1 of others."""
         parent = self.config.parent
-        if parent is None or parent.forked_step is None or not (parent.changes or parent.kept_online):
-            return -1
-        return parent.forked_step
+        return -1 if parent is None or parent.forked_step is None else parent.forked_step
 
     def inherited(self, table: str, row: int) -> bool:
-        """Whether a row comes from the parent of a fork that has changed since."""
+        """Whether a row comes from the parent of a fork."""
         parent = self.config.parent
         if parent is None or self.changed_at < 0 or row < 0:
             return False

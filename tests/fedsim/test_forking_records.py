@@ -64,6 +64,7 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
             {"pacing": {"preset": "deadline", "clients": 6, "deadline": "2min"}},
             ["pacing.deadline=30s"],
         ),
+        ({"algorithm": {"name": "fedfv", "tau": 1}}, ["pacing.clients=1"]),
         (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "5min"}}, ["dropout.notice=1s"]),
         (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "1s"}}, ["dropout.notice=5min"]),
     ],
@@ -71,12 +72,14 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
 def test_what_its_parent_did_otherwise_is_no_violation(
     tmp_path: Path, before: dict[str, Any], sets: list[str]
 ) -> None:
-    parent = run(small(**before), tmp_path)
+    parent = run(small(**before, **ALL_KEPT), tmp_path)
     first_us = int(table(parent.folder, "jobs").end_us.min())
     for number, at in enumerate((At(step=5), At(time_us=first_us))):
-        verdict = check(branch(parent.folder, at, *sets, out=tmp_path / str(number)).folder)
-        assert verdict.violations == ()
-        assert "the models asked for are evaluated" in verdict.checked
+        child = branch(parent.folder, at, *sets, out=tmp_path / str(number)).folder
+        for folder in (child, branch(child, At(step=7), out=tmp_path / f"{number} again").folder):
+            verdict = check(folder)
+            assert verdict.violations == ()
+            assert "the models asked for are evaluated" in verdict.checked
 
 
 def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:
