@@ -153,8 +153,7 @@ class Run:
             with self.clock.part("start"):
                 trainer = self._trainer(pool)
             timeline = self._timeline(trainer, watch)
-            history = self.setup.config.memory.history
-            with saying_how_to_reproduce(self.folder, self.course, history):
+            with saying_how_to_reproduce(self.folder, self.course, self.setup.config):
                 ended_by = timeline.run()
             digest = self._finish(timeline, trainer, "done", ended_by)
         except KeyboardInterrupt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,17 @@ import pytest
 from pandas.testing import assert_frame_equal
 from test_forking import ALL_KEPT, branch, table
 from test_resume import BUFFERED
+from typer.testing import CliRunner
 
 from fedsim import checkpoint
+from fedsim.cli import app
+from fedsim.config import load
 from fedsim.errors import ConfigError
+from fedsim.forecast import forecast
 from fedsim.forking import At
 from fedsim.invariants import check
 from fedsim.manifest import read_manifest
+from fedsim.recovery import reproduction
 from fedsim.run import owner_of
 from fedsim.saver import Saver
 from fedsim.simulation import resume
@@ -125,3 +131,22 @@ def test_jobs_in_flight_do_as_much_as_they_were_given(tmp_path: Path) -> None:
     assert len(begun) > 2
     both = [some[some.job.isin(begun)].sort_values("job") for some in (jobs, table(other, "jobs"))]
     assert_frame_equal(*(some.drop(columns="share").reset_index(drop=True) for some in both))
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_its_configuration_alone_is_refused_with_the_command_that_makes_it(
+    tmp_path: Path, by_time: bool
+) -> None:
+    parent = run(small(), tmp_path)
+    at = At(time_us=int(table(parent.folder, "steps").time_us[3])) if by_time else At(step=4)
+    child = branch(parent.folder, at, "algorithm.name=fedavg", keep_online=[3, 7], out=tmp_path / "a")
+    config = load(child.folder / "config.resolved.toml")[0]
+    with pytest.raises(ConfigError, match=r"it is a fork, .* this makes it again: fedsim fork") as refused:
+        run(config, tmp_path / "b")
+    with pytest.raises(ConfigError, match="it is a fork"):
+        forecast(config)
+    words = shlex.split(str(refused.value).partition("again: ")[2].partition(";")[0])
+    again = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / "c"), "--workers", "0", "--quiet"])
+    assert again.exit_code == 0, again.output
+    assert read_manifest(tmp_path / "c" / child.folder.name)["digest"] == child.digest
+    assert reproduction(child.folder, 6, config).startswith("fedsim resume ")
