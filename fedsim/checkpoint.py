@@ -194,14 +194,17 @@ def _sha256(path: Path) -> str:
 
 
 def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
-    """Return a value as JSON can hold it; arrays go into `arrays`, under the path that leads to them."""
-    if isinstance(value, dict):
+    """Return a value as JSON can hold it; arrays go into `arrays`, under the path that leads to them.
+
+    Raises RunError for what would not come back as it is: states of rules and selectors may be of somebody's own.
+    """
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(entry, f"{name}/{key}", arrays) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(entry, f"{name}/{i}", arrays) for i, entry in enumerate(value)]
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
-    if isinstance(value, np.ndarray):
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         arrays[name] = torch.from_numpy(
             np.array(value, order="C")
         )  # a copy: what is read-only cannot become a tensor
@@ -211,7 +214,15 @@ def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
         return {_ARRAY: name, "numpy": False}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise TypeError(f"{name}: a checkpoint cannot hold {type(value).__name__}")
+    found = (
+        f"an array of {value.dtype}"
+        if isinstance(value, np.ndarray)
+        else f"{type(value).__name__} {value!r:.60}"
+    )
+    raise RunError(
+        f"{name.removeprefix('/')}: a checkpoint holds numbers, texts, arrays of numbers, and lists and dictionaries "
+        f"(with texts as keys) of these; found {found}"
+    )
 
 
 def _rich(value: Any, arrays: dict[str, torch.Tensor]) -> Any:

@@ -112,6 +112,8 @@ class Completeness:
     def _shrunk(self, seed: int, clients: Ints, nths: Ints, steps: Ints) -> Floats:
         left = steps.astype(np.float64)
         for nth in range(int(nths.max(initial=-1)) + 1):
+            if (left <= 1).all() or not self.chance:  # nothing shrinks any more
+                break
             now = np.full_like(nths, nth)
             hit = (nth <= nths) & (uniforms(seed, "completeness chance", clients, now) < self.chance)
             drawn = np.maximum(1, np.floor(uniforms(seed, "completeness", clients, now) * left))

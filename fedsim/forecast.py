@@ -26,7 +26,7 @@ from fedsim.recorder import Recorder
 from fedsim.records import STATUSES
 from fedsim.server import ServerSpec
 from fedsim.setup import Setup, prepare
-from fedsim.simulation import one_thread
+from fedsim.simulation import one_thread, refuse_fork
 from fedsim.terminal import shown
 from fedsim.timeline import Timeline
 from fedsim.trainer import Pending, Stepped
@@ -197,6 +197,7 @@ def forecast(
     ConfigError, DataError or TraceError as the run would.
     """
     _check_ends(config)
+    refuse_fork(config)
     with one_thread():
         setup = prepare(config, shop=shop)
         config = setup.config

@@ -22,15 +22,17 @@ from fedsim.cutting import cut_tables
 from fedsim.errors import ConfigError
 from fedsim.files import write_text
 from fedsim.folders import make_folder, refuse_parent
-from fedsim.ledger import RUNNING
+from fedsim.job import Floats
+from fedsim.ledger import LANDED, RUNNING
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.outcomes import without
 from fedsim.pacing import Pacing
 from fedsim.pool import RayPool, begun
+from fedsim.records import OPTIONAL
 from fedsim.reshape import ending, kept_online
 from fedsim.result import Result, Watch
-from fedsim.run import CONFIG, WORLD, Run, owner_of
+from fedsim.run import CONFIG, WORLD, Run, optional_tables, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import Device, device_of, one_thread
@@ -110,6 +112,7 @@ def fork(
     child = parse(raw, "fork", config.label)[0]
     _check(config, child)
     _check_at(at, manifest, parent)
+    _check_stop(child, at.step or 0, at.time_us or 0)
     refuse_parent(folder := out / child.name, parent)
     trace = read_trace(parent / WORLD)
     most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
@@ -126,6 +129,7 @@ def fork(
         _take_tables(folder, parent, saved)
         state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
         course = state["course"]
+        _check_stop(child, course["step"], course["now_us"])
         origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
         origin |= _departure(at, course, keep_online)
         child = parse(raw | {"parent": origin}, "fork", config.label)[0]
@@ -194,6 +198,17 @@ def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
         raise ConfigError(f"--at: {parent} ended after {steps} steps, found step {at.step}")
 
 
+def _check_stop(child: RunConfig, step: int, now_us: int) -> None:
+    """Refuse a fork that begins at a step and a time by which it would have ended."""
+    steps, time_us = child.stop.steps, child.stop.time
+    if steps is not None and steps < step:
+        raise ConfigError(f"fork: stop.steps: expected at least {step}, where it begins, found {steps}")
+    if time_us is not None and time_us < now_us:
+        raise ConfigError(
+            f"fork: stop.time: expected at least {show_us(now_us)}, when it begins, found {show_us(time_us)}"
+        )
+
+
 def _kept(
     trace: Trace, clients: Sequence[int], now_us: int, stop_us: int | None, manifest: Mapping[str, Any]
 ) -> Trace:
@@ -236,10 +251,13 @@ def _changed(
         course["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
         course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
+    whole, now = before.plan.costs.work.samples, after.plan.costs.work.samples
+    if not np.array_equal(whole, now):
+        course = _of_as_much_work(course, whole, now).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
         course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
-    if child.stop != config.stop:
+    if _watched(child) != _watched(config):
         course |= {"best": float("nan"), "unimproved": 0, "reached": False}
     if child.client != config.client:
         trainer |= {"keepers": [], "kept": []}
@@ -250,7 +268,14 @@ def _changed(
         trainer["server"] = server.save()
     if len(keep_online):
         course = _retold(course, after, keep_online).state()
-    return state | {"course": course, "trainer": trainer}
+    left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
+    rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
+    return state | {"course": course, "trainer": trainer, "records": state["records"] | {"rows": rows}}
+
+
+def _watched(config: RunConfig) -> tuple[object, ...]:
+    """Return what decides what is measured, and what a run does about it."""
+    return config.stop, config.evaluate.split, config.evaluate.clients
 
 
 def _with_current(state: State) -> State:
@@ -283,6 +308,16 @@ def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> Course:
         course.armed = False
         if after.deadline_us is not None and course.working:
             course.arm(after.deadline_us)
+    return course
+
+
+def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> Course:
+    """Let jobs under way compute what they were given: a whole job of each client was `whole` [K], and is `now` [K]."""
+    course = Course.restored(state)
+    table = course.ledger.table
+    rows = np.flatnonzero(np.isin(table["status"], (RUNNING, LANDED)))
+    clients = table["client"][rows]
+    table["share"][rows] *= np.divide(whole, now, out=np.ones(len(now)), where=now > 0)[clients]
     return course
 
 

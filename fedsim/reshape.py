@@ -234,12 +234,12 @@ def _periods(trace: Trace) -> dict[str, Ints]:
 
 
 def _known(trace: Trace, clients: Sequence[int] | Ints) -> Ints:
-    ids = np.asarray(clients, dtype=np.int64)
+    ids = np.asarray(clients)  # of any size: a number beyond 64 bits is no client either
     foreign = ids[(ids < 0) | (ids >= trace.clients)]
     if len(foreign) or not len(ids):
         found = f"client {foreign[0]}" if len(foreign) else "none"
         raise TraceError(f"select: expected clients from 0 to {trace.clients - 1}, found {found}")
-    return ids
+    return ids.astype(np.int64)
 
 
 def _stretch(time: float | str | Fraction) -> Fraction:

@@ -111,7 +111,7 @@ class Run:
             self.folder,
             n_samples,
             self.course.ledger,
-            _optional(config),
+            optional_tables(config),
             None if saved is None else saved["records"],
         )
         owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
@@ -153,8 +153,7 @@ class Run:
             with self.clock.part("start"):
                 trainer = self._trainer(pool)
             timeline = self._timeline(trainer, watch)
-            history = self.setup.config.memory.history
-            with saying_how_to_reproduce(self.folder, self.course, history):
+            with saying_how_to_reproduce(self.folder, self.course, self.setup.config):
                 ended_by = timeline.run()
             digest = self._finish(timeline, trainer, "done", ended_by)
         except KeyboardInterrupt:
@@ -326,7 +325,7 @@ def owner_of(folder: Path) -> str:
     return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
 
 
-def _optional(config: RunConfig) -> list[str]:
+def optional_tables(config: RunConfig) -> list[str]:
     """Return the tables that are written because the configuration asks for them."""
     asked = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
     return [table for table in OPTIONAL if asked[table]]

@@ -226,8 +226,9 @@ class Server:
     def _remember(self, late: Arrivals, rows: Rows) -> None:
         """Let rows refresh the history, each as if it had come in time for the step of its version."""
         versions = late.step - late.staleness
+        in_time = replace(late, staleness=np.zeros_like(late.staleness))  # its age is all of its lateness
         for i in np.argsort(versions, kind="stable").tolist():
-            one = late.part(slice(i, i + 1))
+            one = in_time.part(slice(i, i + 1))
             if late.staleness[i] <= self.algorithm.needs.memory and self.algorithm.needs.memory:
                 row, version = rows[i : i + 1], int(versions[i])
                 self.history.settle(self.history.add(row, one.clients, version, one.notes(), one.now_us))

@@ -197,10 +197,11 @@ def _late_rows(config: RunConfig) -> int:
 def _check_ends(config: RunConfig, world: World) -> None:
     """Refuse what would go on for ever, or end without a step."""
     pacing, dropout = config.pacing.pacing(), config.dropout
-    if config.stop.steps is None and len(world.unmodelled) == len(MODELLED):
+    empty = config.cost.payload == 0
+    if config.stop.steps is None and {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled):
+        none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
         raise ConfigError(
-            "stop.steps: needed, because the world models no downlink, compute or uplink: jobs take no time, and "
-            "stop.time would never come"
+            f"stop.steps: needed, because the world models no {none}: jobs take no time, and stop.time would never come"
         )
     if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
         raise ConfigError(

@@ -76,6 +76,7 @@ def simulate(
             raise ConfigError(
                 f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
             )
+        refuse_fork(one)
     shop = shop or Workshop()
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
@@ -208,6 +209,21 @@ def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
             else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
         )
         raise CheckpointError(f"{error}; {advice}") from error
+
+
+def refuse_fork(config: RunConfig) -> None:
+    """Raise ConfigError for the configuration of a fork, which alone does not say what the run was before."""
+    parent = config.parent
+    if parent is None or parent.forked_step is None:
+        return
+    at = f"{parent.forked_us}us" if parent.forked_at == "time" else str(parent.forked_step)
+    sets = [word for change in parent.changes for word in ("--set", change)]
+    kept = ["--keep-online", ",".join(map(str, parent.kept_online))] if parent.kept_online else []
+    command = shlex.join(["fedsim", "fork", parent.run, "--at", at, *sets, *kept, "--name", config.name])
+    raise ConfigError(
+        f"{config.name}: parent: it is a fork, which does not begin at the start; this makes it again: {command}; "
+        "without the table [parent] it is a run of its own"
+    )
 
 
 def _folder(run: RunConfig, out: Path) -> Path:

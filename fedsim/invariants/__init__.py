@@ -57,7 +57,7 @@ def check(folder: Path) -> Verdict:
             continue
         if any(evidence.inherited(flaw.table, flaw.row) for flaw in found):
             unchecked[invariant.name] = (
-                "the run is a fork, and what came before was under another configuration"
+                "the run is a fork, and what came before may have been under another configuration"
             )
             continue
         checked.append(invariant.name)

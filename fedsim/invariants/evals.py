@@ -115,7 +115,7 @@ def the_models_asked_for_are_evaluated(e: Evidence) -> Iterator[Violation]:
         raise Unchecked(f"no client has samples in split {how.split!r}")
     every = how.every_steps
     want = {0, len(e.steps), *(range(0, len(e.steps) + 1, every) if every else ())}
-    missing = sorted(want - set(steps.tolist()))
+    missing = sorted(step for step in want - set(steps.tolist()) if step > e.changed_at)
     if missing:
         yield Violation("evals", -1, f"an evaluation after step {missing[0]}", "none", len(missing) - 1)
     first, number = _groups(e)

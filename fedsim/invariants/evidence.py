@@ -94,20 +94,21 @@ class Evidence:
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
         return Table("conflicts", self._run.conflicts)
 
-    def inherited(self, table: str, row: int) -> bool:
-        """Whether a row comes from the parent of a fork that has changed since."""
+    @property
+    def changed_at(self) -> int:
+        """The step at which a fork left its parent, which may have been another run, or a fork itself; -1 of others."""
         parent = self.config.parent
-        if (
-            parent is None
-            or parent.forked_step is None
-            or not (parent.changes or parent.kept_online)
-            or row < 0
-        ):
+        return -1 if parent is None or parent.forked_step is None else parent.forked_step
+
+    def inherited(self, table: str, row: int) -> bool:
+        """Whether a row comes from the parent of a fork."""
+        parent = self.config.parent
+        if parent is None or self.changed_at < 0 or row < 0:
             return False
         if table == "jobs":
             return bool(self.jobs["dispatch_us"][row] <= (parent.forked_us or 0))
         if table in ("steps", "evals", "conflicts"):
-            return bool(getattr(self, table)["step"][row] < parent.forked_step + (table == "evals"))
+            return bool(getattr(self, table)["step"][row] < self.changed_at + (table == "evals"))
         return False
 
     @property
@@ -210,8 +211,14 @@ class Evidence:
 
     @cached_property
     def seen_us(self) -> Ints:
-        """When the server learns that a job has come to its end."""
-        jobs = self.jobs
+        """When the server learns that a job has come to its end. Raises Unchecked if a fork does so otherwise."""
+        parent, jobs = self.config.parent, self.jobs
+        if (
+            parent is not None
+            and self.changed_at >= 0
+            and any(c.startswith("dropout") for c in parent.changes)
+        ):
+            raise Unchecked("the run is a fork that changed [dropout]: its parent noticed losses otherwise")
         late = jobs["end_us"] + np.where(jobs["status"] == "lost", self.dropout.notice_us, 0)
         return np.minimum(late, self.step_us(jobs["version"])) if self.pacing.cancels else late
 

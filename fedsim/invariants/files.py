@@ -94,6 +94,8 @@ def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
     stop, why = e.config.stop.stop(), e.manifest.get("ended_by")
     if stop.metric is None:
         raise Unchecked("[stop] has neither target nor patience")
+    if e.changed_at >= 0:
+        raise Unchecked("the run is a fork, and its parent may have measured otherwise")
     e.need_training()
     if e.config.evaluate.clients is not None:
         raise Unchecked(

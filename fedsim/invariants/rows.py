@@ -39,6 +39,8 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
     used = jobs["step"] >= 0
     if not e.ended:  # the rows of the last step may be missing
         used &= np.isin(jobs["step"], whole.step)
+    # The parent of a fork may not have recorded any.
+    used &= (jobs["step"] >= e.changed_at) | np.isin(jobs["step"], whole.step)
     want = np.sort(jobs["step"][used] * e.clients + jobs["client"][used])
     mine = np.flatnonzero(whole.age == 0)
     cells = whole.step * e.clients + whole.client
@@ -70,11 +72,10 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
 def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:
     """A remembered row is as old as the client's last update that the server took, and not older than the rule asks."""
     whole, jobs = whole_of(e), e.jobs
-    late = e.pacing.late == "history"
-    used = jobs["status"] == "aggregated"
+    used, kept = jobs["status"] == "aggregated", jobs["status"] == "remembered"
     received, client = jobs["step"][used], jobs["client"][used]
+    late = e.pacing.late == "history" or bool(kept.any())  # or that of the parent was
     if late:
-        kept = jobs["status"] == "remembered"
         received = np.append(received, jobs["version"][kept])
         client = np.append(client, jobs["client"][kept])
     width = len(e.steps) + 2
@@ -127,7 +128,7 @@ def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:
         lambda i: f"at most {most[i]} remembered rows",
         lambda i: str(e.steps["remembered"][i]),
     )
-    if slots is None:
+    if slots is None and e.changed_at < 0:  # the steps of a fork's parent may have been larger
         yield from wrong(
             "steps",
             e.steps["evicted"] > 0,
@@ -141,7 +142,8 @@ def a_whole_memory_forgets_nobody(e: Evidence) -> Iterator[Violation]:
     if math.isfinite(e.algorithm.needs.memory) or e.config.memory.slots or e.config.algorithm.memory:
         raise Unchecked("the memory is limited")
     whole, jobs = whole_of(e), e.jobs
-    took = jobs["status"] == "aggregated"
+    # The parent of a fork may have had a rule that remembers nobody.
+    took = (jobs["status"] == "aggregated") & (jobs["step"] >= e.changed_at)
     n = len(e.steps) + 1
     first = np.full(e.clients, n)
     np.minimum.at(first, jobs["client"][took], jobs["step"][took])

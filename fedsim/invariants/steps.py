@@ -220,9 +220,10 @@ def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
     first = np.full(len(times) + 2, NEVER)
     np.minimum.at(first, np.minimum(e.jobs["version"], len(times) + 1), e.jobs["dispatch_us"])
     ends = first[: len(times)] + after
+    anew = np.arange(len(times)) == e.changed_at  # a fork's first deadline begins with it
     yield from wrong(
         "steps",
-        np.where(due, times != ends, (times > ends) & (first[: len(times)] < NEVER)),
+        ~anew & np.where(due, times != ends, (times > ends) & (first[: len(times)] < NEVER)),
         lambda i: ("at" if due[i] else "by") + f" the deadline, {ends[i]} us",
         lambda i: f"{times[i]} us ({e.steps['cause'][i]!s})",
     )

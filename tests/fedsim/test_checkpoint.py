@@ -56,9 +56,22 @@ def test_what_is_large_is_divided_among_files(tmp_path: Path, monkeypatch: pytes
     assert torch.equal(torch.stack(read(path, "me")["rows"]), whole)
 
 
-def test_what_a_checkpoint_cannot_hold_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="/course/thing: a checkpoint cannot hold object"):
-        write(tmp_path, {"course": {"thing": object()}}, step=1, jobs=1, owner="me", keep=1)
+@pytest.mark.parametrize(
+    ("thing", "found"),
+    [
+        ({1, 2}, r"set \{1, 2\}"),
+        ({3: 0.5}, r"dict \{3: 0\.5\}"),
+        (np.array(["a", "b"]), "an array of <U1"),
+        (np.array([None]), "an array of object"),
+        (1j, "complex 1j"),
+    ],
+)
+def test_what_a_checkpoint_cannot_hold_is_named(tmp_path: Path, thing: object, found: str) -> None:
+    with pytest.raises(
+        RunError, match=rf"^course/selector_state/thing: a checkpoint holds .*; found {found}$"
+    ):
+        write(tmp_path, {"course": {"selector_state": {"thing": thing}}}, step=1, jobs=1, owner="me", keep=1)
+    assert not checkpoints(tmp_path)
 
 
 def test_the_last_ones_are_kept_in_order(tmp_path: Path) -> None:

@@ -192,6 +192,11 @@ def test_pdu_only_shrinks_and_starts_from_what_was_left() -> None:
 
 def test_a_pdu_of_certainty_ends_at_one_step() -> None:
     assert (shares(Completeness("PDU", chance=1.0), nths=FIRST + 40) == 1 / 12).all()
+    late = FIRST + 10**9
+    assert (shares(Completeness("PDU", chance=0.5), nths=late) == 1 / 12).all(), (
+        "what cannot shrink is not drawn"
+    )
+    assert (shares(Completeness("PDU", chance=0.0), nths=late) == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedsim.errors import ConfigError
 from fedsim.pacing import Pacing, deadline, extra_of, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.setup import prepare
+from fedsim.trace import Trace
 from small import small
 
 FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
@@ -52,6 +55,18 @@ def test_a_server_that_no_update_would_reach_is_refused() -> None:
         prepare(small(pacing=FEDBUFF, dropout={"chance": 1}))
     assert prepare(small(pacing=FEDBUFF, dropout={"chance": 0.99}))
     assert prepare(small(dropout={"chance": 1, "replace": True})), "rounds without updates are steps"
+
+
+@pytest.mark.parametrize("payload", ["0 B", "5 MB"])
+def test_a_clock_that_jobs_would_not_move_is_refused(tmp_path: Path, payload: str) -> None:
+    kinds = ["online", "downlink"] if payload == "0 B" else ["online"]
+    rows = [(client, 0, 10**9, kind, 1.0) for client in range(12) for kind in kinds]
+    columns = (list(column) for column in zip(*rows, strict=True))
+    Trace.of(*columns, clients=12, horizon_us=10**9, after_end="repeat").write(tmp_path / "world.parquet")
+    timeless = {"world": {"trace": str(tmp_path / "world.parquet")}, "cost": {"payload": payload}}
+    with pytest.raises(ConfigError, match=r"stop\.steps: needed, .* jobs take no time"):
+        prepare(small(**timeless, stop={"time": "1h"}))
+    assert prepare(small(**timeless, stop={"steps": 3, "time": "1h"}))
 
 
 def test_presets_are_values() -> None:

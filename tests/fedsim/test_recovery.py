@@ -27,7 +27,7 @@ def test_the_command_that_reproduces_a_death_on_a_gpu_runs_on_the_processor(
     if rung.startswith("host"):
         with pytest.raises(ConfigError, match=r"memory\.history"):
             prepare(load(file)[0])
-    words = shlex.split(reproduction(tmp_path, 4, config.memory.history))
+    words = shlex.split(reproduction(tmp_path, 4, config))
     assert words[:3] == ["fedsim", "run", str(file)]
     assert words[words.index("--device") + 1] == "cpu"
     sets = tuple(after for word, after in pairwise(words) if word == "--set")

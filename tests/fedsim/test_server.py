@@ -234,6 +234,24 @@ def test_late_rows_refresh_the_history_as_if_they_had_come_in_time(tmp_path: Pat
     assert made.participations.tolist() == [0, 1, 1, 0, 1, 0, 0, 0, 0, 0]
 
 
+def test_the_lateness_of_a_row_counts_once_in_its_age() -> None:
+    spec = ServerSpec(
+        "fedavg",
+        {"weighting": "uniform"},
+        10,
+        100,
+        4,
+        BLOCKS,
+        wrap=[{"name": "with_absent", "window": "all"}],
+    )
+    halved = replace(spec, wrap=[{"name": "discounted", "staleness": "sqrt"}, *spec.wrap], late_rows=4)
+    made, updates = Server(halved, torch.zeros(P)), list(rows(2))
+    made.step(told(3, [4, 5], [3, 0], 1), updates)
+    torch.testing.assert_close(made.params, -(updates[0] + updates[1] / 2) / 2)  # three steps old: 1 / √4
+    made.step(told(8, [4], [8], 1), updates[:1])
+    torch.testing.assert_close(made.params, -updates[0] - updates[1] * (1 / 4 + 1 / 6))
+
+
 def test_a_step_of_late_rows_alone_changes_nothing_but_the_history(tmp_path: Path) -> None:
     made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=4), torch.zeros(P))
     assert made.step(told(2, [5], [0], 0), list(rows(1)))["status"] == "empty"
