@@ -16,7 +16,7 @@ from analysis.paired_tests import holm, seeds_needed, sign_test, signed_rank_tes
 from analysis.pairing import pairing_factor
 from analysis.study import Cell, Point, Study
 from fedsim import plugins
-from fedsim.errors import RunError, closest
+from fedsim.errors import ConfigError, RunError, closest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,9 +174,10 @@ def differences_of(
 
 def is_smaller_better(metric: str) -> bool:
     """Say whether smaller values of a metric are the better ones: its file says so by `SMALLER_IS_BETTER = True`."""
-    if metric not in plugins.names("metric"):
+    try:
+        module = sys.modules[plugins.factory("metric", metric).__module__]
+    except ConfigError:  # a column of a frame that is no metric
         return False
-    module = sys.modules[plugins.factory("metric", metric).__module__]
     return bool(getattr(module, "SMALLER_IS_BETTER", False))
 
 

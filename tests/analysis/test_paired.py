@@ -115,6 +115,15 @@ def test_smaller_can_be_better(study: Study) -> None:
     assert small == spread | {"angle_rad", "angle_deg", "kl_nats", "gini"}
 
 
+def test_a_metric_of_ones_own_says_that_smaller_is_better(tmp_path: Path) -> None:
+    for name, said in (("spread", "SMALLER_IS_BETTER = True\n"), ("level", "")):
+        (tmp_path / f"{name}.py").write_text(f"{said}def {name}(accuracy, n):\n    return accuracy.std()\n")
+    assert is_smaller_better(f"{tmp_path}/spread.py:spread")
+    assert not is_smaller_better(f"{tmp_path}/level.py:level")
+    assert not is_smaller_better("clients")
+    assert not is_smaller_better("a:b")
+
+
 def test_two_seeds_give_no_interval(tmp_path: Path) -> None:
     study = write_study(tmp_path / "two", made, axes=AXES, seeds=(1, 2), compare=COMPARE)
     first = analysis.differences(study, "mean_percent")[0]
