@@ -15,6 +15,7 @@ import os
 import pkgutil
 import sys
 import tempfile
+import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -24,7 +25,7 @@ from typing import Any
 import pydantic
 import pydantic_core
 
-from fedsim.errors import ConfigError, closest
+from fedsim.errors import ConfigError, Error, RunError, closest
 
 PACKAGES = {
     "rule": "algorithms",
@@ -83,8 +84,7 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
         return imported  # type: ignore[no-any-return]
     if name not in names(kind):
         raise ConfigError(f"there is no {kind} {name!r}{closest(name, names(kind))}")
-    module = importlib.import_module(f"{PACKAGES[kind]}.{name}")
-    return _member(module, name, kind, name)
+    return _member(_opened(kind, name, f"{PACKAGES[kind]}.{name}"), name, kind, name)
 
 
 def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any:
@@ -192,6 +192,16 @@ def _options_model(make: Callable[..., Any], name: str, given: tuple[str, ...]) 
     return pydantic.create_model(f"{name}_options", __config__=config, **fields)
 
 
+def number_of(metric: str, found: Any) -> float:
+    """Return what the metric of this name returned, a number. Raises RunError."""
+    import numpy as np  # not needed to list plug-ins
+
+    if np.ndim(found) or not isinstance(found, (int, float, np.number, np.bool_)):
+        what = f"an array of shape {list(np.shape(found))}" if np.ndim(found) else type(found).__name__
+        raise RunError(f"metric {metric!r}: expected a number, found {what}")
+    return float(found)
+
+
 def _unreturning(make: Callable[..., Any]) -> Callable[..., Any]:
     """Return something with the annotations of a factory's parameters alone.
 
@@ -227,10 +237,7 @@ def _elsewhere(kind: str, name: str) -> Callable[..., Any]:
     if os.environ.get(ONLY_SHIPPED, "0") not in ("", "0"):
         raise ConfigError(f"{kind} {name!r} is code from elsewhere, and {ONLY_SHIPPED} refuses it")
     where, _, member = name.rpartition(":")
-    try:
-        module = _provided.get(where) or _imported(where)
-    except (ImportError, OSError, ValueError, SyntaxError) as error:
-        raise ConfigError(f"cannot import the {kind} {name!r}: {error}") from error
+    module = _provided.get(where) or _opened(kind, name, where)
     found = _member(module, member, kind, name)
     if not where.endswith(".py"):
         _check_meant(found, kind, name)
@@ -250,6 +257,28 @@ def _check_meant(found: Callable[..., Any], kind: str, name: str) -> None:
             f"{kind} {name!r}: expected a function whose annotation says that it returns a {PRODUCTS[kind]}, "
             f"found {said!r}"
         )
+
+
+def _opened(kind: str, name: str, where: str) -> Any:
+    """Import the module or file of a plug-in. Raises ConfigError that says what is wrong with it, and in which line."""
+    try:
+        return _imported(where)
+    except Error:
+        raise
+    except Exception as error:  # whatever somebody's own code raises
+        known = isinstance(error, (ImportError, OSError, SyntaxError))
+        said = str(error) if known else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{_line_of(error, where)}") from error
+
+
+def _line_of(error: Exception, where: str) -> str:
+    """Return the last line of a plug-in's own file that an error went through; a syntax error says its own."""
+    if isinstance(error, SyntaxError):
+        return ""
+    stem = Path(where).name if where.endswith(".py") else f"{where.rpartition('.')[2]}.py"
+    frames = traceback.extract_tb(error.__traceback__)
+    line = next((f.lineno for f in reversed(frames) if Path(f.filename).name == stem), None)
+    return f" ({stem}, line {line})" if line else ""
 
 
 def _imported(where: str) -> Any:
