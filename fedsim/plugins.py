@@ -25,7 +25,7 @@ from typing import Any
 import pydantic
 import pydantic_core
 
-from fedsim.errors import ConfigError, Error, RunError, closest
+from fedsim.errors import ConfigError, Error, RunError, closest, in_words
 
 PACKAGES = {
     "rule": "algorithms",
@@ -119,9 +119,14 @@ def options_of(make: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
     }
 
 
-def check(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> None:
-    """Raise ConfigError if there is no such plug-in or it would not take these options; `given` are set elsewhere."""
-    checked_options(kind, name, factory(kind, name), options, given)
+def check(
+    kind: str, name: str, options: Mapping[str, Any], given: Iterable[str], beside: Iterable[str] = ()
+) -> None:
+    """Raise ConfigError if there is no such plug-in or it would not take these options; `given` are set elsewhere.
+
+    `beside` are the keys that stand beside its options whatever the plug-in, of which one may have been meant.
+    """
+    checked_options(kind, name, factory(kind, name), options, given, beside)
 
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
@@ -147,12 +152,19 @@ def _holds_none(value: Any) -> bool:
 
 
 def checked_options(
-    kind: str, name: str, make: Callable[..., Any], options: Mapping[str, Any], given: Iterable[str]
+    kind: str,
+    name: str,
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    given: Iterable[str],
+    beside: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Check and convert `options` by the annotations of the factory's parameters."""
     known = options_of(make, given)
     problems = [
-        f"{kind} {name!r} has no option {key!r}{closest(key, known)}" for key in options if key not in known
+        f"{kind} {name!r} has no option {key!r}{closest(key, known, beside)}"
+        for key in options
+        if key not in known
     ]
     parameters = inspect.signature(make).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -173,7 +185,7 @@ def checked_options(
                     f"{kind} {name!r} needs the option {option!r}: it is a parameter of its function, without a default"
                 )
                 continue
-            what = found["msg"].removeprefix("Value error, ")
+            what = in_words(found["msg"]).removeprefix("Value error, ")
             problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {found['input']!r}")
     if problems:
         raise ConfigError("\n".join(problems))

@@ -71,6 +71,16 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("stop.time=1 hour", "found unit 'hour' in '1 hour'; known: d, h, m, min, ms, s, us, w"),
         ("algorithm=fedavg", "algorithm: expected a table, such as algorithm.KEY = VALUE, found 'fedavg'"),
         ("train.lr=inf", "train.lr: input should be a finite number, found inf"),
+        ("task.client=13", "task: task 'digits' has no option 'client'; did you mean 'clients'?"),
+        ("task.nam=digits", "task: task 'digits' has no option 'nam'; did you mean 'name'?"),
+        ("algorithm.memmory=2h", "has no option 'memmory'; did you mean 'memory'?"),
+        ("algorithm.q=2", "has no option 'q'; known: ablation, absent, fair_row"),
+        ("task.fractions=0.8", "task.fractions: input should be a list, found 0.8"),
+        (
+            'algorithm.wrap={name="server_opt"}',
+            "algorithm.wrap: expected a list of tables, each written [[algorithm.wrap]], found a single table",
+        ),
+        ("model.hidden=32", "option 'hidden': Input should be a list, found 32"),
         ("train.weight_decay=inf", "train.weight_decay: input should be a finite number, found inf"),
     ],
 )
@@ -80,6 +90,23 @@ def test_what_is_wrong_says_what_is_right(text: str, tmp_path: Path, change: str
     with pytest.raises(ConfigError) as raised:
         fedsim.load_config(path, (change,))
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("preset = sync", "Invalid value (at line 2, column 10): 'preset = sync'; text needs quotes"),
+        ("deadline = 5min  # soon", "(at line 2, column 13): 'deadline = 5min  # soon'; text needs quotes"),
+        ("deadline = 0,5", "(at line 2, column 13): 'deadline = 0,5'"),
+        ('preset = "sync', """: 'preset = "sync'"""),
+    ],
+)
+def test_what_is_no_toml_is_shown(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[pacing]\n{line}\nclients = 3\n")
+    with pytest.raises(ConfigError) as raised:
+        fedsim.load_config(path)
+    assert str(raised.value).endswith(said)
 
 
 def test_a_relative_path_says_from_where_it_was_looked_for(
