@@ -19,7 +19,7 @@ from analysis.tables import read_table, read_world, word_counts
 from fedsim import plugins
 from fedsim.errors import FolderError, RunError, closest
 from fedsim.files import from_json, from_toml
-from fedsim.manifest import MANIFEST, read_manifest
+from fedsim.manifest import MANIFEST, existing, read_manifest
 from fedsim.records import PERSONAL
 from fedsim.terminal import visible
 
@@ -161,7 +161,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
-    folder = _existing(Path(path))
+    folder = existing(Path(path))
     if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
         named = ", ".join(arm.name for arm in arms)
         raise FolderError(
@@ -177,7 +177,7 @@ def open_all(paths: Iterable[str | Path]) -> list[Run]:
 
     The runs of a folder come in the order of its `arms.json`, or by name if it has none.
     """
-    folders = [folder for path in paths for folder in _expand(_existing(Path(path)))]
+    folders = [folder for path in paths for folder in _expand(existing(Path(path)))]
     return _distinct([open_run(folder) for folder in folders])
 
 
@@ -220,16 +220,6 @@ def _distinct(runs: list[Run]) -> list[Run]:
     ]
     unique = [f"{n} #{named[:i].count(n) + 1}" if named.count(n) > 1 else n for i, n in enumerate(named)]
     return [replace(run, label=label) for run, label in zip(runs, unique, strict=True)]
-
-
-def _existing(folder: Path) -> Path:
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise FolderError(f"{folder} is a file; expected the folder of a run")
-    parent = folder.parent
-    siblings = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-    raise FolderError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
 
 
 def _json(path: Path) -> Any:

@@ -14,7 +14,7 @@ from fedsim.cli_trace_import import import_files
 from fedsim.cli_trace_join import join_files
 from fedsim.cli_trace_out import check_free, in_short, written
 from fedsim.cli_trace_show import show
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, closest
 from fedsim.terminal import say
 
 trace_app = typer.Typer(
@@ -72,7 +72,11 @@ def _shipped(scenario: Path) -> Path:
     import scenarios
 
     shipped = {p.stem: p for p in Path(scenarios.__path__[0]).glob("*.toml")}
-    return shipped.get(scenario.name, scenario)
+    if scenario.name not in shipped:
+        raise ConfigError(
+            f"{scenario}: there is no such file, and no such scenario{closest(scenario.name, shipped)}"
+        )
+    return shipped[scenario.name]
 
 
 trace_app.command("import")(import_files)

@@ -119,6 +119,8 @@ def test_make_refuses_what_describes_no_world(toml, message, tmp_path):
     path.write_text(toml)
     assert message in failed(ConfigError, "make", path, "-o", tmp_path / "w.parquet")
     assert "no such file" in failed(ConfigError, "make", tmp_path / "none.toml", "-o", tmp_path / "w.parquet")
+    said = failed(ConfigError, "make", "chrun", "-o", tmp_path / "w.parquet")
+    assert "chrun: there is no such file, and no such scenario; did you mean 'churn'?" in said
 
 
 def test_check_says_ok_or_every_problem(trace_file, tmp_path):
