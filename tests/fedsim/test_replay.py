@@ -13,7 +13,7 @@ import pytest
 import analysis
 from fedsim.cli import main
 from fedsim.config import RunConfig, changed
-from fedsim.errors import ConfigError, FolderError, FolderError, RunError
+from fedsim.errors import ConfigError, FolderError, RunError
 from fedsim.replay import compare_participation, replay_config
 from fedsim.trace import Trace, read_trace
 from small import run, small
