@@ -86,7 +86,7 @@ def list_plugins(
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what it does", "options"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for name in plugins.names(_KINDS[kind]):
         table.add_row(name, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
     Terminal().print(table)
