@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -60,8 +60,8 @@ class Run:
     """One run folder. Tables are read when first asked for; a run still going has the rows written so far."""
 
     folder: Path
-    manifest: dict[str, Any]
-    config: dict[str, Any]
+    manifest: dict[str, Any] = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
     label: str
     """The name used in tables and legends."""
 
@@ -172,11 +172,12 @@ def open_run(path: str | Path) -> Run:
     return Run(folder, manifest, _config(folder / CONFIG), visible(label))
 
 
-def open_all(paths: Iterable[str | Path]) -> list[Run]:
+def open_all(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """Open several runs; a folder of several runs stands for all of them. Labels are made distinct.
 
     The runs of a folder come in the order of its `arms.json`, or by name if it has none.
     """
+    paths = [paths] if isinstance(paths, (str, Path)) else paths
     folders = [folder for path in paths for folder in _expand(existing(Path(path)))]
     return _distinct([open_run(folder) for folder in folders])
 
