@@ -99,7 +99,7 @@ def test_a_run_that_has_not_ended_is_not_only_to_be_overwritten(
     (there / "manifest.json").write_text(json.dumps({"status": status}))
     if top != there:
         (top / "arms.json").write_text(json.dumps({"arms": ["small"]}))
-    with pytest.raises(RunError, match="small exists|wide exists") as raised:
+    with pytest.raises(RunError, match=r"(small|wide) exists") as raised:
         make_folder(top, force=False, manifest={})
     goes_on = f"; it has not ended, and goes on with: fedsim resume {there}"
     assert str(raised.value).endswith(goes_on if status != "done" else "--force")
