@@ -60,6 +60,8 @@ PRODUCTS = {
 """What the factory of a kind returns by its annotation (a metric is itself the function)."""
 _CHECKED = ("task", "client", "selector", "adversary")
 """Kinds whose products are checked by the names of their classes; those who build the others say more."""
+_PREFIX = "fedsim_plugin_"
+"""What the names of modules begin with that were read from files elsewhere."""
 ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"
 """The environment variable that refuses all plug-ins but those of this installation's own folders."""
 
@@ -280,17 +282,23 @@ def _opened(kind: str, name: str, where: str) -> Any:
     except Exception as error:  # whatever somebody's own code raises
         known = isinstance(error, (ImportError, OSError, SyntaxError))
         said = str(error) if known else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{_line_of(error, where)}") from error
+        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{line_of(error, where)}") from error
 
 
-def _line_of(error: Exception, where: str) -> str:
-    """Return the last line of a plug-in's own file that an error went through; a syntax error says its own."""
+def line_of(error: Exception, where: str = "") -> str:
+    """Return the last line of a plug-in's own file that an error went through, in brackets; nothing if there is none.
+
+    `where` is the module of a plug-in, which need not be a file elsewhere. A syntax error says its own line.
+    """
     if isinstance(error, SyntaxError):
         return ""
-    stem = Path(where).name if where.endswith(".py") else f"{where.rpartition('.')[2]}.py"
-    frames = traceback.extract_tb(error.__traceback__)
-    line = next((f.lineno for f in reversed(frames) if Path(f.filename).name == stem), None)
-    return f" ({stem}, line {line})" if line else ""
+    lines = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(_PREFIX)
+        or frame.f_globals.get("__name__") == where
+    ]
+    return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
 
 
 def _imported(where: str) -> Any:
@@ -300,7 +308,7 @@ def _imported(where: str) -> Any:
 def _from_file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file, seen from {Path.cwd()}")
-    qualified = f"fedsim_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
+    qualified = f"{_PREFIX}{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if qualified in sys.modules:
         return sys.modules[qualified]
     spec = importlib.util.spec_from_file_location(qualified, path)
