@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.artist import Artist
@@ -133,7 +133,8 @@ def _add_legend(canvas: Canvas, keys: Sequence[Key]) -> None:
     width, height = canvas.get_size_inches()
     letters = int(width * _LETTERS_PER_INCH)
     keys = [replace(key, label=textwrap.fill(key.label, letters)) for key in keys]
-    renderer = FigureCanvasAgg(canvas).get_renderer()
+    agg: Any = FigureCanvasAgg(canvas)
+    renderer = agg.get_renderer()
     for columns in range(min(len(keys), _LEGEND_COLUMNS), 0, -1):
         legend = canvas.legend(
             handles=[_handle(key) for key in keys],
