@@ -206,6 +206,15 @@ def _options_model(make: Callable[..., Any], name: str, given: tuple[str, ...]) 
     return pydantic.create_model(f"{name}_options", __config__=config, **fields)
 
 
+def smaller_is_better(metric: str) -> bool:
+    """Say whether smaller values of a metric are the better ones: its file says so by `SMALLER_IS_BETTER = True`."""
+    try:
+        module = sys.modules[factory("metric", metric).__module__]
+    except ConfigError:  # no metric, such as another column of a frame
+        return False
+    return bool(getattr(module, "SMALLER_IS_BETTER", False))
+
+
 def number_of(metric: str, found: Any) -> float:
     """Return what the metric of this name returned, a number. Raises RunError."""
     import numpy as np  # not needed to list plug-ins

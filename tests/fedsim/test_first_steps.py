@@ -155,3 +155,29 @@ def test_a_folder_that_is_not_there_is_not_called_a_run(
 ) -> None:
     code, _, err = call("compare", tmp_path / "gone", capsys=capsys)
     assert (code, err) == (2, f"error: there is no folder {tmp_path / 'gone'}\n")
+
+
+def test_a_metric_of_which_less_is_better_is_watched_so(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(text.replace("rising = true\n", ""))
+    (tmp_path / "spread.py").write_text(
+        "SMALLER_IS_BETTER = True\n\n\ndef spread(accuracy, n):\n    return accuracy.std()\n"
+    )
+    for metric, said, rising in (
+        ("mean_percent", (), True),
+        ("angle_rad", (), False),
+        (f"{tmp_path}/spread.py:spread", (), False),
+        ("angle_rad", ("stop.rising=true",), True),
+    ):
+        config = fedsim.load_config(path, (f"stop.metric={metric}", "stop.patience=2", *said))[0]
+        assert config.stop.stop().rising is config.resolved()["stop"]["rising"] is rising
+
+
+def test_a_target_that_is_met_before_the_first_step_is_told(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.toml").write_text(text)
+    run = ("run", tmp_path / "small.toml", "--out", tmp_path, "--workers", 0, "--quiet")
+    code, out, _ = call(*run, "--set", "stop.target=0.0", capsys=capsys)  # a share, where percent are meant
+    assert code == 0
+    assert "small: ended before its first step: the model that it began with meets stop.target" in out
