@@ -111,7 +111,14 @@ def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[s
     place = ".".join([file + ":", *map(str, loc)]).replace(":.", ": ", 1) if loc else f"{file}:"
     place = place if place.endswith(":") else place + ":"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        yield f"{place} unknown key{closest(str(loc[-1]), _known(model, loc[:-1]))}"
+        key = str(loc[-1])
+        if len(loc) > 1 and key in model.model_fields:
+            table = _models(model.model_fields[key].annotation)
+            yield f"{place} unknown key; " + (
+                f"[{key}] is a table of its own" if table else f"{key!r} stands above the first table"
+            )
+        else:
+            yield f"{place} unknown key{closest(key, _known(model, loc[:-1]))}"
     elif kind in ("model_type", "model_attributes_type") or str(found["msg"]).startswith(_TABLE):
         such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
         yield f"{place} expected a table{such}, found {found['input']!r}"

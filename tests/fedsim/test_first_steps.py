@@ -71,6 +71,8 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("stop.time=1 hour", "found unit 'hour' in '1 hour'; known: d, h, m, min, ms, s, us, w"),
         ("algorithm=fedavg", "algorithm: expected a table, such as algorithm.KEY = VALUE, found 'fedavg'"),
         ("train.lr=inf", "train.lr: input should be a finite number, found inf"),
+        ("evaluate.seed=3", "evaluate.seed: unknown key; 'seed' stands above the first table"),
+        ("train.stop={steps=3}", "train.stop: unknown key; [stop] is a table of its own"),
         ("task.client=13", "task: task 'digits' has no option 'client'; did you mean 'clients'?"),
         ("task.nam=digits", "task: task 'digits' has no option 'nam'; did you mean 'name'?"),
         ("algorithm.memmory=2h", "has no option 'memmory'; did you mean 'memory'?"),
