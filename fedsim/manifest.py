@@ -82,6 +82,14 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         found = from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         there = sorted(p.name for p in folder.iterdir())
+        if runs := [name for name in there if (folder / name / MANIFEST).is_file()]:
+            raise FolderError(
+                f"{folder} holds several runs ({', '.join(runs)}): name one of these folders"
+            ) from None
+        if "study.json" in there:
+            raise FolderError(
+                f"{folder} is the folder of a study: name one of its runs, or go on with it by fedsim study"
+            ) from None
         raise FolderError(
             f"{folder} is not a run folder: {path.name} is missing; found {there or 'nothing'}"
         ) from None

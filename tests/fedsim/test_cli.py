@@ -203,6 +203,23 @@ def test_a_folder_that_is_not_there_is_not_called_one_without_a_manifest(
         )
 
 
+def test_a_folder_of_several_runs_asks_for_one_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.json").touch()
+    code, _, err = call("resume", tmp_path, capsys=capsys)
+    assert (
+        f"{tmp_path} is the folder of a study: name one of its runs, or go on with it by fedsim study" in err
+    )
+    for arm in ("fedavg", "fedfv"):
+        (tmp_path / arm).mkdir()
+        (tmp_path / arm / "manifest.json").write_text("{}")
+    for command in (("resume",), ("verify",), ("fork", "--at", 1)):
+        code, _, err = call(*command, tmp_path, capsys=capsys)
+        assert code == 2
+        assert err == f"error: {tmp_path} holds several runs (fedavg, fedfv): name one of these folders\n"
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_signs_that_a_terminal_lacks_are_spelt(encoding: str) -> None:
     there = {**os.environ, "PYTHONIOENCODING": encoding}
