@@ -12,6 +12,7 @@ from rich.table import Table
 
 from analysis.run import Run
 from analysis.tables import word_counts
+from fedsim.columns import array
 from fedsim.terminal import shown
 
 ACCURACIES = {
@@ -94,7 +95,7 @@ def virtual_end_us(run: Run) -> int:
     if isinstance(said := run.manifest.get("virtual_us"), int):
         return said
     times = ((run.jobs, "end_us"), (run.steps, "time_us"), (run.evals, "time_us"))
-    return max((int(table[name].to_numpy().max()) for table, name in times if len(table)), default=0)
+    return max((int(array(table[name]).max()) for table, name in times if len(table)), default=0)
 
 
 def wall_s(run: Run) -> float:

@@ -62,7 +62,7 @@ def fit(trace: Trace, simulate: Simulate) -> Fit:
     """Fit the model to a trace.
 
     Raises TraceError if nothing is known of any client, or if fewer than 10 spells online or offline are seen from
-    beginning to end (unless nobody ever comes or goes).
+    beginning to end (unless nobody ever comes or goes, also where nothing is known).
     """
     spells = spells_of(trace)
     share = spells.online_share()
@@ -71,6 +71,12 @@ def fit(trace: Trace, simulate: Simulate) -> Fit:
         raise TraceError(f"nothing is known of when any of the {trace.clients} clients is online")
     always, never = float((known == 1).mean()), float((known == 0).mean())
     on, off, notes = _sides(spells, trace)
+    if on is None and always + never < 1:
+        both = int(((known > 0) & (known < 1)).sum())
+        raise TraceError(
+            f"{both:,} clients are online at times and offline at others, but come and go only where nothing is known:"
+            " no length is seen, so there is no law to fit"
+        )
     correlation = 0.0 if on is None or off is None else _correlation(on, off)
     found = Fit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
     if on is not None and always + never > 0:
@@ -84,7 +90,7 @@ def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tupl
     if not len(began.client):
         return None, None, ("nobody comes or goes: there are no lengths to fit",)
     for name, online in (("online", True), ("offline", False)):
-        complete = int((began.ended & (began.online == online)).sum())
+        complete = _complete(began, online)
         if complete < LEAST_SPELLS:
             raise TraceError(
                 f"expected at least {LEAST_SPELLS} spells {name} that are seen to begin and to end, found {complete}:"
@@ -98,13 +104,26 @@ def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tupl
         notes.append(
             f"all changes are at multiples of {step_us / US:g} s: shorter spells may have been missed"
         )
-    every = -(-int(max(began.online.sum(), (~began.online).sum())) // MOST_SPELLS)
+    began, every = _thinned(began)
     if every > 1:
         notes.append(f"laws and hours are those of every {every}th client, from client 0 on")
-        chosen = np.unique(began.client)[::every]
-        began = began.of(np.isin(began.client, chosen))
     sides = [fit_side(began.of(began.online == online), day_long, step_us) for online in (True, False)]
     return sides[0], sides[1], tuple(notes)
+
+
+def _thinned(began: Spells) -> tuple[Spells, int]:
+    """Return the spells of every so many clients, as few as MOST_SPELLS asks for and LEAST_SPELLS allows."""
+    every = -(-int(max(began.online.sum(), (~began.online).sum())) // MOST_SPELLS)
+    while every > 1:
+        some = began.of(np.isin(began.client, np.unique(began.client)[::every]))
+        if min(_complete(some, True), _complete(some, False)) >= LEAST_SPELLS:
+            return some, every
+        every //= 2
+    return began, 1
+
+
+def _complete(spells: Spells, online: bool) -> int:
+    return int((spells.ended & (spells.online == online)).sum())
 
 
 def _told(trace: Trace, known: Floats) -> tuple[str, ...]:

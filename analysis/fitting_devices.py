@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ def device_options(trace: Trace) -> dict[str, Any]:
         seen = logs[kind][~np.isnan(logs[kind])]
         sigma = float(seen.std(ddof=1)) if len(seen) > 1 else 0.0
         found |= dict(zip(_NAMES[kind], (float(np.exp(seen.mean())), min(sigma, MOST_SIGMA)), strict=True))
-    for first, second in _PAIRS:
-        if first in modelled and second in modelled:
-            found[f"{first}_{second}"] = _correlation(logs[first], logs[second])
+    pairs = [pair for pair in _PAIRS if set(pair) <= set(modelled)]
+    correlations = _together([_correlation(logs[first], logs[second]) for first, second in pairs])
+    found |= {f"{first}_{second}": r for (first, second), r in zip(pairs, correlations, strict=True)}
     return found | _faults(trace)
 
 
@@ -49,8 +50,20 @@ def _correlation(first: Floats, second: Floats) -> float:
     a, b = first[both], second[both]
     if len(a) < LEAST_PAIRS or not (np.ptp(a) > 0 and np.ptp(b) > 0):
         return 0.0
-    # Rounded to three digits towards 0, so that three correlations stay possible together.
-    return float(np.trunc(1000 * np.corrcoef(a, b)[0, 1]) / 1000)
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _together(correlations: list[float]) -> list[float]:
+    """Return correlations with three digits, rounded towards 0; three that are not possible together are made smaller.
+
+    So may be those of three clients after rounding, and those of different clients for different pairs of speeds.
+    """
+    shrunk: list[float] = []
+    for percent in range(100, -1, -1):
+        shrunk = [math.trunc(10 * percent * r) / 1000 for r in correlations]
+        if len(shrunk) < 3 or 1 + 2 * math.prod(shrunk) >= sum(r * r for r in shrunk):
+            break
+    return shrunk
 
 
 def _faults(trace: Trace) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from analysis.arrays import Floats, Ints
 from analysis.fairness import summary
 from analysis.tables import read_table, read_world, word_counts
 from fedsim import plugins
+from fedsim.columns import array, texts
 from fedsim.errors import FolderError, RunError, closest
 from fedsim.files import from_json, from_toml
 from fedsim.manifest import MANIFEST, existing, read_manifest
@@ -240,10 +241,10 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _evaluations(evals: pa.Table, split: str) -> Iterator[Evaluation]:
-    rows = evals.filter(pc.equal(evals["split"].cast(pa.string()), split))
+    rows = evals.filter(pc.is_in(evals["split"].cast(pa.string()), value_set=texts([split])))
     if not len(rows):
         return
-    column = {name: rows[name].to_numpy() for name in rows.column_names if name != "split"}
+    column = {name: array(rows[name]) for name in rows.column_names if name != "split"}
     order = np.lexsort((column["client"], column["step"], column["time_us"]))
     column = {name: values[order] for name, values in column.items()}
     fresh = np.flatnonzero((np.diff(column["step"]) != 0) | (np.diff(column["time_us"]) != 0)) + 1

@@ -72,7 +72,10 @@ class Study:
     def run(self, cell: Cell) -> Run:
         """Open the run of a cell. Raises FolderError if it is not there."""
         if cell.folder not in self._runs:
-            self._runs[cell.folder] = open_run(cell.folder)
+            try:
+                self._runs[cell.folder] = open_run(cell.folder)
+            except FolderError as error:
+                raise FolderError(f"{error}; fedsim study runs a cell anew whose folder is gone") from error
         return self._runs[cell.folder]
 
     def afresh(self, cell: Cell) -> Run:

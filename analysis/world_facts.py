@@ -75,6 +75,8 @@ def _rest(trace: Trace, told: WorldSummary) -> Iterator[tuple[str, str]]:
 
 
 def _range(column: pa.ChunkedArray) -> str:
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), None, column)
     missing = f", {column.null_count:,} missing" if column.null_count else ""
     known = column.drop_null()
     if not len(known):

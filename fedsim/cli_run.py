@@ -34,6 +34,10 @@ Device = Annotated[
     Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: on a GPU if there is one.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")]
+GoOn = Annotated[
+    bool,
+    typer.Option("--resume", help="Keep what is there: what is done stays, what was stopped goes on."),
+]
 WriteReport = Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")]
 WithProfile = Annotated[
     bool, typer.Option("--profile", help="Show where the time went, and write profile.json for Perfetto.")
@@ -55,6 +59,7 @@ def run(
     ray_address: RayAddress = None,
     device: Device = "auto",
     force: Force = False,
+    go_on: GoOn = False,
     write_report: WriteReport = False,
     profile: WithProfile = False,
     quiet: Quiet = False,
@@ -67,7 +72,18 @@ def run(
     check_tensorboard(tensorboard)
     configs = load(config, tuple(sets or ()))
     _simulate(
-        configs, out, workers, device, force, write_report, quiet, profile, ray_address, live, tensorboard
+        configs,
+        out,
+        workers,
+        device,
+        force,
+        write_report,
+        quiet,
+        profile,
+        ray_address,
+        live,
+        tensorboard,
+        go_on,
     )
 
 
@@ -154,6 +170,7 @@ def _simulate(
     ray_address: str | None = None,
     live: bool = False,
     tensorboard: Path | None = None,
+    go_on: bool = False,
 ) -> list[Path]:
     """Run, show the result, and return the folders."""
     from time import perf_counter
@@ -174,6 +191,7 @@ def _simulate(
                 workers=0,
                 device=device,
                 force=force,
+                go_on=go_on,
                 watch=watch,
                 profile=profile,
                 shop=shop,
@@ -181,7 +199,9 @@ def _simulate(
             )
         took_s = perf_counter() - started
     if left := names[len(results) :]:
-        console.print(f"not begun: {', '.join(left)}", soft_wrap=True)
+        console.print(
+            f"not begun: {', '.join(left)}; all go on with the same command and --resume", soft_wrap=True
+        )
     close(console, results, write_report=write_report, took_s=took_s if profile else None)
     return [result.folder for result in results]
 

@@ -53,7 +53,7 @@ def make(
         raise ConfigError(
             f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
         )
-    check_free(out, force)
+    check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
     written(world_trace(world, clients=world.clients, seed=0), out)
 
 
@@ -66,7 +66,7 @@ def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
 
 
 def _shipped(scenario: Path) -> Path:
-    """Return a file as it is, or the one of that name that comes with fedsim."""
+    """Return a file as it is, or the one of that name that comes with fedsim. Raises ConfigError for another name."""
     if scenario.exists() or scenario.suffix or len(scenario.parts) != 1:
         return scenario
     import scenarios
@@ -74,7 +74,7 @@ def _shipped(scenario: Path) -> Path:
     shipped = {p.stem: p for p in Path(scenarios.__path__[0]).glob("*.toml")}
     if scenario.name not in shipped:
         raise ConfigError(
-            f"{scenario}: there is no such file, and no such scenario{closest(scenario.name, shipped)}"
+            f"{scenario}: neither a file nor the name of a scenario with one{closest(scenario.name, sorted(shipped))}"
         )
     return shipped[scenario.name]
 

@@ -52,6 +52,8 @@ def edit(
     from fedsim.trace import read_trace
 
     check_free(out, force, [file])
+    if replace is not None and resample is None:
+        raise ConfigError("--replace and --no-replace say how --resample draws: say how many clients")
     trace = read_trace(file)
     if select is not None:
         trace = reshape.select(trace, client_list(select, trace.clients))

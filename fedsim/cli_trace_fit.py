@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsim.cli_trace_out import check_free
 from fedsim.errors import ConfigError, RunError
 from fedsim.terminal import say, visible
 from fedsim.units import US
@@ -40,7 +41,9 @@ def fit(
     from fedsim.scenario import make_trace
     from fedsim.trace import read_trace
 
-    _check_outputs(out, png, force)
+    check_free(out, force, [file])
+    if png is not None and png.suffix.lower() not in _PICTURES:
+        raise ConfigError(f"--png {png}: expected a name that ends in {', '.join(_PICTURES)}")
     trace = read_trace(file)
 
     def simulate(options: Mapping[str, Any]) -> Trace:
@@ -105,13 +108,6 @@ def _exact(time_us: int) -> str:
     """Write a duration in the largest unit that divides it."""
     scale, unit = next((scale, unit) for scale, unit in _UNITS if time_us % scale == 0)
     return f"{time_us // scale}{unit}"
-
-
-def _check_outputs(out: Path, png: Path | None, force: bool) -> None:
-    if out.exists() and not force:
-        raise ConfigError(f"{out} exists; use --force to overwrite it")
-    if png is not None and png.suffix.lower() not in _PICTURES:
-        raise ConfigError(f"--png {png}: expected a name that ends in {', '.join(_PICTURES)}")
 
 
 def _write(out: Path, text: str) -> None:

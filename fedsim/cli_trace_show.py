@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,15 +55,23 @@ def show(
 def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     """Return [K, classes] the training samples of each class that the clients of a run hold.
 
-    Raises ConfigError if the file holds several runs or names other data in its arms, TraceError if the world has fewer
-    clients.
+    Raises ConfigError if the arms of the file have different data, or tie their world to the data and this world is
+    not tied, TraceError if the world has fewer clients.
     """
     from fedsim.config import load
     from fedsim.materials import federation, label_counts
+    from fedsim.provenance import steps
 
     runs = load(config)
-    if any(run.task != runs[0].task or run.partition != runs[0].partition for run in runs):
+    if any(
+        (run.seed, run.task, run.partition) != (runs[0].seed, runs[0].task, runs[0].partition) for run in runs
+    ):
         raise ConfigError(f"{config}: its arms have different data; expected one federation")
+    if any(run.world.confound for run in runs) and not any("confound" in step for step in steps(trace)):
+        raise ConfigError(
+            f"{config}: its world is tied to its data (world.confound), and this one is not: show the world.parquet"
+            " in the folder of a run"
+        )
     data = federation(runs[0])[1]
     if trace.clients < data.n_clients:
         raise TraceError(f"{config} has {data.n_clients} clients, but the trace has {trace.clients}")
@@ -86,14 +95,15 @@ def _table(rows: list[tuple[str, str]]) -> object:
 
 
 def _class_table(classes: NDArray[Any]) -> object:
-    """Return the online share of each class in four parts of the day."""
+    """Return the online share of each class in four parts of the day; a dash for those that the world has not whole."""
     from rich.table import Table
 
     parts = classes.reshape(len(classes), 4, 6).mean(axis=2)
     table = Table("class", "0-6 h", "6-12 h", "12-18 h", "18-24 h", "day", box=None, pad_edge=False)
     table.title, table.title_justify = "\n% of a class's samples online", "left"
     for label, row in enumerate(parts):
-        table.add_row(str(label), *(f"{100 * share:.1f}" for share in (*row, row.mean())))
+        shares = (*row.tolist(), float(row.mean()))
+        table.add_row(str(label), *(f"{100 * s:.1f}" if math.isfinite(s) else "-" for s in shares))
     return table
 
 

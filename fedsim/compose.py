@@ -11,12 +11,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedsim.assignment import Assignment, How, assign
+from fedsim.availability import Unknown, sessions_of
 from fedsim.errors import ConfigError, TraceError, closest
 from fedsim.provenance import described, told
-from fedsim.reshape import crop, drawn
+from fedsim.reshape import crop, drawn, laps_us
 from fedsim.spans import table_of, taken
 from fedsim.trace import KINDS, MODELLED, Spans, Trace
-from fedsim.traits import bandwidth, share, speed
+from fedsim.traits import bandwidth, share, speed, time_us
 from fedsim.units import show_us
 
 Ints = NDArray[np.int64]
@@ -24,8 +25,9 @@ Floats = NDArray[np.float64]
 
 GIVES = {"compute": ("compute",), "network": ("downlink", "uplink"), "faults": ("fault",)}
 """What is taken from which part. Availability gives `online`, `unknown` and all that no other part gives."""
+SPREADS = {f"{kind}_cv": kind for kind in MODELLED}
+"""Facts about how much a client's speeds vary from job to job."""
 _SCORES: Mapping[str, Callable[[Trace], Floats]] = {
-    "availability": lambda trace: share(trace, "online"),
     "compute": lambda trace: speed(trace, "compute"),
     "network": bandwidth,
     "faults": lambda trace: -share(trace, "fault"),
@@ -51,14 +53,16 @@ def join(
     assignment: How | Mapping[str, How] = "independent",
     replace: bool | None = None,
     seed: int = 0,
+    unknown: Unknown = "offline",
 ) -> Trace:
     """Make a world of `clients` clients (by default as many as `availability` has) out of several.
 
     Clients are drawn from each source without replacement, or with it where `replace` says so or is None and there are
     too few. Then those of the other sources are assigned to those of `availability`: by `assignment`, which may differ
     by part (`{"compute": 0.7}`; others are independent). All scores are better if higher: share of time online, samples
-    per second, bytes per second, share of time without a fault. What a shorter source describes begins again after its
-    own horizon. The end is that of `availability`. Raises TraceError where the sources do not fit together.
+    per second, bytes per second, share of time without a fault; unknown time counts as `unknown` says. What a shorter
+    source describes begins again after its own horizon. The end is that of `availability`. Raises TraceError where the
+    sources do not fit together.
     """
     others = {"compute": compute, "network": network, "faults": faults}
     sources = {name: trace for name, trace in others.items() if trace is not None}
@@ -71,8 +75,9 @@ def join(
         availability, drawn(np.arange(availability.clients), n, replace, seed, "join availability"), own
     )
     parts, assignments = {"availability": base}, {}
+    online = _online_share(availability, unknown)[base.clients]
     for name, trace in sources.items():
-        parts[name], assignments[name] = _assigned(name, trace, base, how[name], replace, seed)
+        parts[name], assignments[name] = _assigned(name, trace, online, how[name], replace, seed)
     facts = {
         "join": {name: described(part.trace) for name, part in parts.items()},
         "assignment": {name: a.told() for name, a in assignments.items()},
@@ -92,12 +97,16 @@ def _by_part(assignment: How | Mapping[str, How], sources: Mapping[str, Trace]) 
     return {name: assignment.get(name, "independent") for name in sources}
 
 
+def _online_share(trace: Trace, unknown: Unknown) -> Floats:
+    sessions = sessions_of(trace, trace.clients, "offline" if unknown == "error" else unknown)
+    return time_us(sessions, trace.clients) / laps_us(trace, "online")
+
+
 def _assigned(
-    name: str, trace: Trace, base: _Part, how: How, replace: bool | None, seed: int
+    name: str, trace: Trace, online: Floats, how: How, replace: bool | None, seed: int
 ) -> tuple[_Part, Assignment]:
-    chosen = drawn(_able(name, trace), len(base.clients), replace, seed, f"join {name}")
-    left, right = _SCORES["availability"](base.trace)[base.clients], _SCORES[name](trace)[chosen]
-    found = assign(left, right, how, seed, f"join {name}")
+    chosen = drawn(_able(name, trace), len(online), replace, seed, f"join {name}")
+    found = assign(online, _SCORES[name](trace)[chosen], how, seed, f"join {name}")
     return _Part(trace, chosen[found.right], GIVES[name]), found
 
 
@@ -160,14 +169,18 @@ def _laps_us(trace: Trace, kind: str, horizon_us: int) -> Ints:
 
 
 def _about(parts: Mapping[str, _Part]) -> pa.Table:
-    """Return the facts of all sources; names that occur twice get the part's name in front."""
+    """Return the facts of all sources; names that occur twice get the part's name in front.
+
+    So do spreads of speeds that the part does not give: `compute_cv` belongs to the joined world's computing speeds.
+    """
     columns: dict[str, Any] = {}
     for name, part in parts.items():
         chosen = (
             part.trace.about.take(pa.array(part.clients)) if part.trace.about.num_columns else pa.table({})
         )
         for column in chosen.column_names:
-            columns[_free(name, column, columns)] = chosen.column(column)
+            foreign = column in SPREADS and SPREADS[column] not in part.gives
+            columns[_free(name, f"{name}_{column}" if foreign else column, columns)] = chosen.column(column)
         columns[_free(name, f"{name}_client", columns)] = pa.array(part.clients)
     return pa.table(columns)
 

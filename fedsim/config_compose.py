@@ -61,6 +61,8 @@ class JoinConfig(BaseModel):
         lines = [
             f"assign.{name}: there is no source {name!r}" for name in assigned if name not in self.sources
         ]
+        if len(self.sources) == 1 and self.assign not in ("independent", {}):
+            lines = ["assign: there is nothing to assign without 'compute', 'network' or 'faults'"]
         if lines:
             raise ValueError("\n".join(lines))
         return self

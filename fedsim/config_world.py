@@ -147,14 +147,16 @@ def _world_trace(
             facts=facts,
         )
     if config.join is not None:
-        trace = _joined(config.join, n, own_seed, inside)
+        trace = _joined(config.join, n, own_seed, inside, config.unknown)
     else:
         assert config.trace is not None
         trace = read_trace(config.trace)
     return replace(trace, after_end=config.after_end) if config._given("after_end") else trace
 
 
-def _joined(config: JoinConfig, clients: int | None, seed: int, inside: tuple[Path, ...]) -> Trace:
+def _joined(
+    config: JoinConfig, clients: int | None, seed: int, inside: tuple[Path, ...], unknown: Unknown
+) -> Trace:
     from fedsim.compose import join
 
     base = source_trace(config.availability, clients=clients, seed=seed, inside=inside)
@@ -166,7 +168,13 @@ def _joined(config: JoinConfig, clients: int | None, seed: int, inside: tuple[Pa
     }
     assignment: Any = config.assign
     return join(
-        availability=base, **others, clients=n, assignment=assignment, replace=config.replace, seed=seed
+        availability=base,
+        **others,
+        clients=n,
+        assignment=assignment,
+        replace=config.replace,
+        seed=seed,
+        unknown=unknown,
     )
 
 

@@ -16,31 +16,38 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.assignment import assign
+from fedsim.availability import Unknown, sessions_of
 from fedsim.config_compose import ConfoundConfig
 from fedsim.errors import ConfigError, RunError, TraceError, closest
 from fedsim.provenance import edited
 from fedsim.reshape import select
-from fedsim.trace import Trace
+from fedsim.spans import table_of
+from fedsim.trace import KINDS, Trace
 from fedsim.traits import trait
 
 Floats = NDArray[np.float64]
 Facts = Mapping[str, NDArray[Any]]
 
 
-def confounded(trace: Trace, facts: Facts, config: ConfoundConfig, seed: int) -> tuple[Trace, dict[str, Any]]:
+def confounded(
+    trace: Trace, facts: Facts, config: ConfoundConfig, seed: int, unknown: Unknown = "offline"
+) -> tuple[Trace, dict[str, Any]]:
     """Give the world's first n clients to the n clients of the data, tied as `config` says.
 
     facts: by name, arrays with one entry per client of the data: `n_samples` [n], `label_counts` [n, classes], and
-    any others. The rank correlation of `config.what` (a property of the world's clients, see `fedsim.traits`) and
-    `config.to` (of the data's) is `strength` with `sign`: 1 is perfectly sorted, 0 is independent. Returns a world of
-    n clients and a report, which its `source` holds as well. Raises ConfigError for an unknown property or one that is
+    any others. `unknown` says what holds where the trace knows nothing. The rank correlation of `config.what` (a
+    property of the world's clients, see `fedsim.traits`) and `config.to` (of the data's) is `strength` with `sign`: 1
+    is perfectly sorted, 0 is independent. Returns a world of n clients and a report, which its `source` holds as well.
+    Raises ConfigError for an unknown property or one that is
     the same for all, TraceError for a world with fewer clients.
     """
     n = _n_clients(facts)
     if trace.clients < n:
         raise TraceError(f"world.confound: the trace has {trace.clients} clients, but {n} are wanted")
     wanted = data_property(facts, config, n)
-    found = _said("what", lambda: trait(trace, config.what, (config.night_start, config.night_end)))[:n]
+    lived = trace if unknown != "online" else _there_when_unknown(select(trace, np.arange(n)))
+    night = config.night_start, config.night_end
+    found = _said("what", lambda: trait(lived, config.what, night))[:n]
     _check_differs("what", config.what, found)
     _check_differs("to", config.to, wanted)
     rho = config.strength if config.sign == "positive" else -config.strength
@@ -56,6 +63,12 @@ def confounded(trace: Trace, facts: Facts, config: ConfoundConfig, seed: int) ->
     }
     step = {"confound": report | {"labels": list(config.labels), "seed": seed}}
     return replace(select(trace, assignment.right), source=edited(trace, step)), report
+
+
+def _there_when_unknown(trace: Trace) -> Trace:
+    """Return the world in which clients are online where nothing is known of them."""
+    kinds = {kind: trace.spans(kind) for kind in KINDS if kind != "unknown"}
+    return replace(trace, table=table_of(kinds | {"online": sessions_of(trace, trace.clients, "online")}))
 
 
 def data_property(facts: Facts, config: ConfoundConfig, n: int) -> Floats:

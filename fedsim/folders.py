@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedsim.errors import ConfigError, FolderError, RunError
+from fedsim.errors import ConfigError, RunError
 from fedsim.files import write_json
-from fedsim.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.manifest import FORMAT, MANIFEST
 
 _LOCK = ".lock"
-_UNFINISHED = ("running", "interrupted", "failed")
 
 
 def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:
@@ -33,7 +31,8 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
             raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
             raise RunError(
-                f"{path} exists: choose another name with --out, or overwrite it with --force{_goes_on(path)}"
+                f"{path} exists: choose another name with --out, or overwrite it with --force; fedsim run --resume "
+                "goes on with what is there"
             )
         with ExitStack() as held:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
@@ -47,15 +46,6 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         beside.rename(path)
     except OSError as error:
         raise RunError(f"{path}: the folder of the run cannot be made: {error.strerror or error}") from error
-
-
-def _goes_on(path: Path) -> str:
-    """Say how a run that stands in the way goes on, if it has not come to its end; in an experiment the first one."""
-    for run in (path, *sorted(filter(Path.is_dir, path.iterdir()))):
-        with suppress(FolderError):
-            if read_manifest(run).get("status") in _UNFINISHED:
-                return f"; it has not ended, and goes on with: fedsim resume {shlex.quote(str(run))}"
-    return ""
 
 
 def refuse_parent(folder: Path, parent: Path | str) -> None:

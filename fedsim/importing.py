@@ -118,7 +118,7 @@ def guess(sources: Sequence[Source]) -> str:
     """Return the name of the one importer that recognises all files. Raises TraceError if none or several do."""
     names = plugins.names("importer")
     importers = {name: build_importer(name, {}) for name in names}
-    fitting = set(names)
+    fitting, forms = set(names), dict[str, list[str]]()
     for source in sources:
         bare = replace(source, data=source.data.removeprefix(BOM_UTF8))
         found = {name for name in names if importers[name].recognises(bare)}
@@ -127,10 +127,18 @@ def guess(sources: Sequence[Source]) -> str:
                 f"{source.name}: no importer recognises it; name one of {', '.join(names)} to see what is wrong"
             )
         fitting &= found
-    if len(fitting) != 1:
-        what = f"{', '.join(sorted(fitting))} recognise" if fitting else "no single importer recognises"
-        raise TraceError(f"{sources[0].name} and others: {what} all {len(sources)} files; name the format")
-    return fitting.pop()
+        forms.setdefault(" or ".join(sorted(found)), []).append(source.name)
+    if len(fitting) == 1:
+        return fitting.pop()
+    if fitting:
+        what = f"{', '.join(sorted(fitting))} recognise all {len(sources)} files"
+    else:
+        told = (
+            f"{len(files)} of {form} ({files[0]}{', ...' * (len(files) > 1)})"
+            for form, files in forms.items()
+        )
+        what = f"expected one format, found {', '.join(told)}"
+    raise TraceError(f"{sources[0].name} and others: {what}; name the format, or import them apart")
 
 
 def _files(path: Path) -> list[Path]:

@@ -20,10 +20,14 @@ from fedsim.config_world import world_trace
 from fedsim.confound import confounded
 from fedsim.data import FederatedData, Task
 from fedsim.federate import federate
+from fedsim.scenario import FactsToCome
 from fedsim.task_check import checked
 from fedsim.trace import Trace
 
 Ints = NDArray[np.int64]
+
+FACTS = ("n_samples", "min_label", "max_label", "n_labels", "labels")
+"""What a scenario may ask of the federation; see `fedsim.scenario.make_trace`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +58,10 @@ class Workshop:
         if not pays():
             return
         self._begun, self._data = config, Ahead(partial(_model_and_data, config))
-        if config.world.confound is None:
-            made = partial(
-                world_trace, config.world, clients=config.task.clients, seed=config.seed, facts=None
-            )
+        n = config.task.clients
+        if config.world.confound is None and (config.world.scenario is None or n is not None):
+            facts = FactsToCome(FACTS) if config.world.clients in (None, n) else None
+            made = partial(world_trace, config.world, clients=n, seed=config.seed, facts=facts)
             self._world = Ahead(made)
 
     def take(self, config: RunConfig, trace: Trace) -> None:
@@ -128,19 +132,16 @@ def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
     """Return the run's world, tied to the data if the configuration says so."""
     sizes, n = data.train.sizes, data.n_clients
     held = counts > 0
-    facts = {
-        "n_samples": sizes,
-        "min_label": np.where(sizes > 0, held.argmax(axis=1), 0),
-        "max_label": np.where(sizes > 0, data.n_classes - 1 - held[:, ::-1].argmax(axis=1), 0),
-        "n_labels": held.sum(axis=1),
-        "labels": np.full(n, data.n_classes),
-    }
+    least = np.where(sizes > 0, held.argmax(axis=1), 0)
+    greatest = np.where(sizes > 0, data.n_classes - 1 - held[:, ::-1].argmax(axis=1), 0)
+    found = (sizes, least, greatest, held.sum(axis=1), np.full(n, data.n_classes))
+    facts = dict(zip(FACTS, found, strict=True))
     alike = config.world.clients in (None, n)
     trace = world_trace(config.world, clients=n, seed=config.seed, facts=facts if alike else None)
     if config.world.confound is None:
         return trace
     known = {"n_samples": sizes, "label_counts": counts}
-    return confounded(trace, known, config.world.confound, config.seed)[0]
+    return confounded(trace, known, config.world.confound, config.seed, config.world.unknown)[0]
 
 
 def alike(a: RunConfig, b: RunConfig) -> bool:

@@ -28,12 +28,19 @@ def described(trace: Trace) -> dict[str, Any]:
     }
 
 
+def steps(trace: Trace) -> list[dict[str, Any]]:
+    """Return the steps in which a world was made of another one, in the order taken."""
+    source = parsed(trace.source)
+    found = source["edits"] if isinstance(source, dict) and set(source) == {"edits", "of"} else []
+    return found if isinstance(found, list) else []
+
+
 def edited(trace: Trace, step: Mapping[str, Any]) -> str:
     """Return the source of a world made of `trace` by one more step; steps are listed in the order taken."""
-    before = parsed(trace.source)
-    if isinstance(before, dict) and set(before) == {"edits", "of"}:
-        return told({"edits": [*before["edits"], dict(step)], "of": before["of"]})
-    return told({"edits": [dict(step)], "of": described(trace)})
+    before = steps(trace)
+    return told(
+        {"edits": [*before, dict(step)], "of": parsed(trace.source)["of"] if before else described(trace)}
+    )
 
 
 def told(facts: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from fedsim.columns import array, coded, column
 from fedsim.cutting import cut_tables
 from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
@@ -192,7 +193,7 @@ class Recorder:
             "step": np.full(k, step),
             "time_us": np.full(k, time_us),
             "client": found.clients,
-            "split": _words(np.zeros(k, dtype=np.int64), (split,)),
+            "split": coded(np.zeros(k, dtype=np.int64), (split,)),
             "n": found.n,
             "correct": found.correct,
             "accuracy": accuracy,
@@ -216,8 +217,8 @@ class Recorder:
             {name: jobs[name] for name in jobs.dtype.names or ()}
             | {
                 "job": jobs["id"],
-                "status": _words(jobs["status"], STATUSES),
-                "phase": _words(jobs["phase"], PHASES),
+                "status": coded(jobs["status"], STATUSES),
+                "phase": coded(jobs["phase"], PHASES),
                 "staleness": np.where(step >= 0, step - jobs["version"], -1),
                 "n_samples": self._n_samples[jobs["client"]],
                 "download_bytes": jobs["downloaded_bytes"],
@@ -286,25 +287,9 @@ class Recorder:
 
 
 def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """Return the columns of a table; texts in the schema's words."""
-    arrays = [_column(columns[field.name], field.type) for field in schema]
+    """Return the columns of a table."""
+    arrays = [column(columns[field.name], field.type) for field in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _column(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return values
-    if pa.types.is_integer(kind):
-        return pa.array(np.asarray(values).astype(kind.to_pandas_dtype()))
-    return pa.array(values, type=kind)
-
-
-def _words(codes: NDArray[Any], words: Sequence[str]) -> pa.Array:
-    """Return the words that codes mean, in a dictionary of those that occur."""
-    there = np.bincount(codes, minlength=len(words)) > 0
-    place = np.cumsum(there, dtype=np.int8) - np.int8(1)
-    found = [word for word, occurs in zip(words, there.tolist(), strict=True) if occurs]
-    return pa.DictionaryArray.from_arrays(pa.array(place[codes]), pa.array(found))
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
@@ -330,17 +315,17 @@ def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
     return total.hexdigest()
 
 
-def _value_bytes(column: pa.ChunkedArray, kind: pa.DataType) -> bytes:
+def _value_bytes(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:
     if pa.types.is_dictionary(kind):
-        coded = column.cast(kind).unify_dictionaries().combine_chunks()
-        words = np.array([word.encode() + b"\0" for word in coded.dictionary.to_pylist()], dtype=object)
-        codes = coded.indices.to_numpy()
+        whole = values.cast(kind).unify_dictionaries().combine_chunks()
+        words = np.array([word.encode() + b"\0" for word in whole.dictionary.to_pylist()], dtype=object)
+        codes = array(whole.indices)
         ends = np.append(np.flatnonzero(codes[1:] != codes[:-1]) + 1, len(codes))
         if len(ends) * 4 > len(codes):
             return b"".join(words[codes])
         return b"".join(words[codes[ends - 1]] * np.diff(ends, prepend=0))
-    values = column.to_numpy()
-    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).tobytes()
+    plain = array(values)
+    return np.ascontiguousarray(plain, dtype=plain.dtype.newbyteorder("<")).tobytes()
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:

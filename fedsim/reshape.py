@@ -108,7 +108,12 @@ def shift(trace: Trace, by_us: int = 0, spread_us: int = 0, seed: int = 0) -> Tr
         raise TraceError(f"shift: expected a spread of at least 0, found {spread_us} us")
     own = rng(seed, "shift").integers(0, max(spread_us, 1), trace.clients)
     step = {"shift": by_us} | ({"spread": spread_us, "seed": seed} if spread_us else {})
-    return _rebuilt(trace, lambda kind, s: rotated(s, laps_us(trace, kind), by_us + own), step)
+
+    def change(kind: str, spans: Spans) -> Spans:
+        laps = laps_us(trace, kind)
+        return rotated(spans, laps, by_us % laps + own % laps)
+
+    return _rebuilt(trace, change, step)
 
 
 def scale(
@@ -156,6 +161,8 @@ def tile(trace: Trace, laps: int = 1) -> Trace:
             f" found {laps}, after_end {trace.after_end!r}"
         )
     end_us = laps * trace.horizon_us
+    if problems := metadata_problems(trace.clients, end_us, trace.after_end, trace.origin):
+        raise TraceError(f"tile: {listed(problems)}")
 
     def change(kind: str, spans: Spans) -> Spans:
         return repeated(spans, laps_us(trace, kind), end_us)

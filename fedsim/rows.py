@@ -64,7 +64,7 @@ class Rows:
         for name, found in sorted(self.about.items()):
             try:
                 columns[name] = _column([found.get(client) for client in range(clients)])
-            except pa.ArrowInvalid as error:
+            except (pa.ArrowException, OverflowError) as error:
                 raise TraceError(f"about {name!r}: expected one type for all clients: {error}") from error
         return pa.table(columns)
 

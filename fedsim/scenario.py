@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -30,9 +30,11 @@ from fedsim.trace_metadata import metadata_problems
 from fedsim.units import duration_us
 
 __all__ = [
+    "AskedTooSoon",
     "Clock",
     "Fact",
     "Facts",
+    "FactsToCome",
     "Life",
     "Me",
     "Place",
@@ -49,6 +51,32 @@ Facts = Mapping[str, NDArray[Any]]
 """What is known of a federation's clients and their data: by name, an array with one entry per client."""
 
 
+class AskedTooSoon(BaseException):
+    """A fact was asked for that is not known yet; no scenario takes it for an error of its own."""
+
+
+class FactsToCome(Mapping[str, NDArray[Any]]):
+    """Facts of which only the names are known yet: a world that asks for one cannot be made before there is data.
+
+    Raises AskedTooSoon where a value is asked for.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        raise AskedTooSoon(name)
+
+
 class Place:
     """A part of a world with randomness of its own: one client (`Me`), a cell of clients, or the whole."""
 
@@ -59,7 +87,7 @@ class Place:
         """Which one it is, from 0."""
         self.horizon_us = horizon_us
         """Where the world ends; nothing is kept beyond it."""
-        self._what, self._streams, self._facts = what, streams, facts or {}
+        self._what, self._streams, self._facts = what, streams, facts if facts is not None else {}
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -217,7 +245,7 @@ def make_trace(
     """Write down the world of a scenario (its name, or `path/to/file.py:factory`) with options from a config.
 
     `facts` say what is known of the federation, one entry per client: `n_samples`, `min_label`, `max_label`,
-    `n_labels` (different labels of a client) and `labels` (of the task, the same for all).
+    `n_labels` (different labels of a client) and `labels` (of the task, the same for all); or they are `FactsToCome`.
 
     The first clients of a larger world are the same as those of a smaller one, and a longer horizon begins as
     a shorter one. Raises ConfigError for an unknown scenario or option or a fact that is needed and absent,
@@ -226,12 +254,7 @@ def make_trace(
     scenario = plugins.build("scenario", name, options)
     if not isinstance(scenario, Scenario):
         raise ConfigError(f"scenario {name!r}: expected its factory to return a Scenario, found {scenario!r}")
-    known = {key: np.asarray(values) for key, values in (facts or {}).items()}
-    for key, values in known.items():
-        if values.shape != (clients,):
-            raise ConfigError(
-                f"fact {key!r}: expected one entry for each of {clients} clients, found shape {values.shape}"
-            )
+    known = facts if isinstance(facts, FactsToCome) else _checked_facts(facts or {}, clients)
     source = json.dumps(
         {"scenario": name, "options": dict(options), "seed": seed}
         | ({"facts": sorted(known)} if known else {}),
@@ -251,6 +274,16 @@ def make_trace(
         facts=known,
     )
     return trace
+
+
+def _checked_facts(facts: Mapping[str, ArrayLike], clients: int) -> Facts:
+    known = {key: np.asarray(values) for key, values in facts.items()}
+    for key, values in known.items():
+        if values.shape != (clients,):
+            raise ConfigError(
+                f"fact {key!r}: expected one entry for each of {clients} clients, found shape {values.shape}"
+            )
+    return known
 
 
 def duration_option(name: str, text: str | float, least_us: int = 1) -> int:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal, get_args
 
+import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
 from fedsim import checkpoint
+from fedsim.columns import array
 from fedsim.config import RunConfig, load
 from fedsim.errors import CheckpointError, ConfigError, FolderError
-from fedsim.files import refuse_links, write_json
+from fedsim.files import read_parquet, refuse_links, write_json
 from fedsim.folders import refuse_parent
+from fedsim.found import Status, found_in, refuse_others
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
 from fedsim.pool import RayPool, begun
+from fedsim.records import PERSONAL
 from fedsim.result import Progress, Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, owner_of
 from fedsim.setup import prepare
@@ -38,6 +43,7 @@ def simulate(
     workers: int | Literal["auto"] = "auto",
     device: Device = "auto",
     force: bool = False,
+    go_on: bool = False,
     watch: Watch = lambda progress: None,
     profile: bool = False,
     shop: Workshop | None = None,
@@ -51,6 +57,9 @@ def simulate(
             not depend on it, bit for bit.
         device: "auto" takes a GPU if there is one.
         force: overwrite an existing run of the same name.
+        go_on: keep what is there of these runs: one that is done is left as it is, and its Result is that of then; one
+            that was interrupted, killed or failed goes on (see `resume`). Those of another configuration are refused,
+            or overwritten if `force`.
         watch: called after each server step.
         profile: write `profile.json` into each run folder as well: where the wall time went, for Perfetto.
         shop: where data and worlds are made; one that began before torch was imported has a start.
@@ -71,25 +80,57 @@ def simulate(
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
     folders = [_folder(run, Path(out)) for run in runs]
+    there = _there(runs, folders, force) if go_on else [None] * len(runs)
     results: list[Result] = []
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
         count, place = pool.workers if pool else 0, device_of(device, anywhere, pool)
         forked = bool(pool and pool.forked)
-        for number, (run, folder) in enumerate(zip(runs, folders, strict=True)):
-            if number:
-                forget_peak()
+
+        def anew(run: RunConfig, folder: Path) -> Result:
             clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 setup = prepare(run, place, shop)
-                made = Run(setup, folder, clock, count, force=force, forked=forked)
+                made = Run(setup, folder, clock, count, force=force or go_on, forked=forked)
             with closing(made):
                 _write_arms(runs, Path(out))
-                results.append(made.go(pool, watch))
+                return made.go(pool, watch)
+
+        for run, folder, status in zip(runs, folders, there, strict=True):
+            if results:
+                forget_peak()
+            if status == "done":
+                results.append(_as_it_ended(folder))
+            elif status in ("interrupted", "failed"):
+                again = resume(folder, workers=0, device=device, watch=watch, profile=profile, pool=pool)
+                results.append(again)
+            else:
+                results.append(anew(run, folder))
             if results[-1].status == "interrupted":
                 break
     return results
+
+
+def _there(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
+    """Return how far each run is. Raises ConfigError for a run of another configuration, unless `force`."""
+    found = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
+    if not force:
+        refuse_others(
+            [(folder, repr(r.name), f) for r, folder, f in zip(runs, folders, found, strict=True)], "runs"
+        )
+    return ["pending" if f.differences else f.state.status for f in found]
+
+
+def _as_it_ended(folder: Path) -> Result:
+    """Return the result of a run that is done."""
+    evals = read_parquet(folder / "evals.parquet", FolderError)
+    steps, accuracy = (array(evals[name]) for name in ("step", "accuracy"))
+    last = (steps == steps.max(initial=-1)) & ~np.array(
+        [split.endswith(PERSONAL) for split in evals["split"].to_pylist()], dtype=bool
+    )
+    mean = float(accuracy[last].mean()) if last.any() else math.nan
+    return Result(folder, "done", read_manifest(folder)["digest"], mean)
 
 
 def resume(

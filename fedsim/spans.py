@@ -88,9 +88,10 @@ def stretched(spans: Spans, factor: Fraction) -> Spans:
 
 def times(time_us: Ints, factor: Fraction) -> Ints:
     """Return times multiplied by a factor and rounded, half up; exact and without overflow on the way."""
-    whole, rest = np.divmod(time_us, factor.denominator)
-    part = (2 * rest * factor.numerator + factor.denominator) // (2 * factor.denominator)
-    return np.asarray(whole * factor.numerator + part)
+    size = factor.denominator
+    laps, over = divmod(factor.numerator, size)
+    whole, rest = np.divmod(time_us, size)
+    return np.asarray(whole * factor.numerator + rest * laps + (2 * rest * over + size) // (2 * size))
 
 
 def merged(parts: Iterable[Spans]) -> Spans:

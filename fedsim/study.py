@@ -13,6 +13,7 @@ from fedsim.config_study import StudyConfig
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
 from fedsim.files import make_directory
 from fedsim.folders import alone
+from fedsim.found import found_in
 from fedsim.interrupts import Interrupts
 from fedsim.materials import Workshop
 from fedsim.pool import workers_of
@@ -20,7 +21,7 @@ from fedsim.setup import Setup, prepare
 from fedsim.simulation import Device, device_of, one_thread
 from fedsim.study_board import Board
 from fedsim.study_cell import Ended, Player, Standing
-from fedsim.study_folder import StudyFolder, found_in
+from fedsim.study_folder import StudyFolder
 from fedsim.study_grid import Cell, cells_of
 from fedsim.study_pool import Pool, begin_imports
 from fedsim.study_queue import Queue

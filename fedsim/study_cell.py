@@ -11,6 +11,7 @@ from pathlib import Path
 from fedsim import plugins
 from fedsim.errors import Error, RunError
 from fedsim.folders import alone
+from fedsim.found import State, found_in
 from fedsim.interrupts import Interrupts
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
@@ -20,7 +21,6 @@ from fedsim.run import Run
 from fedsim.setup import prepare
 from fedsim.simulation import Device, device_of, one_thread, resume
 from fedsim.stopwatch import Stopwatch
-from fedsim.study_folder import State, found_in
 from fedsim.study_grid import Cell
 from fedsim.threads import at_most
 

@@ -7,8 +7,9 @@ The probability that a client is online at local hour h is
 
 with k such that w is 1/2 at `width / 2` from the centre. `shift` (normal, `habit_sigma`) and the client's own
 centre (normal around `night_centre_h`, `habit_shift`) are its habit. Sessions are those of a two-state Markov
-process whose online probability is exactly p: clients leave at rate 1 / mean_session and return at rate (p' +
-p / mean_session) / (1 - p); where p falls faster than that, nobody returns and they leave at rate -p' / p.
+process whose online probability is p: clients leave at rate 1 / mean_session and return at rate (p' + p / mean_session)
+/ (1 - p); where p falls faster than that, nobody returns and they leave at rate -p' / p. Rates are constant over 15
+minutes, so p is kept up to half of what it changes in that time.
 """
 
 from __future__ import annotations

@@ -46,8 +46,18 @@ class Length(BaseModel):
         return refuse_unknown(cls, given)
 
     def hours(self, name: str) -> Hazard:
-        """Return the law; `name` is the option to blame."""
-        return Hazard(self.law, duration_option(f"{name}.mean", self.mean) / HOUR_US, self.shape)
+        """Return the law; `name` is the option to blame. Raises ConfigError for a shape without a finite mean."""
+        law = Hazard(self.law, duration_option(f"{name}.mean", self.mean) / HOUR_US, self.shape)
+        try:
+            sound = 0 < law.scale_h < math.inf
+        except OverflowError:
+            sound = False
+        if not sound:
+            raise ConfigError(
+                f"scenario option '{name}.shape': a {self.law} law of shape {self.shape:g} has too long a tail for"
+                " numbers of 64 bits"
+            )
+        return law
 
 
 class FittedDevices(Devices):

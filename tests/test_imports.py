@@ -123,6 +123,27 @@ def test_a_configuration_is_read_without_torch_and_scipy(root: Path) -> None:
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_a_run_does_without_pandas_and_the_compiler(command: str, root: Path, tmp_path: Path) -> None:
+    """Arrow imports pandas, half a second, where it converts a column itself; building an optimiser the compiler."""
+    options = [
+        "--set",
+        "stop.steps=3",
+        "--out",
+        str(tmp_path),
+        *(["--workers", "0"] if command == "run" else []),
+    ]
+    code = (
+        "import sys; from fedsim.cli import main\n"
+        "try:\n"
+        f"    main(['{command}', 'examples/quickstart.toml', *{options!r}])\n"
+        "finally:\n"
+        "    print({'pandas', 'matplotlib', 'torch._dynamo', 'cvxpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
 def test_a_study_begins_its_processes_before_it_imports_torch(root: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from fedsim import study_pool; from fedsim.cli import main\n"

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
-_MOST, _GPU_WIDTH = 512, 32
+_TOGETHER, _ON_A_GPU = (1, 512), (32, 128)
+"""Fewest and most clients that train together."""
 _NARROW = 4096
 """Rows with fewer columns are written all at once, and losses of such models found for many clients at once."""
 _TILE = 64
@@ -87,10 +88,10 @@ def linear_layers(module: nn.Module) -> list[Layer]:
     return layers if layers and not layers[-1].relu else []
 
 
-def most_at_once(columns: int, width: int) -> int:
-    """Return how many clients train together: a multiple of `width`, since groups are padded to one in any case."""
-    most = max(1, min(_GROUP_BYTES // (4 * columns), _MOST))
-    return max(width, most - most % width)
+def most_at_once(columns: int, gpu: bool) -> int:
+    """Return how many clients train together at most: the more, the smaller the model."""
+    least, most = _ON_A_GPU if gpu else _TOGETHER
+    return max(least, min(_GROUP_BYTES // (4 * columns), most))
 
 
 def even_width(columns: Sequence[int]) -> int:
@@ -121,22 +122,25 @@ class Dense:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
-        self.width = _GPU_WIDTH if x.is_cuda else 1
-        """Groups are padded to a multiple of this: products of a GPU may depend on how many there are."""
         self.apart = not x.is_cuda and apart([(layer.rows, layer.columns) for layer in self.layers])
         self.even = 1 if x.is_cuda else even_width([layer.columns for layer in self.layers])
-        self.most = 1 if self.apart else most_at_once(columns, self.width)
+        alone = self.apart or (
+            x.is_cuda and sgd.batch_size is None
+        )  # filled up, whole sets would take much memory
+        self.most = 1 if alone else most_at_once(columns, x.is_cuda)
+        self.full = x.is_cuda
+        """Whether groups are filled up with idle clients: a GPU may take other products for another number of them."""
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""
         g = len(group.jobs)
-        padded = -(-g // self.width) * self.width
+        padded = self.most if self.full else g
         model = _Models(self.layers, starts, padded)
         velocity = [torch.zeros_like(t) for t in model.tensors] if self.sgd.momentum else None
         losses = torch.zeros(len(group.active), g, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
-                a = -(-active // self.width) * self.width
+                a = padded if self.full else active
                 index, weight = _padded(group.index[s], a), _padded(group.weight[s], a)
                 x = self.x.index_select(0, index.reshape(-1))
                 if self.augmenter is not None and group.views is not None:
@@ -201,7 +205,7 @@ class Dense:
     ) -> torch.Tensor:
         """Return losses [T, _TILE] of rows `index` [T, _TILE]; a tile's bits do not depend on the others."""
         count = len(index)
-        idle = -count % self.width
+        idle = EVAL_ROWS // _TILE - count if self.full else 0
         index = functional.pad(index, (0, 0, 0, idle)) if idle else index
         out = self.x.index_select(0, index.reshape(-1)).view(len(index), _TILE, -1).transpose(1, 2)
         with lowered(precision, self.x.device):

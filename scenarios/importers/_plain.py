@@ -95,11 +95,14 @@ def plain_trace(
         raise TraceError(f"{name}: expected rows, found none")
     ids, client = _numbered(clients)
     _check_apart(ids, client, start_us, end_us, kinds, place)
-    last = int(end_us.max())
+    _check_described(name, ids, client, np.array(kinds))
+    latest = int(end_us.argmax())
+    last = int(end_us[latest])
     horizon = options.horizon_us() or last
     if last > horizon:
         raise TraceError(
-            f"{name}: expected intervals up to the horizon of {horizon} us, found an end at {last} us"
+            f"{place(latest)}, client {clients[latest][:80]!r}: expected intervals up to the horizon of {horizon} us,"
+            f" found an end at {last} us"
         )
     kind = np.array(kinds)
     more = _unknown(len(ids), client, start_us, end_us, kind, horizon, options.outside)
@@ -152,6 +155,19 @@ def _check_apart(
             f"{place(row)}, client {ids[client[row]][:80]!r}: {kinds[row]} from {start_us[row]} to {end_us[row]} us "
             f"overlaps {place(other)}, from {start_us[other]} to {end_us[other]} us"
         )
+    problems.check()
+
+
+def _check_described(name: str, ids: Sequence[str], client: Ints, kind: Any) -> None:
+    """Raise TraceError with each client that is online but lacks a speed that others have."""
+    problems, there = Problems(), np.unique(client[kind == "online"])
+    for modelled in MODELLED:
+        described = np.unique(client[kind == modelled])
+        for one in np.setdiff1d(there, described).tolist() if len(described) else []:
+            problems.add(
+                f"{name}: client {ids[one][:80]!r} is online at times but has no {modelled!r} interval, while"
+                f" {ids[int(described[0])][:80]!r} has one: describe {modelled!r} for every client or for none"
+            )
     problems.check()
 
 

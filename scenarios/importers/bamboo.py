@@ -114,8 +114,8 @@ def _windows(
             state = "is there already" if what == "add" else "is not there"
             problems.add(f"{source.name}, line {line}: {what} of machine {shown(machine)}, which {state}")
         elif what == "add":
-            windows.setdefault(machine, [])
-            there[machine] = time_us
+            before = windows.setdefault(machine, [])
+            there[machine] = max(time_us, before[-1][1]) if before else time_us
         else:
             start_us = there.pop(machine)
             windows[machine].append((start_us, max(time_us, start_us + 1)))

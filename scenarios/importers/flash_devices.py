@@ -5,9 +5,10 @@ Give any of these files together; each is known by its content:
 - `raw_ai_benchmark_list.json`: phones with `Model`, `CPU`, `RAM`, `AI_Score` (which may hold two numbers), all texts;
 - `real2benchmark.json`: Android model to benchmark name or `unknown`; needs scores from one of the two above;
 - `supported_devices.json`: the three phones that stand for the classes slow, middle, fast.
-Clients are the Android models if there are any, else the phones with scores, else the three. A phone has the class of
-the supported phone with the nearest score; where there is no score, FLASH draws a class. What a class needs for a
-batch is in `_flash_classes.py`. Source: PKU-Chengxu/FLASH, `models/utils/device_util`, `models/device.py`.
+Clients are the Android models if there are any, else the phones with scores (those of the list, and those that only
+the other file names), else the three. A phone has the class of the supported phone with the nearest score; where there
+is no score, FLASH draws a class. What a class needs for a batch is in `_flash_classes.py`. Source: PKU-Chengxu/FLASH,
+`models/utils/device_util`, `models/device.py`.
 """
 
 from __future__ import annotations
@@ -108,13 +109,14 @@ def _form(source: Source) -> str | None:
 def _tables(sources: Sequence[Source]) -> _Tables:
     tables, problems = _Tables(), Problems()
     scores: dict[str, float] = {}
+    named: dict[str, _Phone] = {}
     for source in sources:
         found, form = json_of(source), _form(source)
         with problems.caught():
             if form == "scores":
                 items = of_type(found, dict, source.name).items()
                 scores |= {k.casefold(): positive(v, f"{source.name}, {k!r}") for k, v in items}
-                tables.listed += [_Phone(k, k, scores[k.casefold()]) for k, _ in items]
+                named |= {k.casefold(): _Phone(k, k, scores[k.casefold()]) for k, _ in items}
             elif form == "models":
                 items = of_type(found, dict, source.name).items()
                 tables.models |= {k: of_type(v, str, f"{source.name}, {k!r}") for k, v in items}
@@ -124,6 +126,8 @@ def _tables(sources: Sequence[Source]) -> _Tables:
                 entries = of_type(found, list, source.name)
                 tables.listed += [_listed(e, f"{source.name}, entry {i}") for i, e in enumerate(entries)]
     problems.check()
+    listed = {phone.id.casefold() for phone in tables.listed}
+    tables.listed += [phone for name, phone in named.items() if name not in listed]
     tables.scores = {p.id.casefold(): p.score for p in tables.listed if p.score is not None} | scores
     return tables
 

@@ -51,9 +51,9 @@ def flgo_usage(
 ) -> Importer:
     """Hours a day that app users were online (FLGo): one user is one client.
 
-    `place` lays each day's hours as one window: `random` at a start drawn from `seed`, client and day, `evening`
-    around 20:00. `repeated` says which hours of an (id, date) that repeats count. `after_end` is what the world does
-    after the last date.
+    `place` lays each day's hours as one window: `random` at a start drawn from `seed`, id and date, `evening` around
+    20:00. `repeated` says which hours of an (id, date) that repeats count. `after_end` is what the world does after
+    the last date.
     """
 
     def read(sources: Sequence[Source]) -> Imported:
@@ -128,11 +128,11 @@ def _trace(
 ) -> Trace:
     rows = list[tuple[int, int, int, str]]()
     n_days = days[-1] - days[0] + 1
-    for client, hours in enumerate(users.values()):
+    for client, (key, hours) in enumerate(users.items()):
         if place == "unknown":
             rows.append((client, 0, n_days * DAY_US, "unknown"))
         else:
-            rows += _placed(client, hours, days[0], n_days, place, seed)
+            rows += _placed(client, key, hours, days[0], n_days, place, seed)
     facts: dict[str, list[Any]] = {
         f"hours_{date.fromordinal(day):%Y_%m_%d}": [hours.get(day) for hours in users.values()]
         for day in days
@@ -152,7 +152,7 @@ def _trace(
 
 
 def _placed(
-    client: int, hours: Mapping[int, float], first: int, n_days: int, place: Place, seed: int
+    client: int, key: str, hours: Mapping[int, float], first: int, n_days: int, place: Place, seed: int
 ) -> list[tuple[int, int, int, str]]:
     rows = list[tuple[int, int, int, str]]()
     for i in range(n_days):
@@ -162,7 +162,7 @@ def _placed(
         elif length_us:
             free_us = DAY_US - length_us
             if place == "random":
-                start_us = int(rng(seed, "flgo_usage", client, i).integers(free_us + 1))
+                start_us = int(rng(seed, f"flgo_usage {key!r}", first + i).integers(free_us + 1))
             else:
                 start_us = min(max(round(EVENING_H * HOUR_US) - length_us // 2, 0), free_us)
             rows.append((client, begin_us + start_us, begin_us + start_us + length_us, "online"))

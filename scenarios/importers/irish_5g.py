@@ -7,8 +7,8 @@ more; `-` stands for no value.
 One file becomes one client with a downlink and an uplink that begin again after the file's own length. A kbit is 1000
 bits. A bitrate holds until the next line's second, the last one for 1 s; lines of one second become their mean, lines
 out of order are sorted, and for lines without a bitrate that of the line before holds. Rates are what was asked for,
-so a lower bound of the link's. In idle seconds they are 0 and say nothing of it: see `idle`. Whether clients are
-there is unknown.
+so a lower bound of the link's. In idle lines they are 0 and say nothing of it: see `idle`. Whether clients are there
+is unknown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def irish_5g(*, idle: Idle = "hold", uplink: bool = True) -> Importer:
 
     `idle` says what holds in seconds whose `State` is I: `hold` (the last bitrate above 0 that was seen while
     loading; before any, the first), `cut` (they are cut out, and the session is shorter) or `zero` (nothing moves, as
-    written). Without `uplink` only the downlink is kept: in downloads the phone hardly sends.
+    written). Only with `zero` do idle lines count in a second that has others as well. Without `uplink` only the
+    downlink is kept: in downloads the phone hardly sends.
     """
     kinds = ["downlink", "uplink"] if uplink else ["downlink"]
 
@@ -146,11 +147,15 @@ def _link(session: _Session, kind: str, idle: Idle, counts: Counter[str]) -> Ser
     known = ~np.isnan(session.kbits_per_s[kind])
     if not known.any():
         raise TraceError(f"{session.name}: expected a {_BITRATES[kind]} in some line, found none")
-    rate = session.kbits_per_s[kind][known]
-    times, kbits_per_s, found = in_order(session.time_us[known], rate)
-    resting = in_order(session.time_us[known], session.idle[known].astype(np.float64))[1] == 1
+    rate, time_us, rests = session.kbits_per_s[kind][known], session.time_us[known], session.idle[known]
     if kind == "downlink":
-        counts.update(found)
+        counts.update(in_order(time_us, rate)[2])
+    if idle != "zero":  # an idle line says nothing of a second in which something was loaded as well
+        says = ~(rests & np.isin(time_us, time_us[~rests]))
+        rate, time_us, rests = rate[says], time_us[says], rests[says]
+    times, kbits_per_s, _ = in_order(time_us, rate)
+    resting = in_order(time_us, rests.astype(np.float64))[1] == 1
+    if kind == "downlink":
         counts["idle_seconds"] += int(resting.sum())
     if idle != "zero" and not (kbits_per_s[~resting] > 0).any():
         raise TraceError(

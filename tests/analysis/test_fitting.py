@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from analysis.fit_report import compare
 from analysis.fitting import Fit, fit
-from analysis.fitting_devices import duration_text
 from analysis.spell_laws import Lengths, fit_law
 from analysis.spells import spells_of
 from fedsim.cli_trace import trace_app
@@ -245,6 +244,19 @@ def test_too_few_spells_are_said_to_be_too_few() -> None:
     dark = Trace.of([0], [0], [100], "unknown", clients=1, horizon_us=100)
     with pytest.raises(TraceError, match="nothing is known"):
         fitted_to(dark)
+    unseen = Trace.of(
+        [0, 0, 1], [0, 10, 0], [10, 20, 30], ["online", "unknown", "online"], clients=3, horizon_us=30
+    )
+    with pytest.raises(TraceError, match=r"^1 clients are online at times .* no length is seen"):
+        fitted_to(unseen)
+
+
+def test_so_many_clients_are_used_that_enough_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analysis.fitting.MOST_SPELLS", 20)
+    rows = [(c, 100 + c, 200 + 2 * c) for c in range(40)] + [(c, 300 + 5 * c, 900) for c in range(1, 40, 2)]
+    side = fitted_to(online(rows, 40, 1000)).off
+    assert side
+    assert side.n_ended == 20
 
 
 def test_constant_lengths_of_one_client() -> None:
@@ -275,11 +287,6 @@ def test_different_worlds_are_told_to_be_far_apart() -> None:
     assert [verdicts[name] for name in ("on lengths", "off lengths", "online shares")] == ["far"] * 3
     same = compare(trace, trace).statistics
     assert {s.distance for s in same if not math.isnan(s.distance)} == {0.0}
-
-
-@given(st.floats(1e-3 / 3600, 1e4))
-def test_durations_are_read_back_as_they_were_written(hours):
-    assert duration_us(duration_text(hours)) == pytest.approx(hours * HOUR, rel=1e-4, abs=1)
 
 
 # A recorded trace
@@ -338,6 +345,8 @@ def test_fit_refuses_to_overwrite_and_pictures_it_cannot_draw(trace_file: Path, 
     assert isinstance(result.exception, ConfigError)
     assert "use --force" in str(result.exception)
     assert out.read_text() == "mine"
+    over = run("fit", trace_file, "-o", trace_file, "--force").exception
+    assert "is one of the files to read" in str(over)
     assert "expected a name that ends in" in str(
         run("fit", trace_file, "-o", tmp_path / "x.toml", "--png", "x.txt").exception
     )

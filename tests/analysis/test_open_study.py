@@ -188,6 +188,13 @@ def test_what_is_no_study_says_so(study: Study, tmp_path: Path) -> None:
         analysis.open_study(study.folder)
 
 
+def test_a_cell_without_its_folder_is_run_anew_by_the_study(study: Study) -> None:
+    cell = study.cells[0]
+    cell.folder.rename(study.folder / "elsewhere")
+    with pytest.raises(FolderError, match=f"no run folder {cell.folder}.*; fedsim study runs a cell anew"):
+        study.run(cell)
+
+
 def test_two_runs_are_a_study(study: Study) -> None:
     runs = [study.run(study.cells[i]) for i in (0, 5)]
     pair = two_runs(*runs)

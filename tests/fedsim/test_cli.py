@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -17,6 +18,7 @@ import tomli_w
 import analysis
 import fedsim
 from fedsim.cli import main
+from fedsim.recorder import Recorder
 from fedsim.terminal import PLAIN
 from small import small
 
@@ -106,7 +108,34 @@ def test_a_run_that_exists_is_exit_code_1(
     code, _, err = call(*arguments, capsys=capsys)
     assert code == 1
     assert "--force" in err
-    assert call(*arguments, "--force", capsys=capsys)[0] == 0
+    assert "--resume" in err
+    told = [call(*arguments, more, capsys=capsys) for more in ("--resume", "--force")]
+    assert [code for code, _, _ in told] == [0, 0]
+    assert len({out.split("digest")[1] for _, out, _ in told}) == 1
+
+
+def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_go_on(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with file.open("a") as text:
+        text.write("[arms.early.stop]\nsteps = 2\n[arms.late.stop]\nsteps = 3\n")
+    arguments = ("run", file, "--out", tmp_path, "--workers", 0, "--quiet")
+    step = Recorder.step
+
+    def interrupted(recorder: Recorder, *args: Any) -> None:
+        step(recorder, *args)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Recorder, "step", interrupted)
+    code, out, _ = call(*arguments, capsys=capsys)
+    assert code == 130
+    assert "not begun: small/late; all go on with the same command and --resume" in out
+    monkeypatch.undo()
+    code, out, _ = call(*arguments, "--resume", capsys=capsys)
+    assert code == 0
+    runs = [analysis.open(tmp_path / "small" / arm) for arm in ("early", "late")]
+    assert [run.manifest["steps"] for run in runs] == [2, 3]
+    assert {run.manifest["status"] for run in runs} == {"done"}
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])

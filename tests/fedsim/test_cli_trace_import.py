@@ -110,3 +110,13 @@ def test_a_file_that_nobody_knows_exits_with_2_and_says_why(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("nothing to see")
     assert _code(["trace", "import", str(tmp_path / "notes.txt"), "-o", str(tmp_path / "w.parquet")]) == 2
     assert "notes.txt: no importer recognises it" in capsys.readouterr().err
+
+
+def test_files_of_several_formats_are_told_apart(table, tmp_path):
+    ride = tmp_path / "ride"
+    ride.write_text("0\t1\n5\t2\n")
+    said = failed(TraceError, table, ride, "-o", tmp_path / "w.parquet")
+    assert (
+        f"expected one format, found 1 of csv ({table.parent.name}/{table.name}), 1 of fcc ({tmp_path.name}/ride)"
+        in said
+    )

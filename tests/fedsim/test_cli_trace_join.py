@@ -144,6 +144,7 @@ def test_a_run_gives_clients_and_seed_and_the_table_says_the_same_again(place):
     [
         ({"join": {}}, "w.toml: world.join.availability: missing"),
         ({"join": {"availability": "a", "netwrok": "b"}}, "netwrok: unknown key; did you mean 'network'?"),
+        ({"join": {"availability": "a", "assign": "rank"}}, "assign: there is nothing to assign without"),
         ({"join": {"availability": "a"}, "horizon": "2d"}, "'horizon' belongs to a scenario, not to a join"),
         (
             {"join": {"availability": "a"}, "scenario": "churn"},

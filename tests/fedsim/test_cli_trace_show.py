@@ -8,9 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsim.cli_trace import trace_app
+from fedsim.config_world import ConfoundConfig
+from fedsim.confound import confounded
 from fedsim.errors import ConfigError, TraceError
+from fedsim.reshape import crop
 from fedsim.scenario import make_trace
-from fedsim.trace import Trace
+from fedsim.trace import Trace, read_trace
 
 
 @pytest.fixture
@@ -79,7 +82,7 @@ def test_show_refuses_pictures_it_cannot_draw(trace_file, tmp_path):
 
 def test_loops_unknown_time_and_facts_are_told(tmp_path):
     rows = [(0, 0, 30, "online", 1.0), (1, 0, 100, "unknown", 1.0), (0, 50, 60, "unknown", 1.0)]
-    about = pa.table({"id": ["[b]x[/b]", "y"], "tier": [1, None]})
+    about = pa.table({"id": ["[b]x[/b]", "y"], "tier": [1, None], "score": [float("nan"), 0.5]})
     path = tmp_path / "w.parquet"
     periods = {"online": np.array([60, 0])}
     Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100, periods=periods, about=about).write(path)
@@ -90,6 +93,7 @@ def test_loops_unknown_time_and_facts_are_told(tmp_path):
         "loops of online* 0.000 s | 0.000 s | 0.000 s, of 1 client",
         "fact id [b]x[/b] (1), y (1)",
         "fact tier 1 to 1, median 1, 1 missing",
+        "fact score 0.5 to 0.5, median 0.5, 1 missing",
     ):
         assert text in output, text
 
@@ -141,12 +145,35 @@ def test_whose_data_is_online_is_told_by_class(week, tmp_path):
     assert "Whose data is online when" in (tmp_path / "a.html").read_text()
 
 
+def test_hours_that_a_world_does_not_have_are_dashes(week, tmp_path):
+    config, morning = tmp_path / "run.toml", tmp_path / "morning.parquet"
+    config.write_text(RUN)
+    crop(read_trace(week), 0, 8 * 3600 * 10**6).write(morning)
+    output = run("show", morning, "--config", config).output
+    rows = output[output.index("0-6 h") :].splitlines()[1:11]
+    assert [line.split()[2:] for line in rows] == [["-"] * 4] * 10
+
+
 def test_a_world_needs_as_many_clients_as_the_run(trace_file, tmp_path):
     config = tmp_path / "run.toml"
     config.write_text(RUN)
     assert "has 12 clients, but the trace has 3" in failed(TraceError, "show", trace_file, "--config", config)
     config.write_text(RUN + "[arms.a.task]\nclients = 4\n[arms.b.task]\nclients = 5\n")
     assert "its arms have different data" in failed(ConfigError, "show", trace_file, "--config", config)
+    config.write_text(RUN + "[arms.a]\nseed = 4\n[arms.b]\nseed = 5\n")
+    assert "its arms have different data" in failed(ConfigError, "show", trace_file, "--config", config)
+
+
+def test_whose_data_is_online_is_told_of_the_world_that_is_tied_to_them(week, tmp_path):
+    config, tied = tmp_path / "run.toml", tmp_path / "tied.parquet"
+    tie = {"what": "availability", "to": "label", "labels": [0]}
+    table = ", ".join(f"{key} = {value!r}" for key, value in tie.items())
+    config.write_text(f'{RUN}[world]\ntrace = "{week}"\nconfound = {{{table}}}\n')
+    assert "this one is not: show the world.parquet" in failed(ConfigError, "show", week, "--config", config)
+    counts = np.eye(12, 10, dtype=np.int64)
+    facts = {"n_samples": counts.sum(axis=1), "label_counts": counts}
+    confounded(read_trace(week), facts, ConfoundConfig(**tie), seed=0)[0].write(tied)
+    assert run("show", tied, "--config", config).exit_code == 0
 
 
 def test_pages_have_a_name_of_their_own(trace_file, tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedsim.columns import array, numbers, texts
+from fedsim.columns import array, coded, column, flags, numbers, texts
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.float32, np.float64])
@@ -44,6 +44,53 @@ def test_texts_are_those_of_arrow() -> None:
         column = texts(words)
         column.validate(full=True)
         assert column.equals(pa.array(words, pa.string()))
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 70])
+def test_flags_are_those_of_arrow(n: int) -> None:
+    values = np.arange(n) % 3 == 0
+    column = flags(values)
+    column.validate(full=True)
+    assert column.equals(pa.array(values, pa.bool_()))
+
+
+def test_codes_are_words_of_which_only_those_that_occur_are_kept() -> None:
+    column = coded(np.array([2, 0, 2, 2]), ("lost", "late", "stale"))
+    column.validate(full=True)
+    assert column.to_pylist() == ["stale", "lost", "stale", "stale"]
+    assert column.dictionary.to_pylist() == ["lost", "stale"]
+    assert coded(np.zeros(0, dtype=np.int64), ("lost",)).to_pylist() == []
+
+
+WORD = pa.dictionary(pa.int8(), pa.string())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["full", "drained", "full"], WORD),
+        ([], WORD),
+        (coded(np.array([1, 0]), ("a", "b")), WORD),
+        ([3, -1], pa.int32()),
+        (np.array([2.0, 7.0]), pa.int64()),
+        ([1, float("nan")], pa.float64()),
+        (np.arange(6, dtype=np.float32)[::2], pa.float64()),
+        ([True, False, True], pa.bool_()),
+    ],
+)
+def test_a_column_of_a_table_is_that_of_arrow(values: Any, kind: pa.DataType) -> None:
+    made = column(values, kind)
+    made.validate(full=True)
+    expected = values if isinstance(values, pa.Array) else pa.array(values, from_pandas=False).cast(kind)
+    assert made.type == kind
+    assert str(made.to_pylist()) == str(expected.to_pylist())
+
+
+def test_a_column_is_no_view_of_what_may_change() -> None:
+    values = np.arange(3)
+    made = column(values, pa.int64())
+    values[:] = 9
+    assert made.to_pylist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [True, False], [1.5, None], [1, None]])

@@ -91,6 +91,16 @@ def test_speeds_and_availability_are_correlated_as_asked(how, rho):
     assert abs(spearman(online, trait(joined, "uplink"))) < 4 / np.sqrt(n)
 
 
+def test_unknown_time_counts_as_the_run_takes_it():
+    rows = [(0, 0, 90, "unknown"), (1, 0, 50, "online"), (2, 0, 10, "online"), (2, 10, 30, "unknown")]
+    base = Trace.of(*zip(*rows, strict=True), clients=3, horizon_us=100, after_end="repeat")
+    wide = speeds(("uplink",), [10, 20, 30], horizon_us=100)
+    for unknown, uplinks in (("offline", [10, 30, 20]), ("error", [10, 30, 20]), ("online", [30, 20, 10])):
+        joined = join(availability=base, network=wide, assignment="rank", unknown=unknown)
+        assert joined.spans("uplink").value.tolist() == uplinks
+        assert json.loads(joined.source)["assignment"]["network"]["spearman"] == 1
+
+
 def test_facts_of_all_sources_are_kept_with_a_prefix_where_names_clash():
     base = sessions([10, 20], about=pa.table({"id": ["a", "b"], "region": ["x", "y"]}))
     fast = speeds(("compute",), [1, 2], about=pa.table({"id": ["p", "q"], "model": ["m", "n"]}))
@@ -100,6 +110,26 @@ def test_facts_of_all_sources_are_kept_with_a_prefix_where_names_clash():
     ]  # fmt: skip
     assert about.column("id").to_pylist() == ["a", "b"]
     assert about.column("compute_id").to_pylist() == ["q", "p"]
+
+
+def test_the_spread_of_a_speed_comes_from_where_the_speed_comes_from():
+    def spread(*values):
+        return pa.table({"compute_cv": values, "downlink_cv": values})
+
+    first = join(
+        availability=sessions([10, 20], about=pa.table({"id": ["a", "b"]})),
+        compute=speeds(("compute",), [1, 2], about=spread(0.1, 0.2)),
+    )
+    assert first.about.column("compute_cv").to_pylist() in ([0.1, 0.2], [0.2, 0.1])
+    assert "downlink_cv" not in first.about.column_names
+    other = join(
+        availability=first, compute=speeds(("compute",), [3, 4], about=spread(0.3, 0.4)), assignment="rank"
+    )
+    assert other.about.column("compute_cv").to_pylist() == [0.4, 0.3]
+    assert sorted(other.about.column("availability_compute_cv").to_pylist()) == [0.1, 0.2]
+    assert (
+        "compute_cv" not in join(availability=first, compute=speeds(("compute",), [5, 6])).about.column_names
+    )
 
 
 def test_a_join_of_joins_keeps_all_numbers():

@@ -53,6 +53,19 @@ def test_strength_and_sign_are_those_of_the_rank_correlation(world, strength, si
     assert np.mean(found) == pytest.approx(wanted, abs=4 / np.sqrt(5 * N))
 
 
+def test_unknown_time_counts_as_the_run_takes_it():
+    rows = [(0, 0, 90, "unknown"), (1, 0, 50, "online"), (2, 0, 10, "online"), (2, 10, 30, "unknown")]
+    trace = Trace.of(*zip(*rows, strict=True), clients=3, horizon_us=100, after_end="repeat")
+    facts, ask = {"n_samples": np.array([7, 9, 3])}, tie("availability", "n_samples")
+    for unknown, longest_first in (("online", [0, 1, 2]), ("offline", [1, 2, 0])):
+        tied, report = confounded(trace, facts, ask, 0, unknown)
+        expected = [longest_first[place] for place in (1, 0, 2)]
+        lengths = [trace.spans("online").end_us[trace.spans("online").client == c].tolist() for c in expected]
+        found = tied.spans("online")
+        assert [found.end_us[found.client == c].tolist() for c in range(3)] == lengths
+        assert report["spearman"] == 1
+
+
 def test_the_same_lives_are_lived_by_others(world):
     tied, report = confounded(world, FACTS, tie("compute", "label", labels=[0, 1], strength=0.7), seed=3)
     lived = tied.about.column("tier").to_pylist()

@@ -285,6 +285,26 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
     assert found == pytest.approx(1000 * each.sum() / (20 * sizes.sum()), rel=0.05)
 
 
+def test_what_the_machine_does_besides_is_not_taken_for_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes 10 ms and 1 us for each pair of remembered rows; of three, two take two to eight times as long."""
+    now_s, calls, remembered = [0.0], [0], set[int]()
+
+    def step(self: Server, *given: Any) -> None:
+        there = int((self.history.client >= 0).sum())
+        remembered.add(there)
+        calls[0] += 1
+        now_s[0] += (0.01 + 1e-6 * there**2) * (1 if calls[0] % 3 == 0 else 2 + calls[0] % 7)
+
+    monkeypatch.setattr(Server, "step", step)
+    monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(trials, "_OFTEN", 9)
+    setup = prepare(small(task={"name": "digits", "clients": 400}, partition={"name": "iid"}))
+    rows = np.array([0, 100, 300])
+    products_s = 64e-6 * rows  # as the trial with 64 rows says
+    assert trials._steps_s(setup, rows) == pytest.approx(0.01 + products_s + 1e-6 * rows**2, rel=0.01)
+    assert remembered == {0, 64, 150, 300}
+
+
 def test_a_plan_in_which_nothing_happens_can_be_told() -> None:
     found = forecast(small(dropout={"chance": 1.0}, stop={"steps": 2}), workers=0)
     assert set(found.jobs) == {"lost"}

@@ -229,20 +229,20 @@ def test_who_may_draw_at_random(model: nn.Module, drawing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "width", "most"),
+    ("columns", "gpu", "most"),
     [
-        (1, 1, 512),
-        (20_000, 1, 209),
-        (20_000, 32, 192),
-        (120_000, 1, 34),
-        (120_000, 32, 32),
-        (10**6, 1, 4),
-        (10**6, 32, 32),
-        (10**8, 1, 1),
+        (1, False, 512),
+        (1, True, 128),
+        (20_000, False, 209),
+        (20_000, True, 128),
+        (120_000, True, 34),
+        (10**6, False, 4),
+        (10**6, True, 32),
+        (10**8, False, 1),
     ],
 )
-def test_no_place_of_a_padded_group_is_left_empty(columns: int, width: int, most: int) -> None:
-    assert most_at_once(columns, width) == most
+def test_how_many_train_together(columns: int, gpu: bool, most: int) -> None:
+    assert most_at_once(columns, gpu) == most
 
 
 def test_which_models_are_dense() -> None:

@@ -18,6 +18,7 @@ from fedsim.arrivals import Arrivals
 from fedsim.config import RunConfig
 from fedsim.data import FederatedData
 from fedsim.job import Report, Reports
+from fedsim.modes import dense
 from fedsim.server import Server, ServerSpec
 from fedsim.simulation import resume
 from here import PoolHere
@@ -183,6 +184,35 @@ def test_all_groups_are_sent_before_anybody_waits(
     groups, first = log.count("sent") // 3, log.index("waited")
     assert groups >= 2, "clients of different sizes"
     assert log[first:] == ["waited"] * (groups + 1), "for the losses of each, and for whether rows are finite"
+
+
+@pytest.mark.parametrize("shape", ["softmax", "full batch", "some losses", "large, some losses"])
+def test_each_product_is_for_as_many_clients(
+    shape: str, data: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU may take another kernel for another number of matrices: then bits would depend on who else trains."""
+    monkeypatch.setattr(dense, "_ON_A_GPU", (4, 4))
+    seen: dict[Any, set[int]] = {}
+
+    def spied(name: str) -> None:
+        plain = getattr(torch, name)
+
+        def product(*args: torch.Tensor) -> torch.Tensor:
+            left, right = args[-2:]
+            seen.setdefault((left.shape[1:], right.shape[1:]), set()).add(len(left))
+            return plain(*args)
+
+        monkeypatch.setattr(torch, name, product)
+
+    with pretended(monkeypatch):
+        made = bench(data, shape, "dense", losses=True, device="cuda")
+        start = made.network.initial(0).cuda()
+        spied("bmm")
+        spied("baddbmm")
+        for k in (1, 5, 12):
+            made.train(cohort(k), [start] * k, torch.empty(k, made.network.P).cuda())
+    assert seen
+    assert all(len(counts) == 1 for counts in seen.values()), seen
 
 
 def test_what_is_in_the_wrong_place_is_refused_as_by_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from worlds_by_hand import behaviour, worlds
 from fedsim import spans
 from fedsim.errors import TraceError
 from fedsim.reshape import crop, ending, kept_online, resample, scale, select, shift, tile
+from fedsim.rng import rng
 from fedsim.trace import KINDS, Trace
 from fedsim.world import World
 
@@ -62,6 +63,14 @@ def test_a_random_shift_is_one_shift_for_each_client(world, spread, seed):
         before = behaviour(select(world, [client]), far)[:, 0]
         assert any((after[:, client, d : d + far] == before).all() for d in range(spread))
     assert moved.table == shift(world, 0, spread, seed).table
+
+
+def test_a_shift_and_a_spread_may_be_as_long_as_durations_are():
+    world = Trace.of(range(9), [0] * 9, [1] * 9, "online", clients=9, horizon_us=1000, after_end="repeat")
+    most = 9 * 10**18
+    own = rng(4, "shift").integers(0, most, 9).tolist()
+    moved = shift(world, most, most, seed=4)
+    assert moved.spans("online").start_us.tolist() == [(most + draw) % 1000 for draw in own]
 
 
 @given(repeating, st.integers(1, 3))
@@ -124,6 +133,12 @@ def round_half_up(x):
 @given(st.integers(0, 10**15), st.fractions(Fraction(1, 10**6), 1000, max_denominator=10**6))
 @quick
 def test_times_are_multiplied_exactly(time, factor):
+    assert spans.times(np.array([time]), factor).tolist() == [round_half_up(time * factor)]
+
+
+@given(st.integers(0, 10**10), st.fractions(10**6, 10**8, max_denominator=10**6))
+@quick
+def test_times_are_multiplied_exactly_by_huge_factors(time, factor):
     assert spans.times(np.array([time]), factor).tolist() == [round_half_up(time * factor)]
 
 
@@ -193,6 +208,7 @@ def test_the_source_lists_the_steps_and_the_world_they_began_with():
         (lambda w: shift(ending(w, "repeat"), 0, -1), "a spread of at least 0"),
         (lambda w: tile(w, 2), "1 unless the world repeats"),
         (lambda w: tile(w, 0), "expected 1 lap or more"),
+        (lambda w: tile(ending(w, "repeat"), 10**18), "tile: clients x horizon_us: 2 x 9"),
         (lambda w: scale(w, time=0), "factor for time of at least 1e-06, found 0"),
         (lambda w: scale(w, time="1/0"), "factor for time of at least 1e-06, found 1/0"),
         (lambda w: scale(w, time=float("inf")), "factor for time of at least 1e-06, found inf"),

@@ -12,7 +12,7 @@ import safetensors.torch
 
 import analysis
 from fedsim.errors import ConfigError, DataError, RunError, TraceError
-from fedsim.folders import alone, make_folder
+from fedsim.folders import alone
 from fedsim.forking import At, fork
 from fedsim.memory import Footprint
 from fedsim.simulation import Progress, simulate
@@ -87,22 +87,6 @@ def test_a_folder_that_is_no_run_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run folder"):
         run(small(), tmp_path, force=True)
     assert (tmp_path / "small" / "thesis.tex").read_text() == "years of work"
-
-
-@pytest.mark.parametrize("name", ["small", "wide/small"])
-@pytest.mark.parametrize("status", ["done", "interrupted"])
-def test_a_run_that_has_not_ended_is_not_only_to_be_overwritten(
-    name: str, status: str, tmp_path: Path
-) -> None:
-    top, there = tmp_path / name.partition("/")[0], tmp_path / name
-    there.mkdir(parents=True)
-    (there / "manifest.json").write_text(json.dumps({"status": status}))
-    if top != there:
-        (top / "arms.json").write_text(json.dumps({"arms": ["small"]}))
-    with pytest.raises(RunError, match=r"(small|wide) exists") as raised:
-        make_folder(top, force=False, manifest={})
-    goes_on = f"; it has not ended, and goes on with: fedsim resume {there}"
-    assert str(raised.value).endswith(goes_on if status != "done" else "--force")
 
 
 @pytest.mark.parametrize("force", [False, True])

@@ -166,6 +166,8 @@ def test_speeds_correlate_and_only_those_modelled_are_written() -> None:
         ({"on": {"law": "weibul"}}, "on.law"),
         ({"on": {"mean": "soon"}}, "'on.mean': expected a duration"),
         ({"on": {"spred": 1}}, "did you mean 'spread'?"),
+        ({"off": {"law": "weibull", "shape": 0.001}}, "'off.shape': a weibull law of shape 0.001"),
+        ({"on": {"law": "lognormal", "shape": 100}}, "'on.shape': a lognormal law of shape 100"),
         ({"spread_correlation": 2.0}, "'spread_correlation'"),
         (
             {"devices": {"compute_downlink": 0.9, "compute_uplink": 0.9, "downlink_uplink": -0.9}},

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsim.errors import ConfigError, TraceError
 from fedsim.rng import rng
-from fedsim.scenario import Place, Scenario, make_trace
+from fedsim.scenario import AskedTooSoon, FactsToCome, Place, Scenario, make_trace
 from fedsim.streams import Streams
 from fedsim.trace import read_trace
 from scenarios._simulate import simulate
@@ -99,9 +99,10 @@ def test_a_fact_is_a_text_a_truth_value_or_a_finite_number(value):
         world(client)
 
 
-def test_a_fact_has_one_type_for_all_clients():
+@pytest.mark.parametrize("values", [(3, "north"), ("north", 3), (True, 3), (2**70, 2**70)])
+def test_a_fact_has_one_type_for_all_clients(values):
     def client(env, me):
-        me.about("region", "north" if me.id else 3)
+        me.about("region", values[me.id])
         yield env.timeout(1)
 
     with pytest.raises(TraceError, match="about 'region': expected one type for all clients"):
@@ -268,3 +269,34 @@ def test_the_source_names_the_facts_that_were_given():
     told = make_trace("always_on", {}, clients=1, horizon_us=10, seed=0, facts={"n_samples": [1]})
     assert '"facts": ["n_samples"]' in told.source
     assert "facts" not in plain.source
+
+
+CAREFUL = """
+from fedsim.errors import ConfigError
+from fedsim.scenario import Scenario
+
+
+def careful() -> Scenario:
+    def client(env, me):
+        try:
+            n = me.fact("n_samples")
+        except ConfigError:
+            n = 0
+        me.online(0, 1 + n)
+        yield env.timeout(1)
+
+    return Scenario(client)
+"""
+
+
+def test_a_world_that_asks_for_facts_is_not_made_before_they_are_known(tmp_path):
+    (tmp_path / "careful.py").write_text(CAREFUL)
+    careful, asked = f"{tmp_path}/careful.py:careful", {"clients": 2, "horizon_us": 100, "seed": 1}
+    assert make_trace(careful, {}, facts=None, **asked).spans("online").end_us.tolist() == [1, 1]
+    for name, options in ((careful, {}), ("flgo", {"availability": "MDF"})):
+        with pytest.raises(AskedTooSoon):
+            make_trace(name, options, facts=FactsToCome(["n_samples"]), **asked)
+    early, late = (
+        make_trace("churn", {}, facts=facts, **asked) for facts in (FactsToCome(["n"]), {"n": [5, 6]})
+    )
+    assert (early.digest(), early.source) == (late.digest(), late.source)

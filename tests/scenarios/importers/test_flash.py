@@ -255,6 +255,15 @@ def test_the_raw_list_holds_texts_and_sometimes_two_numbers():
     )
 
 
+def test_a_phone_in_both_files_of_scores_is_one_client():
+    entries = [{"Model": "asus 6", "RAM": ram, "AI_Score": "30000"} for ram in ("6GB", "8GB")]
+    files = {"benchmark2score.json": SCORES, "raw.json": json.dumps(entries)}
+    for given in (files, dict(reversed(files.items()))):
+        about = imported("flash_devices", given).trace.about
+        assert about.column("id").to_pylist()[2:] == [name for name in json.loads(SCORES) if name != "Asus 6"]
+        assert about.column("ram").to_pylist() == ["6GB", "8GB", None, None, None]
+
+
 GRID = {"X": [[0.5, 0.5, 0.2, 1.0], [1.0, 1.0, 0.2, 0.2]], "Y": [[1.5], [3.0]]}
 
 

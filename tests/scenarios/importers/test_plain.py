@@ -74,6 +74,10 @@ def test_what_lies_outside_is_offline_unless_it_is_unknown():
             "t.csv, line 3, client 'x': online from 4000000 to 6000000 us overlaps t.csv, line 2, from 0 to 5000000",
         ),
         ("client,start,end\n" + "x,2,1\n" * 30, "... and 10 more"),
+        (
+            "client,start,end,kind,value\n1,0,5,online,\n7,0,5,online,\n1,0,5,compute,2",
+            "t.csv: client '7' is online at times but has no 'compute' interval, while '1' has one",
+        ),
     ],
 )
 def test_wrong_tables_are_refused_with_the_line(text, said):
@@ -97,8 +101,8 @@ def test_options_are_checked(options):
 
 
 def test_an_end_beyond_the_horizon_is_refused():
-    assert "up to the horizon of 1000000 us" in refused(
-        "csv", {"t.csv": "client,start,end\nx,0,5"}, horizon="1s"
+    assert "t.csv, line 3, client 'y': expected intervals up to the horizon of 1000000 us" in refused(
+        "csv", {"t.csv": "client,start,end\nx,0,1\ny,0,5"}, horizon="1s"
     )
 
 

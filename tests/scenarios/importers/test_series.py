@@ -202,6 +202,18 @@ def test_idle_seconds_of_a_phone_say_nothing_of_its_link(
     assert laps == {"downlink": [wanted[0] * US], "uplink": [wanted[1] * US]}
 
 
+@pytest.mark.parametrize(("idle", "loading"), [("hold", 4e3), ("cut", 4e3), ("zero", 2e3)])
+def test_an_idle_line_does_not_halve_what_another_line_of_its_second_saw(
+    tmp_path: Path, idle: str, loading: float
+) -> None:
+    ride = phone(
+        "40,3,5G,8,8,D,-", "41,3,5G,32,8,D,-", "41,3,5G,0,0,I,-", "42,3,5G,0,0,I,-", "43,3,5G,8,8,D,-"
+    )
+    down = speeds(imported(tmp_path, ride, "irish_5g", idle=idle), "downlink")
+    held = {"hold": [(0, 2.0, 3.0, 4e3), (0, 3.0, 4.0, 1e3)], "cut": [(0, 2.0, 3.0, 1e3)]}
+    assert down == [(0, 0.0, 1.0, 1e3), (0, 1.0, 2.0, loading), *held.get(idle, [(0, 3.0, 4.0, 1e3)])]
+
+
 def test_a_phone_session_keeps_what_else_it_tells(tmp_path: Path) -> None:
     trace = imported(tmp_path, RIDE, None, uplink=False)
     assert "uplink" not in trace.periods

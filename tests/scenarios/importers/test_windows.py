@@ -137,6 +137,22 @@ def test_hours_can_be_placed_in_the_evening_or_at_random(tmp_path: Path) -> None
     assert [round((b - a) / 3600, 6) for _, a, b in seconds(first, "online")] == [6.0, 3.0]
 
 
+def test_where_hours_are_placed_at_random_depends_on_nobody_else_and_on_no_order(tmp_path: Path) -> None:
+    head, *lines = USAGE.splitlines()
+
+    def start_of_user_8(chosen: list[str]) -> float:
+        trace = imported(
+            tmp_path, {"test.csv": "\n".join([head, *chosen]) + "\n"}, "flgo_usage", place="random"
+        )
+        number = trace.about.column("id").to_pylist().index("8")
+        return next(a for client, a, _ in seconds(trace, "online") if client == number)
+
+    starts = {
+        start_of_user_8(chosen) for chosen in (lines, lines[::-1], [x for x in lines if x.startswith("8")])
+    }
+    assert len(starts) == 1
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
@@ -207,6 +223,11 @@ def test_machines_are_there_from_add_to_remove(tmp_path: Path) -> None:
     assert seconds(trace, "unknown") == []
     assert trace.about["id"].to_pylist() == ["a", "b", "c"]
     assert (notes(trace)["times_that_decrease"], notes(trace)["machines_that_stay"]) == (1, 2)
+
+
+def test_a_machine_may_be_there_again_in_the_millisecond_in_which_it_came_and_left(tmp_path: Path) -> None:
+    trace = imported(tmp_path, {"p3.csv": "1,add,a\n1,remove,a\n1,add,a\n4,remove,a\n4,add,a\n"}, "bamboo")
+    assert seconds(trace, "online") == [(0, 0.001, 0.001001), (0, 0.001001, 0.004), (0, 0.004, 0.005)]
 
 
 def test_a_later_count_replaces_what_earlier_ones_say_from_its_time_on(tmp_path: Path) -> None:
