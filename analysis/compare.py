@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rich import box
 from rich.table import Table
 
 from analysis.arrays import Floats, Ints
@@ -70,7 +71,12 @@ class Comparison:
         """Return a table for the terminal."""
         table = Table(title=shown(f"{self.second} against {self.first}"), caption=self.note())
         for heading in ("", self.first, self.second, "difference"):
-            table.add_column(shown(heading), justify="right" if heading else "left")
+            table.add_column(
+                shown(heading),
+                justify="right" if heading else "left",
+                overflow="fold",
+                no_wrap=heading == "difference",
+            )
         for row in self.rows():
             table.add_row(*row)
         return table
@@ -140,9 +146,11 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
 def equal_table(found: Sequence[Comparison]) -> Table:
     """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
     title = shown(f"{found[0].second} against {found[0].first}, at equal points")
-    table = Table(title=title, caption=_EQUAL_NOTE)
+    table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for heading in _EQUAL_HEADINGS:
-        table.add_column(heading, justify="left" if heading == "equal" else "right")
+        table.add_column(
+            heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True
+        )
     for each in found:
         columns = zip(*each.points, strict=True)
         steps, times, moved = (
@@ -159,9 +167,9 @@ def equal_table(found: Sequence[Comparison]) -> Table:
 _EQUAL_HEADINGS = (
     "equal",
     "steps",
-    "virtual h",
+    "virtual\nh",
     "moved",
-    "mean % ± s.e.",
+    "mean %\n± s.e.",
     "worst\n10 %",
     "std %",
     "angle\nrad",

@@ -18,13 +18,13 @@ def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = N
     `accuracy` [K] holds fractions from 0 to 1, `n` [K] the samples that each was measured on. Clients
     without samples have no accuracy and are left out; if nobody is left, each value is NaN. `metrics`
     defaults to all of `analysis.metrics`. Raises ValueError that names the client, ConfigError for an
-    unknown metric.
+    unknown metric, RunError for one that returns no number.
     """
     wanted = list(plugins.names("metric") if metrics is None else metrics)
     fractions, samples = _checked(np.asarray(accuracy, dtype=np.float64), np.asarray(n, dtype=np.int64))
     if not len(fractions):
         return dict.fromkeys(wanted, float("nan"))
-    return {name: float(_metric(name)(fractions, samples)) for name in wanted}
+    return {name: plugins.number_of(name, _metric(name)(fractions, samples)) for name in wanted}
 
 
 _metric = cache(lambda name: plugins.factory("metric", name))

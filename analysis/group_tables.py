@@ -131,14 +131,14 @@ def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[
     for name, title in _RUN_TITLES.items():
         table = _table(f"{run.label}: {title}", note + weights)
         for i, heading in enumerate(_GROUP_HEADINGS):
-            table.add_column(heading, justify="left" if i < 2 else "right")
+            table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold")
         for row in found[name].to_dict("records"):
             table.add_row(*map(shown, _group_cells(row)))
         tables.append(table)
     caption = note + "A correlation says what goes together, not what causes what."
     table = _table(f"{run.label}: correlation of accuracy with participation", caption)
     for i, heading in enumerate(_CORRELATION_HEADINGS):
-        table.add_column(heading, justify="left" if i < 3 else "right")
+        table.add_column(heading, justify="left" if i < 3 else "right", overflow="fold")
     for each in found["correlations"].to_dict("records"):
         words = [each["with"], each["method"], each["weighted_by"], str(each["clients"])]
         table.add_row(*map(shown, [*words, plain(each["value"]), span((each["low"], each["high"]))]))
@@ -191,7 +191,9 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
     table = _table(f"{study.name}: fairness against participation", note)
     for heading in (*axes, *names):
-        table.add_column(shown(heading.replace("_", " ")), justify="left" if heading in axes else "right")
+        table.add_column(
+            shown(heading.replace("_", " ")), justify="left" if heading in axes else "right", overflow="fold"
+        )
     for key, part in measures.groupby(axes, sort=False) if axes else [((), measures)]:
         table.add_row(*map(shown, [*map(str, key), *(_over_seeds(part[name]) for name in names)]))
     return table

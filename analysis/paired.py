@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -155,7 +154,7 @@ def differences_of(
     base = study.baseline(among, baseline)
     if column not in frame:
         raise RunError(f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}")
-    falling = is_smaller_better(column) if smaller_is_better is None else smaller_is_better
+    falling = plugins.smaller_is_better(column) if smaller_is_better is None else smaller_is_better
     found = []
     for level, others in _comparisons(study, among, base):
         sides = [_side(frame, others | {among: name}) for name in (level, base)]
@@ -170,14 +169,6 @@ def differences_of(
         replace(each, p_holm=p, nearer_zero_is_better=nearer_zero_is_better)
         for each, p in zip(found, holm([d.p_value for d in found]).tolist(), strict=True)
     ]
-
-
-def is_smaller_better(metric: str) -> bool:
-    """Say whether smaller values of a metric are the better ones: its file says so by `SMALLER_IS_BETTER = True`."""
-    if metric not in plugins.names("metric"):
-        return False
-    module = sys.modules[plugins.factory("metric", metric).__module__]
-    return bool(getattr(module, "SMALLER_IS_BETTER", False))
 
 
 def _comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:

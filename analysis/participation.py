@@ -209,11 +209,20 @@ def _members(
     if _is_number(given) and given.nunique() > QUANTILES:
         yield from _quantiles(given.to_numpy(np.float64), known)
     else:
-        for value in sorted(given[known].unique()):
+        values = sorted(given[known].unique())
+        for value, name in zip(values, _short(values), strict=True):
             mask = np.asarray(given == value)
-            yield str(value), mask, given[mask].to_numpy(np.float64) if _is_number(given) else ()
+            yield name, mask, given[mask].to_numpy(np.float64) if _is_number(given) else ()
     if not known.all():
         yield "unknown", ~known, ()
+
+
+def _short(values: Sequence[Any]) -> list[str]:
+    """Write values that differ with as few digits, from four on, as tell them apart; words and whole numbers as is."""
+    if not all(isinstance(value, float) for value in values):
+        return [str(value) for value in values]
+    written = ([f"{value:.{digits}g}" for value in values] for digits in range(4, 18))
+    return next(names for names in written if len(set(names)) == len(names))
 
 
 def _quantiles(values: Floats, known: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_], Floats]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -23,6 +26,8 @@ from fedsim.files import write_atomically, write_text
 Format = Literal["pdf", "png", "svg"]
 DOTS_PER_INCH = 200
 _LEGEND_COLUMNS = 3
+_LETTERS_PER_INCH = 11
+"""So many letters of a legend's label fit, beside its line."""
 _TEX = {
     "\\": r"\textbackslash{}",
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -124,17 +129,26 @@ def _save(picture: Picture, path: Path, kind: Format) -> None:
 
 
 def _add_legend(canvas: Canvas, keys: Sequence[Key]) -> None:
-    columns = min(len(keys), _LEGEND_COLUMNS)
+    """Put a legend above a figure, in as many columns as there is room for; long labels get several lines."""
     width, height = canvas.get_size_inches()
-    canvas.set_size_inches(width, height + 0.22 * -(-len(keys) // columns))
-    canvas.legend(
-        handles=[_handle(key) for key in keys],
-        loc="outside upper left",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-        labelcolor=INK,
-    )
+    letters = int(width * _LETTERS_PER_INCH)
+    keys = [replace(key, label=textwrap.fill(key.label, letters)) for key in keys]
+    agg: Any = FigureCanvasAgg(canvas)
+    renderer = agg.get_renderer()
+    for columns in range(min(len(keys), _LEGEND_COLUMNS), 0, -1):
+        legend = canvas.legend(
+            handles=[_handle(key) for key in keys],
+            loc="outside upper left",
+            ncols=columns,
+            frameon=False,
+            fontsize=9,
+            labelcolor=INK,
+        )
+        if columns == 1 or legend.get_window_extent(renderer).width <= canvas.bbox.width:
+            break
+        legend.remove()
+    further = max(key.label.count("\n") for key in keys)
+    canvas.set_size_inches(width, height + (0.22 + 0.15 * further) * -(-len(keys) // columns))
 
 
 def _handle(key: Key) -> Artist:

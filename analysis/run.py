@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -20,7 +20,7 @@ from fedsim import plugins
 from fedsim.columns import array, texts
 from fedsim.errors import FolderError, RunError, closest
 from fedsim.files import from_json, from_toml
-from fedsim.manifest import MANIFEST, read_manifest
+from fedsim.manifest import MANIFEST, existing, read_manifest
 from fedsim.records import PERSONAL
 from fedsim.terminal import visible
 
@@ -61,8 +61,8 @@ class Run:
     """One run folder. Tables are read when first asked for; a run still going has the rows written so far."""
 
     folder: Path
-    manifest: dict[str, Any]
-    config: dict[str, Any]
+    manifest: dict[str, Any] = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
     label: str
     """The name used in tables and legends."""
 
@@ -162,7 +162,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
-    folder = _existing(Path(path))
+    folder = existing(Path(path))
     if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
         named = ", ".join(arm.name for arm in arms)
         raise FolderError(
@@ -173,12 +173,13 @@ def open_run(path: str | Path) -> Run:
     return Run(folder, manifest, _config(folder / CONFIG), visible(label))
 
 
-def open_all(paths: Iterable[str | Path]) -> list[Run]:
+def open_all(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """Open several runs; a folder of several runs stands for all of them. Labels are made distinct.
 
     The runs of a folder come in the order of its `arms.json`, or by name if it has none.
     """
-    folders = [folder for path in paths for folder in _expand(_existing(Path(path)))]
+    paths = [paths] if isinstance(paths, (str, Path)) else paths
+    folders = [folder for path in paths for folder in _expand(existing(Path(path)))]
     return _distinct([open_run(folder) for folder in folders])
 
 
@@ -221,16 +222,6 @@ def _distinct(runs: list[Run]) -> list[Run]:
     ]
     unique = [f"{n} #{named[:i].count(n) + 1}" if named.count(n) > 1 else n for i, n in enumerate(named)]
     return [replace(run, label=label) for run, label in zip(runs, unique, strict=True)]
-
-
-def _existing(folder: Path) -> Path:
-    if folder.is_dir():
-        return folder
-    if folder.exists():
-        raise FolderError(f"{folder} is a file; expected the folder of a run")
-    parent = folder.parent
-    siblings = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
-    raise FolderError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
 
 
 def _json(path: Path) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import io
 import os
 import sys
 import threading
@@ -26,7 +27,7 @@ from fedsim.cli_run import plan, replay, run
 from fedsim.cli_study import study
 from fedsim.cli_trace import trace_app
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
-from fedsim.terminal import Terminal, say
+from fedsim.terminal import PLAIN, Terminal, say
 
 app = typer.Typer(
     help="Simulate fair federated learning among clients that come and go.",
@@ -39,6 +40,8 @@ app.add_typer(export_app, name="export")
 for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, bench):
     app.command()(command)
 
+_OUTSIDE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""What the system refuses, of which its own words name the file."""
 _KINDS = {
     "rules": "rule",
     "wrappers": "wrapper",
@@ -83,7 +86,7 @@ def list_plugins(
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
     table = Table(box=None, pad_edge=False)
     for heading in ("name", "what it does", "options"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for name in plugins.names(_KINDS[kind]):
         table.add_row(name, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
     Terminal().print(table)
@@ -106,6 +109,10 @@ def _shown(default: object) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors=PLAIN
+        )  # a terminal that lacks a sign shows another one, and all the rest
     code = _code(arguments)
     if arguments is None:
         _leave(code)
@@ -135,7 +142,7 @@ def _code(arguments: list[str] | None) -> int:
         say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
         return 2 if isinstance(error, INPUT_ERRORS) else 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in _OUTSIDE:
             raise
         say(f"error: {error}", err=True)
         return 1

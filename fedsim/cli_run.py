@@ -232,6 +232,11 @@ def close(
                 "chosen, any more",
                 soft_wrap=True,
             )
+        if run.manifest.get("ended_by") == "target" and not run.manifest["steps"]:
+            console.print(
+                f"{run.label}: ended before its first step: the model that it began with meets stop.target",
+                soft_wrap=True,
+            )
     if write_report:
         from analysis.report import write_report as write
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import pydantic
 
-from fedsim.errors import ConfigError, closest
+from fedsim.errors import ConfigError, closest, in_words
 from fedsim.files import from_toml
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
@@ -17,6 +17,10 @@ _SHOULD = "Input should be "
 _TABLE = "Input should be a valid dictionary or instance of "
 _TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
 """What pydantic calls the kinds of a value that may be of several kinds."""
+_AT_LINE = re.compile(r"at line (\d+)")
+_BARE = re.compile(r"=\s*[^\s\"'\[{#=][^\"']*[A-Za-z]")
+"""An assignment of a word, or of a number with a unit, without quotes."""
+_LONGEST_LINE = 80
 
 
 def read_toml(path: Path | str) -> dict[str, Any]:
@@ -35,7 +39,17 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     try:
         return from_toml(text)
     except ValueError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
+        raise ConfigError(f"{file}: not valid TOML: {error}{_in_line(text, str(error))}") from error
+
+
+def _in_line(text: str, said: str) -> str:
+    """Return the line of a text that an error is about, with what is mostly wrong there."""
+    place = _AT_LINE.search(said)
+    if place is None:
+        return ""
+    line = text.split("\n")[int(place[1]) - 1].strip()
+    unquoted = "; text needs quotes" if _BARE.search(line) else ""
+    return f": {line[:_LONGEST_LINE]!r}{unquoted}"
 
 
 def assign(config: dict[str, Any], text: str) -> None:
@@ -97,7 +111,14 @@ def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[s
     place = ".".join([file + ":", *map(str, loc)]).replace(":.", ": ", 1) if loc else f"{file}:"
     place = place if place.endswith(":") else place + ":"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        yield f"{place} unknown key{closest(str(loc[-1]), _known(model, loc[:-1]))}"
+        key = str(loc[-1])
+        if len(loc) > 1 and key in model.model_fields:
+            table = _models(model.model_fields[key].annotation)
+            yield f"{place} unknown key; " + (
+                f"[{key}] is a table of its own" if table else f"{key!r} stands above the first table"
+            )
+        else:
+            yield f"{place} unknown key{closest(key, _known(model, loc[:-1]))}"
     elif kind in ("model_type", "model_attributes_type") or str(found["msg"]).startswith(_TABLE):
         such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
         yield f"{place} expected a table{such}, found {found['input']!r}"
@@ -106,8 +127,11 @@ def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[s
     elif kind in ("value_error", "assertion_error"):
         said = str(found["ctx"]["error"]) if "error" in found.get("ctx", {}) else found["msg"]
         yield from (f"{place} {line}" for line in said.split("\n"))
+    elif kind == "tuple_type" and isinstance(found["input"], Mapping):
+        yield f"{place} expected a list of tables, each written [[{'.'.join(map(str, loc))}]], found a single table"
     else:
-        yield f"{place} {found['msg'][0].lower()}{found['msg'][1:]}, found {found['input']!r}"
+        said = in_words(found["msg"])
+        yield f"{place} {said[0].lower()}{said[1:]}, found {found['input']!r}"
 
 
 def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:

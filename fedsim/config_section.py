@@ -61,7 +61,7 @@ class PluginSection(BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_options(self) -> PluginSection:
         try:
-            plugins.check(self.kind, self.name, self.options, self.given)
+            plugins.check(self.kind, self.name, self.options, self.given, type(self).model_fields)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self

@@ -194,12 +194,20 @@ class StopSection(Section):
     metric: str = "mean_percent"
     """What `target` and `patience` watch: a metric of `analysis/metrics`, at each evaluation of the global model."""
     rising: bool = True
-    """Whether more of the metric is better."""
+    """Whether more of the metric is better; by default what the metric's file says."""
     target: float | None = None
     """The run ends when the metric is at least this (at most, if it is not rising)."""
     patience: PositiveInt | None = None
     """The run ends after so many evaluations in a row that were no better than the best by more than `least`."""
     least: float = Field(0.0, ge=0)
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _ask_the_metric(cls, said: Any) -> Any:
+        metric = said.get("metric") if isinstance(said, Mapping) else None
+        if isinstance(metric, str) and "rising" not in said and plugins.smaller_is_better(metric):
+            return {**said, "rising": False}
+        return said
 
     @pydantic.model_validator(mode="after")
     def _check_any(self) -> StopSection:

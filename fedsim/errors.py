@@ -68,10 +68,29 @@ class CheckpointError(Error):
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the known name nearest to `name`, or the known names if none is near."""
+def closest(name: str, known: Iterable[str], beside: Iterable[str] = ()) -> str:
+    """Return `; did you mean 'x'?` for the known name nearest to `name`, or the known names if none is near.
+
+    Names in `beside` may have been meant as well, and are not listed.
+    """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, [*names, *beside], n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(names)}" if names else ""
+
+
+_WORDS = {
+    "a valid tuple": "a list",
+    "a valid list": "a list",
+    "an instance of Sequence": "a list",
+    "a valid dictionary": "a table",
+    "Input is not a valid path for <class 'pathlib.Path'>": "Input should be a path",
+}
+
+
+def in_words(said: str) -> str:
+    """Return what pydantic says of a value in the words of TOML."""
+    for theirs, ours in _WORDS.items():
+        said = said.replace(theirs, ours)
+    return said

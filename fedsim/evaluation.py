@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fedsim.data import Split
-from fedsim.errors import RunError
 
 EVAL_ROWS = 2048
 """Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
@@ -77,11 +75,3 @@ def per_client(split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[
     sums = np.bincount(owner, weights=losses, minlength=len(sizes))[holders]
     hits = np.bincount(owner[correct], minlength=len(sizes))[holders]
     return Evaluation(holders, sizes[holders], hits, sums / sizes[holders])
-
-
-def number_of(metric: str, found: Any) -> float:
-    """Return what the metric of this name returned, a number. Raises RunError."""
-    if np.ndim(found) or not isinstance(found, (int, float, np.number, np.bool_)):
-        what = f"an array of shape {list(np.shape(found))}" if np.ndim(found) else type(found).__name__
-        raise RunError(f"metric {metric!r}: expected a number, found {what}")
-    return float(found)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from fedsim.config_errors import validated
-from fedsim.errors import ConfigError, FolderError
+from fedsim.errors import ConfigError, FolderError, closest
 from fedsim.files import from_json
 
 MANIFEST = "manifest.json"
@@ -64,13 +64,32 @@ class _Manifest(_Section):
     workers_wall_s: list[Seconds] | None = None
 
 
+def existing(folder: Path) -> Path:
+    """Return a folder that is there. Raises FolderError, with the closest name beside it."""
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise FolderError(f"{folder} is a file; expected the folder of a run")
+    parent = folder.parent
+    siblings = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+    raise FolderError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return the manifest of a run folder. Raises FolderError that names the file, the key, and what is there."""
-    path = folder / MANIFEST
+    path = existing(folder) / MANIFEST
     try:
         found = from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        there = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+        there = sorted(p.name for p in folder.iterdir())
+        if runs := [name for name in there if (folder / name / MANIFEST).is_file()]:
+            raise FolderError(
+                f"{folder} holds several runs ({', '.join(runs)}): name one of these folders"
+            ) from None
+        if "study.json" in there:
+            raise FolderError(
+                f"{folder} is the folder of a study: name one of its runs, or go on with it by fedsim study"
+            ) from None
         raise FolderError(
             f"{folder} is not a run folder: {path.name} is missing; found {there or 'nothing'}"
         ) from None

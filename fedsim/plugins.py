@@ -15,6 +15,7 @@ import os
 import pkgutil
 import sys
 import tempfile
+import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
@@ -24,7 +25,7 @@ from typing import Any
 import pydantic
 import pydantic_core
 
-from fedsim.errors import ConfigError, closest
+from fedsim.errors import ConfigError, Error, RunError, closest, in_words
 
 PACKAGES = {
     "rule": "algorithms",
@@ -59,6 +60,8 @@ PRODUCTS = {
 """What the factory of a kind returns by its annotation (a metric is itself the function)."""
 _CHECKED = ("task", "client", "selector", "adversary")
 """Kinds whose products are checked by the names of their classes; those who build the others say more."""
+_PREFIX = "fedsim_plugin_"
+"""What the names of modules begin with that were read from files elsewhere."""
 ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"
 """The environment variable that refuses all plug-ins but those of this installation's own folders."""
 
@@ -83,8 +86,7 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
         return imported  # type: ignore[no-any-return]
     if name not in names(kind):
         raise ConfigError(f"there is no {kind} {name!r}{closest(name, names(kind))}")
-    module = importlib.import_module(f"{PACKAGES[kind]}.{name}")
-    return _member(module, name, kind, name)
+    return _member(_opened(kind, name, f"{PACKAGES[kind]}.{name}"), name, kind, name)
 
 
 def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any:
@@ -119,9 +121,14 @@ def options_of(make: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
     }
 
 
-def check(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> None:
-    """Raise ConfigError if there is no such plug-in or it would not take these options; `given` are set elsewhere."""
-    checked_options(kind, name, factory(kind, name), options, given)
+def check(
+    kind: str, name: str, options: Mapping[str, Any], given: Iterable[str], beside: Iterable[str] = ()
+) -> None:
+    """Raise ConfigError if there is no such plug-in or it would not take these options; `given` are set elsewhere.
+
+    `beside` are the keys that stand beside its options whatever the plug-in, of which one may have been meant.
+    """
+    checked_options(kind, name, factory(kind, name), options, given, beside)
 
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
@@ -147,12 +154,19 @@ def _holds_none(value: Any) -> bool:
 
 
 def checked_options(
-    kind: str, name: str, make: Callable[..., Any], options: Mapping[str, Any], given: Iterable[str]
+    kind: str,
+    name: str,
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    given: Iterable[str],
+    beside: Iterable[str] = (),
 ) -> dict[str, Any]:
     """Check and convert `options` by the annotations of the factory's parameters."""
     known = options_of(make, given)
     problems = [
-        f"{kind} {name!r} has no option {key!r}{closest(key, known)}" for key in options if key not in known
+        f"{kind} {name!r} has no option {key!r}{closest(key, known, beside)}"
+        for key in options
+        if key not in known
     ]
     parameters = inspect.signature(make).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -173,7 +187,7 @@ def checked_options(
                     f"{kind} {name!r} needs the option {option!r}: it is a parameter of its function, without a default"
                 )
                 continue
-            what = found["msg"].removeprefix("Value error, ")
+            what = in_words(found["msg"]).removeprefix("Value error, ")
             problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {found['input']!r}")
     if problems:
         raise ConfigError("\n".join(problems))
@@ -190,6 +204,25 @@ def _options_model(make: Callable[..., Any], name: str, given: tuple[str, ...]) 
     }
     config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     return pydantic.create_model(f"{name}_options", __config__=config, **fields)
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Say whether smaller values of a metric are the better ones: its file says so by `SMALLER_IS_BETTER = True`."""
+    try:
+        module = sys.modules[factory("metric", metric).__module__]
+    except ConfigError:  # no metric, such as another column of a frame
+        return False
+    return bool(getattr(module, "SMALLER_IS_BETTER", False))
+
+
+def number_of(metric: str, found: Any) -> float:
+    """Return what the metric of this name returned, a number. Raises RunError."""
+    import numpy as np  # not needed to list plug-ins
+
+    if np.ndim(found) or not isinstance(found, (int, float, np.number, np.bool_)):
+        what = f"an array of shape {list(np.shape(found))}" if np.ndim(found) else type(found).__name__
+        raise RunError(f"metric {metric!r}: expected a number, found {what}")
+    return float(found)
 
 
 def _unreturning(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -227,10 +260,7 @@ def _elsewhere(kind: str, name: str) -> Callable[..., Any]:
     if os.environ.get(ONLY_SHIPPED, "0") not in ("", "0"):
         raise ConfigError(f"{kind} {name!r} is code from elsewhere, and {ONLY_SHIPPED} refuses it")
     where, _, member = name.rpartition(":")
-    try:
-        module = _provided.get(where) or _imported(where)
-    except (ImportError, OSError, ValueError, SyntaxError) as error:
-        raise ConfigError(f"cannot import the {kind} {name!r}: {error}") from error
+    module = _provided.get(where) or _opened(kind, name, where)
     found = _member(module, member, kind, name)
     if not where.endswith(".py"):
         _check_meant(found, kind, name)
@@ -252,6 +282,34 @@ def _check_meant(found: Callable[..., Any], kind: str, name: str) -> None:
         )
 
 
+def _opened(kind: str, name: str, where: str) -> Any:
+    """Import the module or file of a plug-in. Raises ConfigError that says what is wrong with it, and in which line."""
+    try:
+        return _imported(where)
+    except Error:
+        raise
+    except Exception as error:  # whatever somebody's own code raises
+        known = isinstance(error, (ImportError, OSError, SyntaxError))
+        said = str(error) if known else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{line_of(error, where)}") from error
+
+
+def line_of(error: Exception, where: str = "") -> str:
+    """Return the last line of a plug-in's own file that an error went through, in brackets; nothing if there is none.
+
+    `where` is the module of a plug-in, which need not be a file elsewhere. A syntax error says its own line.
+    """
+    if isinstance(error, SyntaxError):
+        return ""
+    lines = [
+        (Path(frame.f_code.co_filename).name, line)
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(_PREFIX)
+        or frame.f_globals.get("__name__") == where
+    ]
+    return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
+
+
 def _imported(where: str) -> Any:
     return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
 
@@ -259,7 +317,7 @@ def _imported(where: str) -> Any:
 def _from_file(path: Path) -> Any:
     if not path.is_file():
         raise FileNotFoundError(f"{path} is not a file, seen from {Path.cwd()}")
-    qualified = f"fedsim_plugin_{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
+    qualified = f"{_PREFIX}{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if qualified in sys.modules:
         return sys.modules[qualified]
     spec = importlib.util.spec_from_file_location(qualified, path)

@@ -13,7 +13,7 @@ from fedsim.config import RunConfig, changed, parse
 from fedsim.config_errors import read_toml
 from fedsim.errors import ConfigError, FolderError
 from fedsim.files import read_parquet
-from fedsim.manifest import MANIFEST, read_manifest
+from fedsim.manifest import MANIFEST, existing, read_manifest
 
 _CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
 _PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
@@ -81,6 +81,7 @@ def _first_difference(ours: pa.Table, theirs: pa.Table) -> str:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
+    existing(folder)
     missing = [name for name in (MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
     if missing:
         raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} missing")

@@ -22,7 +22,7 @@ from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.crew import Crew
 from fedsim.errors import RunError, ServerLost
-from fedsim.evaluation import Evaluation, number_of
+from fedsim.evaluation import Evaluation
 from fedsim.files import write_json, write_text
 from fedsim.folders import alone, make_folder
 from fedsim.interrupts import Interrupts
@@ -345,5 +345,5 @@ def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
     """Return the function of an evaluation that a metric is, None for none."""
     if metric is None:
         return None
-    of = plugins.factory("metric", metric)
-    return lambda found: number_of(metric, of(found.correct / found.n, found.n)) if len(found.n) else math.nan
+    of, number = plugins.factory("metric", metric), plugins.number_of
+    return lambda found: number(metric, of(found.correct / found.n, found.n)) if len(found.n) else math.nan

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedsim import plugins
 from fedsim.errors import Error, RunError
 from fedsim.folders import alone
 from fedsim.found import State, found_in
@@ -73,7 +74,7 @@ class Player:
         except Error as error:
             state = State("failed", error=str(error))
         except Exception as error:  # of a plug-in, say: the other cells are not to blame
-            state = State("failed", error=f"{type(error).__name__}: {error}")
+            state = State("failed", error=f"{type(error).__name__}: {error}{plugins.line_of(error)}")
         return Ended(cell.number, state, time.monotonic() - began, accuracy)
 
     def _state(self, cell: Cell, folder: Path, watch: _Watch) -> tuple[State, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from typing import Any
 
@@ -11,6 +12,25 @@ from rich.table import Table
 from rich.text import Text
 
 _LEAST_COLUMNS = 80
+PLAIN = "fedsim.plain"
+"""How streams are to write signs that their encoding lacks: with letters like them, else as a question mark."""
+_LETTERS = {"±": "+-", "–": "-", "−": "-", "…": "...", "×": "x", "µ": "u", "²": "2", "≤": "<=", "≥": ">="}
+
+
+def _plainly(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(_LETTERS.get(sign) or _spelled(sign) for sign in lacking), error.end
+
+
+def _spelled(sign: str) -> str:
+    """Return a Greek letter as a word, such as `eta`, and a question mark for all else."""
+    name = unicodedata.name(sign, "")
+    return name.rpartition(" ")[2].lower() if name.startswith("GREEK ") else "?"
+
+
+codecs.register_error(PLAIN, _plainly)
 
 
 def visible(text: str) -> str:

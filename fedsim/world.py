@@ -57,7 +57,9 @@ class World:
     ) -> None:
         n = trace.clients if n_clients is None else n_clients
         if n > trace.clients:
-            raise TraceError(f"the trace has {trace.clients} clients, but {n} are wanted")
+            raise TraceError(
+                f"the trace has {trace.clients} clients, but {n} are wanted, one for each of task.clients"
+            )
         if n < 1:
             raise ValueError(f"expected at least 1 client, found {n}")
         for name, given, known in (("leave", leave, LEAVES), ("unknown", unknown, UNKNOWNS)):

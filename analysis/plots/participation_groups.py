@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 _SHIFT = 0.5
 """Arms lie beside each other over so much of the room of a group."""
 _WORD = 14
+_UNITS = {"compute": ", samples/s", "downlink": ", bytes/s", "uplink": ", bytes/s"}
+"""Of what the groups of clients are told apart by."""
 
 
 def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, where: str = "") -> Picture:
@@ -42,7 +44,7 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
                 )
         ax.set_xticks(range(len(names)), [_short(name) for name in names])
         ax.set_xlim(-0.6, len(names) - 0.4)
-        ax.set_xlabel(_plain(by), fontsize=9)
+        ax.set_xlabel(_plain(by) + _UNITS.get(by, ""), fontsize=9)
         ax.set_ylabel("mean\naccuracy, %", fontsize=9)
     figure.align_ylabels(axes)
     among = f" ({where})" if where else ""

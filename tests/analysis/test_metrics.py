@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from analysis import improved_users_percent, summary
 from fedsim import plugins
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, RunError
 
 GOLDEN = (
     Path(os.environ.get("FEDSIM_GOLDEN", Path(__file__).parents[2] / ".." / "shared" / "golden")) / "metrics"
@@ -203,3 +203,11 @@ def test_improved_users_counts_ties_and_skips_the_unknown() -> None:
     assert np.isnan(improved_users_percent([], []))
     with pytest.raises(ValueError, match=r"\(2,\) and \(1,\)"):
         improved_users_percent([1.0, 2.0], [1.0])
+
+
+def test_a_metric_that_returns_no_number_is_named(tmp_path: Path) -> None:
+    (tmp_path / "each.py").write_text("def each(accuracy, n):\n    return accuracy\n")
+    with pytest.raises(
+        RunError, match=r"metric '.*each.py:each': expected a number, found an array of shape \[2\]"
+    ):
+        summary([0.5, 1.0], [1, 1], [f"{tmp_path}/each.py:each"])

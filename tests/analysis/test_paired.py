@@ -16,7 +16,7 @@ from synthetic_studies import write_study
 import analysis
 from analysis.difference_tables import cells, difference_frame, difference_table, notes
 from analysis.findings import level_frame, study_frames, study_tables
-from analysis.paired import differences_of, is_smaller_better
+from analysis.paired import differences_of
 from analysis.plots.paired_differences import paired_differences
 from analysis.study import Cell, Study
 from fedsim import plugins
@@ -110,9 +110,18 @@ def test_smaller_can_be_better(study: Study) -> None:
     first = analysis.differences(study, "angle_rad")[0]
     assert first.smaller_is_better
     assert first.better == pytest.approx(np.mean(first.values < 0)) == pytest.approx(4 / 6)
-    small = {n for n in plugins.names("metric") if is_smaller_better(n)}
+    small = {n for n in plugins.names("metric") if plugins.smaller_is_better(n)}
     spread = {"variance_percent2", "std_percent", "std_over_samples_percent"}
     assert small == spread | {"angle_rad", "angle_deg", "kl_nats", "gini"}
+
+
+def test_a_metric_of_ones_own_says_that_smaller_is_better(tmp_path: Path) -> None:
+    for name, said in (("spread", "SMALLER_IS_BETTER = True\n"), ("level", "")):
+        (tmp_path / f"{name}.py").write_text(f"{said}def {name}(accuracy, n):\n    return accuracy.std()\n")
+    assert plugins.smaller_is_better(f"{tmp_path}/spread.py:spread")
+    assert not plugins.smaller_is_better(f"{tmp_path}/level.py:level")
+    assert not plugins.smaller_is_better("clients")
+    assert not plugins.smaller_is_better("a:b")
 
 
 def test_two_seeds_give_no_interval(tmp_path: Path) -> None:

@@ -139,6 +139,20 @@ def test_weights_decide_between_clients_and_samples() -> None:
     assert worst_group(found, weighted=True).name == 0
 
 
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([16.119559012, 45.79976195, 117.095], ["16.12", "45.8", "117.1"]),
+        ([1.00001, 1.00002, 2.0], ["1.00001", "1.00002", "2"]),
+        ([3, 1, 2], ["1", "2", "3"]),
+        (["b", "a", "c"], ["a", "b", "c"]),
+    ],
+)
+def test_few_numbers_are_written_as_short_as_tells_them_apart(values: list[Any], names: list[str]) -> None:
+    frame = pd.DataFrame({"n": [1] * 3, "accuracy_percent": [1.0] * 3, "by": values})
+    assert groups(frame, "by", intervals=False)["group"].tolist() == names
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=60))
 def test_quarters_hold_everybody_once_and_keep_equals_together(values: list[int]) -> None:

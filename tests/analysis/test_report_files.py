@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from synthetic_runs import evals_table, jobs_table, write_run
 from typer.testing import CliRunner, Result
@@ -12,8 +13,10 @@ from typer.testing import CliRunner, Result
 import analysis
 from analysis.closing import ACCURACIES, closing
 from analysis.document import Column, Table, heading_of, slugs
+from analysis.plots._picture import arm_keys
+from analysis.plots.accuracy_histogram import accuracy_histogram
 from analysis.report import run_document
-from analysis.report_files import as_csv, as_latex, write_figures, write_tables
+from analysis.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
 from fedsim.cli import app
 from fedsim.errors import ConfigError
 
@@ -147,3 +150,19 @@ def test_names_are_plain_and_different() -> None:
     assert found[:2] == ["fedavg-a-b", "fedavg-a-b-2"]
     assert slugs(["fedavg-2", "fedavg", "fedavg", "fedavg"]) == ["fedavg-2", "fedavg", "fedavg-3", "fedavg-4"]
     assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and len(name) < 64 for name in found)
+
+
+def test_legends_are_whole_whatever_runs_are_called() -> None:
+    labels = ("fedavg", "fedfv", "mifa", "a-rule-with-a-rather-long-name-of-fifty-characters", "x" * 100)
+    for names in (labels[:3], labels[:4], labels):
+        canvas = accuracy_histogram(dict.fromkeys(names)).figure
+        before = canvas.get_size_inches()[1]
+        _add_legend(canvas, arm_keys(names))
+        renderer = FigureCanvasAgg(canvas).get_renderer()
+        canvas.draw(renderer)
+        (legend,) = canvas.legends
+        found = legend.get_window_extent(renderer)
+        assert [text.get_text().replace("\n", "") for text in legend.get_texts()] == list(names)
+        assert 0 <= found.x0 <= found.x1 <= canvas.bbox.width
+        assert 0 <= found.y0 <= found.y1 <= canvas.bbox.height
+        assert found.height <= (canvas.get_size_inches()[1] - before + 0.15) * canvas.dpi

@@ -194,6 +194,8 @@ def test_open_all_expands_a_folder_of_arms_in_their_order(tmp_path: Path) -> Non
     write_run(tmp_path / "single")
     (tmp_path / "quick" / "arms.json").write_text(json.dumps({"arms": ["fedlf", "fedavg"]}))
     runs = analysis.open_all([tmp_path / "quick", tmp_path / "single"])
+    for alone in (tmp_path / "quick", str(tmp_path / "quick")):
+        assert [run.label for run in analysis.open_all(alone)] == [run.label for run in runs[:-1]]
     assert [run.label for run in runs] == ["fedlf", "fedavg", "single"]
     with pytest.raises(RunError, match=r"holds several runs \(fedlf, fedavg\)"):
         analysis.open(tmp_path / "quick")

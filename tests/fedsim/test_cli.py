@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import analysis
 import fedsim
 from fedsim.cli import main
 from fedsim.recorder import Recorder
+from fedsim.terminal import PLAIN
 from small import small
 
 FEDSIM = Path(sys.executable).with_name("fedsim")
@@ -216,3 +218,52 @@ def test_a_narrow_terminal_loses_no_number(
     assert [row.split()[:10] for row in wide.splitlines()[:5]] == [
         row.split()[:10] for row in narrow.splitlines()[:5]
     ]
+
+
+def test_a_folder_that_is_not_there_is_not_called_one_without_a_manifest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    for command in (("resume",), ("verify",), ("fork", "--at", 1), ("replay",)):
+        code, _, err = call(*command, tmp_path / "mien", capsys=capsys)
+        assert (code, err) == (
+            2,
+            f"error: there is no run folder {tmp_path / 'mien'}; did you mean 'mine'?\n",
+        )
+
+
+def test_a_folder_of_several_runs_asks_for_one_of_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study.json").touch()
+    code, _, err = call("resume", tmp_path, capsys=capsys)
+    assert (
+        f"{tmp_path} is the folder of a study: name one of its runs, or go on with it by fedsim study" in err
+    )
+    for arm in ("fedavg", "fedfv"):
+        (tmp_path / arm).mkdir()
+        (tmp_path / arm / "manifest.json").write_text("{}")
+    for command in (("resume",), ("verify",), ("fork", "--at", 1)):
+        code, _, err = call(*command, tmp_path, capsys=capsys)
+        assert code == 2
+        assert err == f"error: {tmp_path} holds several runs (fedavg, fedfv): name one of these folders\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_signs_that_a_terminal_lacks_are_spelt(encoding: str) -> None:
+    there = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([FEDSIM, "list", "rules"], env=there, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"eta" in done.stdout
+    assert "a ± b – c".encode("ascii", PLAIN) == b"a +- b - c"
+
+
+def test_what_the_system_refuses_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "runs/a/study.json")
+
+    monkeypatch.setattr("analysis.study.is_study", refused)
+    code, _, err = call("report", tmp_path, capsys=capsys)
+    assert (code, err) == (1, "error: [Errno 13] Permission denied: 'runs/a/study.json'\n")

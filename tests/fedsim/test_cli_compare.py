@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_groups_of_clients_are_shown_if_asked_for(studies: list[Path]) -> None:
     text = said(studies[0], "--metric", "gini", "--by", "label")
     assert "first: accuracy by label at the end of each run" in text
     assert "worst group percent" in text
+
+
+def test_no_number_is_cut_off_in_a_narrow_terminal(
+    studies: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = [studies[0] / "runs" / rule / "seed-1" for rule in RULES]
+    wide = said(*pair)
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = said(*pair)
+    assert "…" not in narrow
+    assert re.findall(r"[+-]?\d+\.\d+", narrow) == re.findall(r"[+-]?\d+\.\d+", wide)
+    for asked in (pair, [studies[0]]):
+        assert "…" not in said(*asked, "--by", "availability")
 
 
 def test_two_studies_are_compared_with_each_other(studies: list[Path]) -> None:

@@ -71,6 +71,18 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("stop.time=1 hour", "found unit 'hour' in '1 hour'; known: d, h, m, min, ms, s, us, w"),
         ("algorithm=fedavg", "algorithm: expected a table, such as algorithm.KEY = VALUE, found 'fedavg'"),
         ("train.lr=inf", "train.lr: input should be a finite number, found inf"),
+        ("evaluate.seed=3", "evaluate.seed: unknown key; 'seed' stands above the first table"),
+        ("train.stop={steps=3}", "train.stop: unknown key; [stop] is a table of its own"),
+        ("task.client=13", "task: task 'digits' has no option 'client'; did you mean 'clients'?"),
+        ("task.nam=digits", "task: task 'digits' has no option 'nam'; did you mean 'name'?"),
+        ("algorithm.memmory=2h", "has no option 'memmory'; did you mean 'memory'?"),
+        ("algorithm.q=2", "has no option 'q'; known: ablation, absent, fair_row"),
+        ("task.fractions=0.8", "task.fractions: input should be a list, found 0.8"),
+        (
+            'algorithm.wrap={name="server_opt"}',
+            "algorithm.wrap: expected a list of tables, each written [[algorithm.wrap]], found a single table",
+        ),
+        ("model.hidden=32", "option 'hidden': Input should be a list, found 32"),
         ("train.weight_decay=inf", "train.weight_decay: input should be a finite number, found inf"),
     ],
 )
@@ -80,6 +92,23 @@ def test_what_is_wrong_says_what_is_right(text: str, tmp_path: Path, change: str
     with pytest.raises(ConfigError) as raised:
         fedsim.load_config(path, (change,))
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("preset = sync", "Invalid value (at line 2, column 10): 'preset = sync'; text needs quotes"),
+        ("deadline = 5min  # soon", "(at line 2, column 13): 'deadline = 5min  # soon'; text needs quotes"),
+        ("deadline = 0,5", "(at line 2, column 13): 'deadline = 0,5'"),
+        ('preset = "sync', """: 'preset = "sync'"""),
+    ],
+)
+def test_what_is_no_toml_is_shown(tmp_path: Path, line: str, said: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"[pacing]\n{line}\nclients = 3\n")
+    with pytest.raises(ConfigError) as raised:
+        fedsim.load_config(path)
+    assert str(raised.value).endswith(said)
 
 
 def test_a_relative_path_says_from_where_it_was_looked_for(
@@ -128,3 +157,29 @@ def test_a_folder_that_is_not_there_is_not_called_a_run(
 ) -> None:
     code, _, err = call("compare", tmp_path / "gone", capsys=capsys)
     assert (code, err) == (2, f"error: there is no folder {tmp_path / 'gone'}\n")
+
+
+def test_a_metric_of_which_less_is_better_is_watched_so(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(text.replace("rising = true\n", ""))
+    (tmp_path / "spread.py").write_text(
+        "SMALLER_IS_BETTER = True\n\n\ndef spread(accuracy, n):\n    return accuracy.std()\n"
+    )
+    for metric, said, rising in (
+        ("mean_percent", (), True),
+        ("angle_rad", (), False),
+        (f"{tmp_path}/spread.py:spread", (), False),
+        ("angle_rad", ("stop.rising=true",), True),
+    ):
+        config = fedsim.load_config(path, (f"stop.metric={metric}", "stop.patience=2", *said))[0]
+        assert config.stop.stop().rising is config.resolved()["stop"]["rising"] is rising
+
+
+def test_a_target_that_is_met_before_the_first_step_is_told(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "small.toml").write_text(text)
+    run = ("run", tmp_path / "small.toml", "--out", tmp_path, "--workers", 0, "--quiet")
+    code, out, _ = call(*run, "--set", "stop.target=0.0", capsys=capsys)  # a share, where percent are meant
+    assert code == 0
+    assert "small: ended before its first step: the model that it began with meets stop.target" in out

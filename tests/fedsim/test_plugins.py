@@ -96,3 +96,29 @@ def test_a_broken_file_says_so_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ConfigError, match="nothing_of_this_name"):
             plugins.factory("rule", f"{path}:rule")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny = missing\n", r"NameError: name 'missing' is not defined \(mine\.py, line 2\)"),
+        ("x = {}['a']\n", r"KeyError: 'a' \(mine\.py, line 1\)"),
+        ("\nimport nothing_of_this_name\n", r"No module named 'nothing_of_this_name' \(mine\.py, line 2\)"),
+        ("def rule(:\n", r"invalid syntax \(mine\.py, line 1\)"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ConfigError, match=f"cannot import the rule '.*mine.py:rule': {said}$"):
+        plugins.factory("rule", f"{tmp_path}/mine.py:rule")
+
+
+def test_a_broken_file_in_the_folder_of_its_kind_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import analysis.metrics
+
+    (tmp_path / "half.py").write_text("def half(accuracy, n):\n    return accuracy.mean(\n")
+    monkeypatch.setattr(analysis.metrics, "__path__", [str(tmp_path)])
+    with pytest.raises(ConfigError, match=r"cannot import the metric 'half': .* \(half\.py, line 2\)"):
+        plugins.factory("metric", "half")

@@ -160,8 +160,11 @@ def spoilt(parent: Path, tmp_path: Path) -> Path:
 
 
 def test_what_is_no_finished_run_is_refused(parent: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere: not a finished run: manifest\.json"):
+    with pytest.raises(FolderError, match=r"there is no run folder .*nowhere"):
         replay_config(tmp_path / "nowhere", [])
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ConfigError, match=r"bare: not a finished run: manifest\.json"):
+        replay_config(tmp_path / "bare", [])
     folder = spoilt(parent, tmp_path)
     for status in ("interrupted", "running"):
         (folder / "manifest.json").write_text(json.dumps(manifest(parent) | {"status": status}))

@@ -384,7 +384,8 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(
     assert "1 of 2 cells failed" in err
     assert "no direction today" in out
     assert [cell["status"] for cell in cells_in(folder)] == ["failed", "done"]
-    assert "no direction today" in cells_in(folder)[0]["error"]
+    assert "AssertionError: no direction today" in cells_in(folder)[0]["error"]
+    assert cells_in(folder)[0]["error"].endswith(" (bad.py, line 16)")
     repaired.touch()
     assert say(capsys, *arguments)[0] == 0
     assert [cell["status"] for cell in cells_in(folder)] == ["done", "done"]
