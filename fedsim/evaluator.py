@@ -10,7 +10,7 @@ from fedsim.data import SOME
 from fedsim.evaluation import Evaluation
 from fedsim.records import PERSONAL
 from fedsim.stopwatch import Stopwatch
-from fedsim.trainer import Trainer
+from fedsim.trainer import Pending, Trainer
 
 
 class Evaluator:
@@ -59,14 +59,24 @@ class Evaluator:
             return
         course.evaluated = course.step
         split = how.split if everybody or how.clients is None else how.split + SOME
+        result = self._found(split, how.split)
+        if how.personal:
+            self._found(split, how.split + PERSONAL, personal=True)
+        if self.measure is not None or "accuracy" in self.plan.selector.needs:
+            self._learn(result())
+
+    def _found(self, split: str, name: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Evaluate the current model, and record it under this name."""
         with self.clock.part("evaluate"):
-            result = self.trainer.evaluate(split)
-            self.records.evaluation(course.step, course.now_us, how.split, result)
-            if how.personal:
-                personal = self.trainer.evaluate(split, personal=True)
-                self.records.evaluation(course.step, course.now_us, how.split + PERSONAL, personal)
-            if self.measure is not None or "accuracy" in self.plan.selector.needs:
-                self._learn(result())
+            result = self.trainer.evaluate(split, personal=personal)
+
+        def waited() -> Evaluation:
+            with self.clock.part("evaluate"):
+                return result()
+
+        with self.clock.part("record"):
+            self.records.evaluation(self.course.step, self.course.now_us, name, waited)
+        return waited
 
     def _learn(self, found: Evaluation) -> None:
         """Note what an evaluation tells to selectors and to the rules that end a run."""

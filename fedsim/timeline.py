@@ -319,7 +319,8 @@ class Timeline:
             with self.clock.part("train"):
                 return result().known(known)
 
-        self.records.step(waited, rows)
+        with self.clock.part("record"):
+            self.records.step(waited, rows)
 
     def _cancel(self) -> None:
         course, ledger = self.course, self.course.ledger

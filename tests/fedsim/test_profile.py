@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from analysis.closing import profile, profile_table
 from fedsim.cli import main
 from fedsim.profile import DRIVER, SERVER, seconds_by_process, write_profile
 from fedsim.stopwatch import ENGINE, IDLE, Spans, Times
+from fedsim.trainer import InlineTrainer
 from small import run, small
 
 
@@ -104,6 +105,25 @@ def test_the_parts_add_up_to_the_wall_time_within_five_percent(tmp_path: Path) -
     spans = [e for e in check_trace(result.folder)["traceEvents"] if e["ph"] == "X"]
     train_us = sum(e["dur"] for e in spans if e["name"] == "train")
     assert train_us / 1e6 == pytest.approx(driver["train"], rel=0.2)
+
+
+def test_waiting_for_an_evaluation_belongs_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers evaluate while the run goes on, and whoever records what they found waits for them."""
+    evaluate = InlineTrainer.evaluate
+
+    def later(trainer: InlineTrainer, split: str, *, personal: bool = False) -> Any:
+        found = evaluate(trainer, split, personal=personal)
+
+        def waited() -> Any:
+            sleep(0.05)
+            return found()
+
+        return waited
+
+    monkeypatch.setattr(InlineTrainer, "evaluate", later)
+    seconds = analysis.open(run(small(evaluate={"every_steps": 1}), tmp_path).folder).manifest["wall_s"]
+    assert seconds["evaluate"] > 9 * 0.05
+    assert seconds["record"] > 0
 
 
 def test_profiling_changes_no_result_and_is_not_written_unless_asked_for(tmp_path: Path) -> None:
