@@ -197,7 +197,6 @@ def forecast(
     ConfigError, DataError or TraceError as the run would.
     """
     _check_ends(config)
-    refuse_fork(config)
     with one_thread():
         setup = prepare(config, shop=shop)
         config = setup.config
@@ -246,6 +245,7 @@ def forecast(
 
 
 def _check_ends(config: RunConfig) -> None:
+    refuse_fork(config)
     stop = config.stop
     if stop.steps is None and stop.time is None and stop.bytes is None:
         raise ConfigError(

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -27,7 +28,7 @@ from fedsim.pool import RayPool, begun
 from fedsim.records import PERSONAL
 from fedsim.result import Progress, Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, owner_of
-from fedsim.setup import prepare
+from fedsim.setup import Setup, prepare
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import read_trace
 
@@ -71,13 +72,7 @@ def simulate(
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
     """
     runs = [configs] if isinstance(configs, RunConfig) else list(configs)
-    for one in runs:
-        if not isinstance(one, RunConfig):
-            raise ConfigError(
-                f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
-            )
-        refuse_fork(one)
-    shop = shop or Workshop()
+    _check(runs)
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
     folders = [_folder(run, Path(out)) for run in runs]
@@ -86,18 +81,7 @@ def simulate(
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
-        count, place = pool.workers if pool else 0, device_of(device, anywhere, pool)
-        forked = bool(pool and pool.forked)
-
-        def anew(run: RunConfig, folder: Path) -> Result:
-            clock = Stopwatch(spans=profile)
-            with clock.part("start"):
-                setup = prepare(run, place, shop)
-                made = Run(setup, folder, clock, count, force=force or go_on, forked=forked)
-            with closing(made):
-                _write_arms(runs, Path(out))
-                return made.go(pool, watch)
-
+        build = partial(prepare, device=device_of(device, anywhere, pool), shop=shop or Workshop())
         for run, folder, status in zip(runs, folders, there, strict=True):
             if results:
                 forget_peak()
@@ -107,10 +91,31 @@ def simulate(
                 again = resume(folder, workers=0, device=device, watch=watch, profile=profile, pool=pool)
                 results.append(again)
             else:
-                results.append(anew(run, folder))
+                clock = Stopwatch(spans=profile)
+                with clock.part("start"):
+                    made = _begun(build(run), folder, clock, pool, force or go_on)
+                with closing(made):
+                    _write_arms(runs, Path(out))
+                    results.append(made.go(pool, watch))
             if results[-1].status == "interrupted":
                 break
     return results
+
+
+def _check(runs: Sequence[RunConfig]) -> None:
+    """Raise ConfigError unless all are configurations that can be run."""
+    for one in runs:
+        if not isinstance(one, RunConfig):
+            raise ConfigError(
+                f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
+            )
+        refuse_fork(one)
+
+
+def _begun(setup: Setup, folder: Path, clock: Stopwatch, pool: RayPool | None, force: bool) -> Run:
+    """Make the folder of a run, in this process or with those of a pool."""
+    count, forked = (pool.workers, pool.forked) if pool else (0, False)
+    return Run(setup, folder, clock, count, force=force, forked=forked)
 
 
 def _there(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
