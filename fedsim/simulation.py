@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -58,9 +58,8 @@ def simulate(
             not depend on it, bit for bit.
         device: "auto" takes a GPU if there is one.
         force: overwrite an existing run of the same name.
-        go_on: keep what is there of these runs: one that is done is left as it is, and its Result is that of then; one
-            that was interrupted, killed or failed goes on (see `resume`). Those of another configuration are refused,
-            or overwritten if `force`.
+        go_on: of runs that are there already, those that are done stay as they are, and those that were stopped go on
+            (see `resume`). Those of another configuration are refused, or overwritten if `force`.
         watch: called after each server step.
         profile: write `profile.json` into each run folder as well: where the wall time went, for Perfetto.
         shop: where data and worlds are made; one that began before torch was imported has a start.
@@ -71,18 +70,18 @@ def simulate(
     Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known.
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
     """
-    runs = [configs] if isinstance(configs, RunConfig) else list(configs)
-    _check(runs)
-    anywhere = ray_address is not None or pool is not None
-    device_of(device, anywhere)  # raises before anything starts
+    runs = _checked([configs] if isinstance(configs, RunConfig) else list(configs))
+    device_of(
+        device, anywhere := ray_address is not None or pool is not None
+    )  # raises before anything starts
     folders = [_folder(run, Path(out)) for run in runs]
-    there = _there(runs, folders, force) if go_on else [None] * len(runs)
+    statuses = _statuses(runs, folders, force) if go_on else [None] * len(runs)
     results: list[Result] = []
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
         build = partial(prepare, device=device_of(device, anywhere, pool), shop=shop or Workshop())
-        for run, folder, status in zip(runs, folders, there, strict=True):
+        for run, folder, status in zip(runs, folders, statuses, strict=True):
             if results:
                 forget_peak()
             if status == "done":
@@ -93,7 +92,7 @@ def simulate(
             else:
                 clock = Stopwatch(spans=profile)
                 with clock.part("start"):
-                    made = _begun(build(run), folder, clock, pool, force or go_on)
+                    made = _made(build(run), folder, clock, pool, force=force or go_on)
                 with closing(made):
                     _write_arms(runs, Path(out))
                     results.append(made.go(pool, watch))
@@ -102,23 +101,24 @@ def simulate(
     return results
 
 
-def _check(runs: Sequence[RunConfig]) -> None:
-    """Raise ConfigError unless all are configurations that can be run."""
+def _checked(runs: list[RunConfig]) -> list[RunConfig]:
+    """Return what can be run. Raises ConfigError for what is no configuration, or one of a fork."""
     for one in runs:
         if not isinstance(one, RunConfig):
             raise ConfigError(
                 f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
             )
         refuse_fork(one)
+    return runs
 
 
-def _begun(setup: Setup, folder: Path, clock: Stopwatch, pool: RayPool | None, force: bool) -> Run:
-    """Make the folder of a run, in this process or with those of a pool."""
+def _made(setup: Setup, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
+    """Return a run in this process, or in those of a pool, begun or to go on as `how` says."""
     count, forked = (pool.workers, pool.forked) if pool else (0, False)
-    return Run(setup, folder, clock, count, force=force, forked=forked)
+    return Run(setup, folder, clock, count, forked=forked, **how)
 
 
-def _there(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
+def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
     """Return how far each run is. Raises ConfigError for a run of another configuration, unless `force`."""
     found = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
     if not force:
@@ -178,8 +178,7 @@ def resume(
         clock = Stopwatch(spans=profile)
         with clock.part("start"):
             setup = prepare(config, device_of(device, anywhere, pool), shop)
-            count, forked = (pool.workers, pool.forked) if pool else (0, False)
-            run = Run(setup, folder, clock, count, saved=saved, again=True, forked=forked)
+            run = _made(setup, folder, clock, pool, saved=saved, again=True)
         return run.go(pool, watch)
 
 
