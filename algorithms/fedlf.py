@@ -5,6 +5,12 @@ gradient g_P of P(w) = -cos(1, F(w)) (Eq. 5, "fair row") and the last gradients 
 τ = M/m steps, M the number of clients seen before. A block whose point is zero joins the next one. The whole
 gets the mean's norm.
 
+`lengths` says how long the points of a block's hull are. "equal": each fragment, and the fragment of g_P, is
+scaled to the mean norm of the present fragments. A positive factor changes no sign, so every inequality of the
+paper still holds, for the fragments as they were received too. "raw": the paper's text. There the shortest
+fragment bounds the length of the least-norm point, and the final rescaling stretches the step without limit:
+a client that fits its samples decides the step of all.
+
 The ablations of its Table 3, each also an option of its own:
 
 | `ablation` | what is different | the same as |
@@ -23,14 +29,13 @@ Deviations and choices:
   step.
 - Zero means a norm of at most `zero_tolerance` times the weighted sum of the rows' norms (the paper gives no
   tolerance). The lowest zero block joins the next, the last one the block before it, one at a time.
-- With equal losses, one client or zero losses, g_P = 0 and there is no fair row. A client whose whole update
-  is zero has no row either, or nobody could move. Zero is a norm of at most `zero_tolerance` times the mean
-  norm of the present updates: a client that fits its samples sends little but the rounding of float32, which
-  would be the least-norm point, and so the step, at the mean's norm.
-- `form="released"` is the authors' public code: every fragment is rescaled to the mean norm of its block, g_P
-  is made of the rescaled fragments, nothing is merged, and a direction that conflicts at model level is
-  halved while it is over twice as long as before the final rescaling. The code fails on zero fragments: here
-  they are left out.
+- With equal losses, one client or zero losses, g_P = 0 and there is no fair row. Zero fragments (with raw
+  lengths, updates that are zero as a whole) are left out, or nobody could move. Zero is a norm of at most
+  `zero_tolerance` times the mean norm of the present ones: a client that fits its samples sends little but
+  the rounding of float32.
+- `form="released"` is the authors' public code: lengths are equal, but g_P is made of the rescaled fragments,
+  nothing is merged, and a direction that conflicts at model level is halved while it is over twice as long as
+  before the final rescaling. The code fails on zero fragments: here they are left out.
 - A block is what the stack holds: a module (weight and bias) as in the paper; the released code splits these
   too.
 """
@@ -47,17 +52,17 @@ from pydantic import Field
 
 from algorithms._blocks import Part, solved, table_of
 from algorithms._geometry import (
-    ROUNDING,
     as_long_as_mean,
     fair_weights,
     inverse_norms,
     mean_of_present,
-    norm,
+    of_length,
     shortened,
     unit_fair_weights,
 )
 from algorithms._hull import Hull
 from algorithms._qp import Solver
+from fedsim.errors import ConfigError
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
 Absent = Literal["window", "none", "previous", "all"]
@@ -81,6 +86,7 @@ _MEMORY = {"window": math.inf, "none": 0, "previous": 1, "all": math.inf}
 @dataclass(frozen=True, slots=True)
 class _Variant:
     form: str
+    lengths: str
     level: str
     fairness: str
     merging: bool
@@ -106,21 +112,33 @@ class _Variant:
 
     @property
     def negligible(self) -> float:
-        """The norm of a zero row, over the mean norm of the present ones."""
+        """The norm of what counts as a zero row or fragment, over the mean norm of the present ones."""
         return self.zero_tolerance if self.form == "paper" else 0.0
 
     def considered(self, stack: Stack) -> Rows:
-        """Return the rows of the hull: the present ones and the absent ones young enough, without zero rows."""
+        """Return the rows of the hull: the present ones and the absent ones young enough, without zero rows.
+
+        With equal lengths, zeros are told apart fragment by fragment, in each block.
+        """
         window = stack.n_seen / stack.m if stack.n_seen > stack.m else 0.0
         oldest = {"window": window, "none": 0.0, "previous": 1.0, "all": math.inf}[self.absent]
-        norms = np.sqrt(stack.gram().diagonal())
-        tiny = self.negligible * norms[: stack.m].mean()
-        return np.flatnonzero((stack.ages <= oldest) & (norms > tiny))
+        rows = np.flatnonzero(stack.ages <= oldest)
+        return rows if self.lengths == "equal" else _longer(stack.gram(), rows, stack.m, self.negligible)
+
+    def hull(self, gram: Floats, rows: Rows, fair: Floats, m: int) -> Hull:
+        """Return the hull of a block with inner products `gram` `[n, n]`."""
+        if self.lengths == "raw":
+            return Hull(rows, np.ones(len(gram)), fair)
+        length = np.sqrt(gram.diagonal()[:m]).mean()
+        scale = inverse_norms(gram) * length
+        q = fair * scale if self.form == "released" else fair
+        return Hull(_longer(gram, rows, m, self.negligible), scale, _of_length(q, gram, length))
 
 
 def fedlf(
     *,
     form: Literal["paper", "released"] = "paper",
+    lengths: Literal["equal", "raw"] = "equal",
     level: Literal["layers", "slices", "model"] = "layers",
     fair_row: bool = True,
     fairness: Literal["gradient", "unit"] = "gradient",
@@ -132,12 +150,20 @@ def fedlf(
 ) -> Algorithm:
     """Descend for every client in every layer, and towards equal losses.
 
-    `merging` and `zero_tolerance` matter in the paper's form only; the released one never merges. `fairness`
-    is the scale of the fair row's weights: Eq. 5's or norm 1. `ablation` overrides the option it stands for.
+    `merging` and `zero_tolerance` matter in the paper's form only; the released one never merges, and its
+    lengths are equal. `fairness` is the scale of the fair row's weights, Eq. 5's or norm 1, and with equal
+    lengths has no effect. `ablation` overrides the option it stands for.
     """
+    if form == "released" and lengths == "raw":
+        raise ConfigError(
+            'form = "released" scales fragments to equal lengths: expected lengths = "equal", found "raw"'
+        )
+    if lengths == "equal" and (fairness == "unit" or ablation == "M5"):
+        option = 'ablation = "M5"' if ablation == "M5" else 'fairness = "unit"'
+        raise ConfigError(f'{option} changes the length of the fair row, which needs lengths = "raw"')
     merging = merging and form == "paper"
     kind = fairness if fair_row else "none"
-    variant = _Variant(form, level, kind, merging, absent, zero_tolerance, solver)
+    variant = _Variant(form, lengths, level, kind, merging, absent, zero_tolerance, solver)
     variant = replace(variant, **_ABLATIONS[ablation])
 
     def direction(stack: Stack) -> Direction:
@@ -150,30 +176,27 @@ def fedlf(
 def _direction(stack: Stack, variant: _Variant) -> Direction:
     grams = stack.gram()[None] if variant.level == "model" else stack.grams
     rows, fair = variant.considered(stack), variant.fair(stack)
-    released = variant.form == "released"
-    hull = Hull(rows, np.ones(stack.n), fair)
 
     def solve(gram: Floats, first: int, width: int) -> Part:
-        points = _equalised(gram, rows, fair, stack.m) if released else hull
-        weights, residual = points.least(gram, variant.solver)
+        weights, residual = variant.hull(gram, rows, fair, stack.m).least(gram, variant.solver)
         return Part(gram, weights, first, width, residual)
 
     parts = solved(grams, solve, merging=variant.merging, tolerance=variant.zero_tolerance)
     weights = table_of(parts)
     scaled = as_long_as_mean(weights, grams, stack.m)
-    if released:
+    if variant.form == "released":
         scaled = shortened(scaled, weights, grams, rows)
     kkt_residual = max(part.residual for part in parts)
     return Direction(scaled, diagnostics={"kkt_residual": kkt_residual, "blocks": float(len(parts))})
 
 
-def _equalised(gram: Floats, rows: Rows, fair: Floats, m: int) -> Hull:
-    """Return the released code's hull of a block: all points have the mean norm of the present fragments."""
+def _longer(gram: Floats, rows: Rows, m: int, share: float) -> Rows:
+    """Return those of `rows` that are longer than a share of the mean norm of the first `m`, and not zero."""
     norms = np.sqrt(gram.diagonal())
-    length = norms[:m].mean()
-    scale = inverse_norms(gram) * length
-    q = fair * scale
-    size = norm(q[None], gram[None])
-    vanishes = size <= math.sqrt(ROUNDING) * (np.abs(q) @ norms)
-    q = np.zeros_like(q) if vanishes else q * (length / size)
-    return Hull(rows[norms[rows] > 0], scale, q)
+    return rows[norms[rows] > share * norms[:m].mean()]
+
+
+def _of_length(q: Floats, gram: Floats, length: float) -> Floats:
+    """Return the weights of the mixture `q` `[n]` stretched to `length`; zeros if its norm is rounding."""
+    largest = np.abs(q).max()
+    return of_length(q[None] / largest, gram[None], length)[0] if largest > 0 else q

@@ -163,7 +163,8 @@ Promise = Literal["convex", "descent"]
 
 - `convex`: weights, in each block, are at least 0 and add up to 1, or are all 0.
 - `descent`: no present row that is not `negligible`, and no remembered one that has weight, is at more than 90 degrees
-  from it.
+  from it. Where fragments are left out block by block, the cosine is at least -`negligible` times the mean norm of the
+  present rows over the row's norm.
 """
 
 
@@ -178,7 +179,8 @@ class Algorithm:
     promises: frozenset[Promise] = frozenset()
     """What it holds to, before `then`; a wrapper that breaks a promise takes it away."""
     negligible: float = 0.0
-    """Present rows with norms of at most this times their mean norm are left out: they are little but rounding."""
+    """Present rows with norms of at most this times their mean norm are left out: they are little but rounding. With
+    `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
 
 
 def stateless(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsim.diagnostics import ORTHOGONAL
 from fedsim.invariants.evidence import Evidence
@@ -61,7 +60,11 @@ def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violati
         raise Unchecked(f"rule {e.config.algorithm.name!r} promises no common descent")
     whole = whole_of(e)
     slack = _rounding(e, whole)
-    counts = np.where(whole.age == 0, ~_negligible(e, whole), whole.weight != 0)
+    left_out = e.algorithm.negligible * (1 + _SUM) * _mean_norms(whole)[whole.step]
+    counts = np.where(whole.age == 0, whole.norm > left_out, whole.weight != 0)
+    if e.algorithm.needs.gram == "blocks":  # fragments are left out by their own norms
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slack += np.nan_to_num(left_out / whole.norm, nan=np.inf)
     mask, told = np.zeros(len(e.conflicts), dtype=bool), np.zeros(len(e.conflicts))
     mask[whole.rows], told[whole.rows] = counts & (whole.cosine < -slack), slack
     yield from wrong(
@@ -72,16 +75,13 @@ def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violati
     )
 
 
-def _negligible(e: Evidence, whole: Whole) -> NDArray[np.bool_]:
-    """Return which rows are so short, beside the present ones of their step, that the rule leaves them out."""
+def _mean_norms(whole: Whole) -> Floats:
+    """Return the mean norm of the present rows of each step."""
     present = whole.age == 0
     total = np.bincount(
         whole.step[present], whole.norm[present], minlength=int(whole.step.max(initial=0)) + 1
     )
-    count = np.bincount(whole.step[present], minlength=len(total))
-    mean = total / np.maximum(count, 1)
-    found: NDArray[np.bool_] = whole.norm <= e.algorithm.negligible * (1 + _SUM) * mean[whole.step]
-    return found
+    return np.asarray(total / np.maximum(np.bincount(whole.step[present], minlength=len(total)), 1))
 
 
 def _rounding(e: Evidence, whole: Whole) -> Floats:

@@ -14,6 +14,9 @@ from fedsim.plugins import build
 
 ZERO = 1e-8
 """Relative norm below which the vectors' merging takes a block for zero."""
+RAW = {"lengths": "raw"}
+"""The text of the paper."""
+RELEASED = {"form": "released", "lengths": "equal"}
 
 
 def check_fedlf(case: Case, name: str) -> None:
@@ -22,7 +25,7 @@ def check_fedlf(case: Case, name: str) -> None:
 
 
 def _fedlf(case: Case, sizes: list[int], **options: Any) -> Any:
-    rule = build("rule", "fedlf", {"zero_tolerance": ZERO, **options})
+    rule = build("rule", "fedlf", {"zero_tolerance": ZERO, **RAW, **options})
     return combine(rule, case["grads"], losses=case["losses"], blocks=sizes)
 
 
@@ -30,7 +33,7 @@ def _single(case: Case, blocks: list[int]) -> None:
     fair = fair_weights(case["losses"])
     assert_close(fair, case["h_eq5"], EXACT, "h_eq5")
     assert_close(fair @ case["grads"], case["g_P"], EXACT, "g_P")
-    released = _fedlf(case, blocks, form="released").direction
+    released = _fedlf(case, blocks, **RELEASED).direction
     assert_close(released, case["direction_code_maths_final"], EXACT, "direction_code_maths_final")
     assert_close(released, case["direction_authors_final"], INTERIOR_POINT, "direction_authors_final")
     variants: dict[str, dict[str, Any]] = {
@@ -44,7 +47,7 @@ def _single(case: Case, blocks: list[int]) -> None:
 
 def _merge(case: Case, blocks: list[int]) -> None:
     result, apart = _fedlf(case, blocks), _fedlf(case, blocks, merging=False).direction
-    released = _fedlf(case, blocks, form="released").direction
+    released = _fedlf(case, blocks, **RELEASED).direction
     if released.any():  # else the authors' code stretches the rounding of a zero direction
         assert_close(released, case["direction_authors_final"], INTERIOR_POINT, "direction_authors_final")
     stored = case["direction_paper_no_merging"]
@@ -54,8 +57,8 @@ def _merge(case: Case, blocks: list[int]) -> None:
 
 
 def _absent(case: Case, blocks: list[int]) -> None:
-    paper = rounds(case, "fedlf", blocks=blocks, zero_tolerance=ZERO)
-    released = rounds(case, "fedlf", blocks=blocks, form="released")
+    paper = rounds(case, "fedlf", blocks=blocks, zero_tolerance=ZERO, **RAW)
+    released = rounds(case, "fedlf", blocks=blocks, **RELEASED)
     w_after = case["w0"] - case["lr"] * np.cumsum(released, axis=0)
     for t in range(len(paper)):
         what = f"round {t}"

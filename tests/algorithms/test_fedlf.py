@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms._geometry import fair_weights, unit_fair_weights
+from algorithms._qp import min_norm
 from algorithms.fedlf import fedlf
 from fedsim.combining import Combined, combine
+from fedsim.errors import ConfigError
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(2, 8)
@@ -34,10 +36,15 @@ def blocks_of(rows: NDArray[np.float64]) -> list[NDArray[np.float64]]:
     return np.split(rows, np.cumsum(SIZES)[:-1], axis=-1)
 
 
+lengths = st.sampled_from(["equal", "raw"])
+
+
 @fast
-@given(seeds, sizes, st.integers(0, 3))
-def test_nobody_s_block_conflicts_and_the_mean_s_norm_is_kept(seed: int, m: int, absent: int) -> None:
-    rows, result = run(seed, m, absent)
+@given(seeds, sizes, st.integers(0, 3), lengths)
+def test_nobody_s_block_conflicts_and_the_mean_s_norm_is_kept(
+    seed: int, m: int, absent: int, lengths: str
+) -> None:
+    rows, result = run(seed, m, absent, lengths=lengths)
     assert result.diagnostics["blocks"] == len(SIZES)
     for part, d in zip(blocks_of(rows), blocks_of(result.direction), strict=True):
         assert (part @ d >= -1e-9 * np.linalg.norm(part, axis=1) * np.linalg.norm(d)).all()
@@ -45,6 +52,66 @@ def test_nobody_s_block_conflicts_and_the_mean_s_norm_is_kept(seed: int, m: int,
     assert fair @ result.direction >= -1e-9 * np.linalg.norm(fair) * np.linalg.norm(result.direction)
     mean = np.linalg.norm(rows[:m].mean(axis=0))
     assert np.linalg.norm(result.direction) == pytest.approx(mean, rel=1e-9)
+
+
+@fast
+@given(seeds, st.integers(2, 6), st.integers(0, 3))
+def test_equal_lengths_are_those_of_fragments_scaled_by_hand(seed: int, m: int, absent: int) -> None:
+    """The least-norm point of each block's scaled fragments, found by the interior-point solver."""
+    rows, result = run(seed, m, absent, lengths="equal")
+    fair = fair_weights(distinct_losses(seed, m + absent)[:m]) @ rows[:m]
+    expected = []
+    for part, guide in zip(blocks_of(rows), blocks_of(fair), strict=True):
+        points = np.vstack([part, guide])
+        length = np.linalg.norm(part[:m], axis=1).mean()
+        points *= length / np.linalg.norm(points, axis=1, keepdims=True)
+        weights, _ = min_norm(points @ points.T, solver="cvxpy")
+        expected.append(weights @ points)
+    whole = np.concatenate(expected)
+    mean = np.linalg.norm(rows[:m].mean(axis=0))
+    assert_same(result.direction, whole * (mean / np.linalg.norm(whole)), 1e-3)
+
+
+@fast
+@given(seeds, sizes, st.floats(1e-3, 1e3))
+def test_with_equal_lengths_a_client_s_own_length_decides_nothing(seed: int, m: int, factor: float) -> None:
+    rows = updates(seed, m, sum(SIZES))
+    scaled = rows.copy()
+    scaled[0] *= factor
+    given: dict[str, Any] = {"losses": [1.0] * m, "blocks": SIZES}
+    one, two = (combine("fedlf", updates, lengths="equal", **given) for updates in (rows, scaled))
+    for first, second in zip(blocks_of(one.direction), blocks_of(two.direction), strict=True):
+        np.testing.assert_allclose(first / np.linalg.norm(first), second / np.linalg.norm(second), atol=1e-7)
+
+
+def test_a_short_update_bounds_the_raw_step_and_not_the_equal_one() -> None:
+    """A client whose samples fit sends a thousandth: raw, its weight is what the others' would have to be together."""
+    rows = updates(3, 4, sum(SIZES))
+    rows[2] /= 1000
+    raw, equal = (
+        combine("fedlf", rows, losses=[1.0, 2, 0, 3], blocks=SIZES, fair_row=False, lengths=lengths)
+        for lengths in ("raw", "equal")
+    )
+    fragments = np.stack([np.linalg.norm(part, axis=1) for part in blocks_of(rows)])
+    assert (raw.weights[:, 2] > 100 * raw.weights[:, [0, 1, 3]].max(axis=1)).all()
+    shares = equal.weights * fragments
+    assert (shares[:, 2] < 0.9 * shares.sum(axis=1)).all()
+
+
+def test_a_fragment_that_is_rounding_is_left_out_of_its_block_alone() -> None:
+    rows = updates(1, 4, sum(SIZES))
+    rows[1, : SIZES[0]] *= 1e-9
+    result = combine("fedlf", rows, losses=[1.0] * 4, blocks=SIZES, lengths="equal")
+    assert result.weights[0, 1] == 0
+    assert (result.weights[1:, 1] > 0).all()
+    alone = combine("fedlf", rows[[0, 2, 3], : SIZES[0]], losses=[1.0] * 3, lengths="equal")
+    first = result.direction[: SIZES[0]]
+    np.testing.assert_allclose(first / np.linalg.norm(first), _unit(alone), atol=1e-9)
+
+
+def test_the_released_code_has_no_raw_lengths() -> None:
+    with pytest.raises(ConfigError, match='expected lengths = "equal", found "raw"'):
+        fedlf(form="released", lengths="raw")
 
 
 @fast
@@ -102,17 +169,18 @@ def test_a_zero_update_has_no_row() -> None:
         assert result.weights[0, 1] == 0
 
 
-def test_a_client_that_hardly_moves_does_not_decide_for_all() -> None:
+@pytest.mark.parametrize("lengths", ["raw", "equal"])
+def test_a_client_that_hardly_moves_does_not_decide_for_all(lengths: str) -> None:
     """Its update is the rounding of float32, and would be the step as the least-norm point, a billion times as long."""
     rows = updates(1, 5, sum(SIZES))
     others, tiny = np.delete(rows, 3, axis=0), rows.copy()
     tiny[3] *= 1e-11
     losses = [1.0, 2.0, 3.0, 0.0, 4.0]
+    given: dict[str, Any] = {"blocks": SIZES, "fair_row": False, "lengths": lengths}
     result, exact = (
-        combine("fedlf", tiny, losses=losses, blocks=SIZES, fair_row=False, zero_tolerance=zero)
-        for zero in (1e-4, 0.0)
+        combine("fedlf", tiny, losses=losses, zero_tolerance=zero, **given) for zero in (1e-4, 0.0)
     )
-    alone = combine("fedlf", others, losses=np.delete(losses, 3), blocks=SIZES, fair_row=False)
+    alone = combine("fedlf", others, losses=np.delete(losses, 3), **given)
     assert not result.weights[:, 3].any()
     np.testing.assert_allclose(_unit(result), _unit(alone), atol=1e-9)
     assert result.weights.max() < 10 < 1e6 < exact.weights[:, 3].max()
@@ -165,17 +233,29 @@ SAME: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("lengths", ["equal", "raw"])
 @pytest.mark.parametrize("ablation", SAME)
-def test_ablations_are_the_options_that_they_stand_for(ablation: str) -> None:
-    rows, losses = updates(2, 7, sum(SIZES)), distinct_losses(2, 7)
+def test_ablations_are_the_options_that_they_stand_for(ablation: str, lengths: str) -> None:
+    if ablation == "M5" and lengths == "equal":
+        return  # refused, see below
+    rows, losses = updates(4, 7, sum(SIZES)), distinct_losses(4, 7)
+    rows[4:] -= rows[:4].mean(axis=0)
     given: dict[str, Any] = {"losses": losses, "ages": [0] * 4 + [1, 2, 3], "n_seen": 9, "blocks": SIZES}
+    given |= {"lengths": lengths}
     named = combine("fedlf", rows, ablation=ablation, **given)
     np.testing.assert_array_equal(
         named.direction, combine("fedlf", rows, **SAME[ablation], **given).direction
     )
     if ablation != "none":
         assert not np.allclose(named.direction, combine("fedlf", rows, **given).direction)
-    assert fedlf(ablation=ablation).needs == fedlf(**SAME[ablation]).needs  # type: ignore[arg-type]
+    options: dict[str, Any] = {"lengths": lengths}
+    assert fedlf(ablation=ablation, **options).needs == fedlf(**SAME[ablation], **options).needs  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"fairness": "unit"}, {"ablation": "M5"}])
+def test_the_scale_of_the_fair_row_is_refused_where_lengths_are_equal(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match='lengths = "raw"'):
+        fedlf(**options)
 
 
 def test_ablation_m1_is_the_plain_mean() -> None:
