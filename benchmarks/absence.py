@@ -26,7 +26,7 @@ RULES = {
     "FedAvg": ("algorithm.name=fedavg",),
     "FedFV": ("algorithm.name=fedfv", "algorithm.tau=5"),
     "FedFV, late history": ("algorithm.name=fedfv", "algorithm.tau=5", "pacing.late=history"),
-    "FedLF": ("algorithm.name=fedlf", "train.lr=0.03"),
+    "FedLF": ("algorithm.name=fedlf", "algorithm.lengths=raw", "train.lr=0.03"),
     "FedMGDA+": ("algorithm.name=fedmgda_plus",),
 }
 TIMINGS = {

@@ -29,7 +29,7 @@ RULES: dict[str, dict[str, Any]] = {
     "AFL": {"algorithm": {"name": "afl"}},
     "DRFL": {"algorithm": {"name": "drfl"}},
     "FedFV": {"algorithm": {"name": "fedfv"}},
-    "FedLF": {"algorithm": {"name": "fedlf"}},
+    "FedLF": {"algorithm": {"name": "fedlf", "lengths": "raw"}},
     "FedMGDA+": {"algorithm": {"name": "fedmgda_plus"}},
 }
 ADULT: dict[str, Any] = {

@@ -81,7 +81,7 @@ def test_layerwise_is_the_rule_on_each_layer_alone(seed: int, m: int, rule: str)
 def test_layerwise_fedmgda_points_where_fedlf_without_fair_row_does(seed: int, m: int) -> None:
     rows = updates(seed, m, sum(SIZES))
     wrapped = run("fedmgda", rows, "layerwise", {}, blocks=SIZES).direction
-    fedlf = combine("fedlf", rows, losses=None, fair_row=False, blocks=SIZES).direction
+    fedlf = combine("fedlf", rows, losses=None, fair_row=False, lengths="raw", blocks=SIZES).direction
     length = np.linalg.norm(fedlf)
     assert_same(wrapped * (length / np.linalg.norm(wrapped)), fedlf, 1e-6)
 

@@ -297,7 +297,7 @@ def test_rounding_moves_fedlf_by_no_more_than_the_hull(seed: int) -> None:
         rows_of(seed),
         np.ones(M + ABSENT),
     )  # equal losses, no fair row: weights of blocks have one sum
-    (exact, w), (rounded, v) = directions("fedlf", {"merging": False}, rows, alike)
+    (exact, w), (rounded, v) = directions("fedlf", {"merging": False, "lengths": "raw"}, rows, alike)
     squared, size = 0.0, 0.0
     for block, (a, b) in enumerate(COLUMNS):
         lengths = rows[M:, a:b].norm(dim=1).numpy()

@@ -44,6 +44,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "record": {"conflicts": "layers"},
         "stop": {"steps": 10},
     },
+    "model": {
+        "pacing": {"preset": "sync", "clients": 4},
+        "algorithm": {"name": "fedmdfg"},
+        "record": {"conflicts": "model"},
+        "stop": {"steps": 2},
+    },
     "target": {
         "pacing": {"preset": "sync", "clients": 4},
         "algorithm": {"name": "fedavg"},
@@ -324,19 +330,28 @@ def test_what_is_wrong_is_said_with_table_and_row(runs: dict[str, Path], tmp_pat
     assert (found.table, found.row, found.found, found.more) == ("jobs", row, "77", 0)
 
 
-@pytest.mark.parametrize(("share", "harmed"), [(0.9e-4, False), (1.1e-4, True)])
+@pytest.mark.parametrize(
+    ("kind", "share", "cosine", "harmed"),
+    [
+        ("model", 0.9e-4, -1.0, False),  # FedMDFG leaves out whole updates of at most 1e-4 of the mean norm
+        ("model", 1.1e-4, -0.01, True),
+        ("buffered", 0.9e-4, -1.0, False),  # FedLF leaves out fragments: the cosine is at least -1e-4 / share
+        ("buffered", 2e-4, -0.49, False),
+        ("buffered", 2e-4, -0.51, True),
+        ("buffered", 1e-2, -0.009, False),
+        ("buffered", 1e-2, -0.011, True),
+    ],
+)
 def test_an_update_that_the_rule_neglects_is_not_harmed(
-    share: float, harmed: bool, runs: dict[str, Path], tmp_path: Path
+    kind: str, share: float, cosine: float, harmed: bool, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    """FedLF leaves out updates of at most 1e-4 of the mean norm."""
-
     def change(cells: Columns) -> None:
         of_step = (cells["age"] == 0) & (cells["block"] == -1) & (cells["step"] == 0)
         row = np.flatnonzero(of_step)[0]
         others = cells["norm"][of_step][1:]
-        cells["cosine"][row], cells["norm"][row] = -0.5, share * others.sum() / (of_step.sum() - share)
+        cells["cosine"][row], cells["norm"][row] = cosine, share * others.sum() / (of_step.sum() - share)
 
-    verdict = changed(runs["buffered"], tmp_path, "conflicts", change)
+    verdict = changed(runs[kind], tmp_path, "conflicts", change)
     assert ("nobody is harmed where the rule promises it" in names(verdict)) is harmed
 
 
