@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 import typer.testing
 
+import inputs
+
 if TYPE_CHECKING:
     from fedsim.pool import RayPool
 
-ROOT = Path(__file__).resolve().parent
-for name in ("data", "traces", "golden"):
-    os.environ.setdefault(f"FEDSIM_{name.upper()}", str(ROOT.parent / "shared" / name))
+# Commands that tests run in folders of their own look for data sets where the tests do.
+os.environ["FEDSIM_DATA"] = str(inputs.DATA)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -71,7 +72,7 @@ def two_workers(ray_cluster: None) -> Iterator[RayPool]:
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The project's root folder."""
-    return ROOT
+    return inputs.ROOT
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

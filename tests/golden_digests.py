@@ -5,7 +5,7 @@
 
 What an update changes is taken out of the digests of other kinds: it is to be found out there again.
 
-Examples with Fashion-MNIST need its folder in `FEDSIM_DATA`.
+Examples whose data set is missing are left out of a comparison, and an update is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import platform
 import sys
 import tempfile
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ from threadpoolctl import threadpool_info
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":  # else the packages of tests would be taken for those of fedsim
-    sys.path[0] = str(ROOT)
+    sys.path[0:1] = [str(ROOT)]
+    sys.path.append(str(ROOT / "tests"))
 
+import inputs  # noqa: E402
 from fedsim.config import load  # noqa: E402
 from fedsim.simulation import simulate  # noqa: E402
 
@@ -82,7 +85,8 @@ def recorded() -> dict[str, str]:
 
 
 def _fits(record: dict[str, Any], here: dict[str, str]) -> bool:
-    return bool(record["kind"].items() <= here.items())
+    """Whether a record is of this kind in all that bits depend on; one that leaves something open is of no kind."""
+    return bool(record["kind"] == here)
 
 
 def difference() -> str | None:
@@ -108,19 +112,47 @@ def updated(found: dict[str, str]) -> list[dict[str, Any]]:
     return [mine, *others] if _fits(records()[0], here) else [*others, mine]
 
 
+def unknown(names: Iterable[str]) -> str | None:
+    """Say which of these runs have no digest for this kind of machine, and what records them; None if all have."""
+    if not (lacking := sorted(set(names) - recorded().keys())):
+        return None
+    return (
+        f"tests/golden_digests.json has no digest of {', '.join(lacking)} for this kind of machine, {kind()}: nothing "
+        "is compared. `python tests/golden_digests.py --update`, run on the commit before your change, records them"
+    )
+
+
+def _partial(found: list[dict[str, Any]]) -> Iterator[str]:
+    """Say of each kind of machine which digests it lacks."""
+    names = {run.name for path in CONFIGS for run in load(path)}
+    for record in found:
+        if lacking := sorted(names - record["digests"].keys()):
+            yield f"to be recorded with --update on {record['kind']}: {', '.join(lacking)}"
+
+
 def main() -> None:
     """Compare each digest with the file, and write the file if asked to; the exit code is 1 if one differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write what is found")
     given = parser.parse_args()
-    before = recorded()
-    found = {name: digest for path in CONFIGS for name, digest in digests(path).items()}
+    tasks = {path: load(path)[0].task.name for path in CONFIGS}
+    left = {path: reason for path, task in tasks.items() if (reason := inputs.missing(task))}
+    for path, reason in left.items():
+        print(f"{path.stem}: left out: {reason}")
+    if left and given.update:
+        sys.exit("nothing is written: an update needs the data of every example")
+    names = {run.name for path in left for run in load(path)}
+    before = {name: digest for name, digest in recorded().items() if name not in names}
+    found = {name: digest for path in CONFIGS if path not in left for name, digest in digests(path).items()}
     differ = [name for name in sorted(before.keys() | found) if before.get(name) != found.get(name)]
     for name in differ:
         print(f"{name}: {before.get(name, 'none')[:16]} -> {found.get(name, 'none')[:16]}")
     print(f"{len(found)} digests, {len(differ)} of them new, changed or gone")
+    if (reason := unknown(found)) and not given.update:
+        print(reason)
     if given.update:
-        FILE.write_text(json.dumps(updated(found), indent=2) + "\n", encoding="utf-8")
+        FILE.write_text(json.dumps(written := updated(found), indent=2) + "\n", encoding="utf-8")
+        print(*_partial(written), sep="\n")
     elif differ:
         sys.exit(1)
 

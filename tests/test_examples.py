@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 import analysis
+import inputs
 import programs
 from fedsim.config import load
 from fedsim.simulation import simulate
@@ -19,8 +19,7 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_configuration_runs(path: Path, tmp_path: Path) -> None:
-    if load(path)[0].task.name.endswith("mnist") and not Path(os.environ["FEDSIM_DATA"]).is_dir():
-        pytest.skip("FEDSIM_DATA names no folder with the data sets")
+    inputs.data_of(load(path)[0].task.name)
     results = simulate(load(path, ("stop.steps=3",)), out=tmp_path, workers=0)
     runs = [analysis.open(result.folder) for result in results]
     assert all(run.manifest["status"] == "done" for run in runs)

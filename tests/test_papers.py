@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from pathlib import Path
@@ -13,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import analysis
+import inputs
 from fedsim.config import RunConfig, load
 from fedsim.materials import federation
 from fedsim.network import build_network
@@ -20,15 +20,6 @@ from fedsim.simulation import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "examples" / "papers").glob("*.toml"))
-FILES = {
-    "adult": "adult/adult.data",
-    "cifar10": "cifar10_jpeg.parquet",
-    "fashion_mnist": "FashionMNIST/raw/t10k-labels-idx1-ubyte",
-    "mnist": "MNIST/raw/t10k-labels-idx1-ubyte",
-    "shakespeare": "shakespeare/input.txt",
-    "vehicle": "vehicle/vehicle_train_subset.npz",
-}
-"""What must be there for a task's data to be there."""
 _NARROW = ("model.channels=[4,4]", "model.hidden=[8,8]")
 SMALLER = {
     "fedfv_cifar": ("model.hidden=[8]",),
@@ -56,17 +47,14 @@ SIZES = {
 
 def data_of(path: Path) -> Path:
     """Return the folder with the data of a configuration, or skip."""
-    folder, name = Path(os.environ["FEDSIM_DATA"]), load(path)[0].task.name
-    if name in FILES and not (folder / FILES[name]).is_file():
-        pytest.skip(f"no {FILES[name]} in {folder} (FEDSIM_DATA)")
-    return folder
+    return inputs.data_of(load(path)[0].task.name)
 
 
 @pytest.fixture(scope="session")
 def few_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tenth of the images of each set that is there, of CIFAR-10 a twentieth: all of them would take minutes."""
-    whole, folder = Path(os.environ["FEDSIM_DATA"]), tmp_path_factory.mktemp("images")
-    cifar10 = whole / FILES["cifar10"]
+    whole, folder = inputs.DATA, tmp_path_factory.mktemp("images")
+    cifar10 = whole / inputs.FILES["cifar10"][0]
     if cifar10.is_file():  # the rows run through the classes in turn
         table = pq.read_table(cifar10)
         pq.write_table(

@@ -5,7 +5,6 @@ A kind is a folder of `.npz` files; any folder of files with the same arrays wil
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,18 +26,13 @@ from golden_weights import (
     check_term,
 )
 
+import inputs
 from fedsim.combining import combine
-
-
-def golden_folder() -> Path:
-    """Return the folder of golden vectors, which need not exist."""
-    default = Path(__file__).parents[3] / "shared" / "golden"
-    return Path(os.environ.get("FEDSIM_GOLDEN", default))
 
 
 def golden_files() -> Iterator[Path]:
     """Yield all files, kind by kind."""
-    yield from sorted(golden_folder().glob("*/*.npz"))
+    yield from sorted(inputs.GOLDEN.glob("*/*.npz"))
 
 
 def check_fedfv_internal(case: Case, name: str) -> None:

@@ -37,13 +37,6 @@ class LeastSquares:
         return v, math.nan
 
 
-GOLDEN_METHODS = {
-    "w_proximal_sgd_correct": lambda lam: fedprox(mu=lam),
-    "w_fedprox_gfedplat": lambda lam: fedprox(mu=lam, form="released"),
-    "w_ditto_gfedplat": lambda lam: ditto_global(lam=lam),
-}
-
-
 CLIENTS: dict[str, Callable[[float], ClientMethod]] = {
     "w_proximal_sgd_correct": lambda lam: fedprox(mu=lam),
     "w_fedprox_gfedplat": lambda lam: fedprox(mu=lam, form="released"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import inputs
 from analysis.fit_report import compare
 from analysis.fitting import Fit, fit
 from analysis.spell_laws import Lengths, fit_law
@@ -291,13 +291,10 @@ def test_different_worlds_are_told_to_be_far_apart() -> None:
 
 # A recorded trace
 
-TRACES = Path(os.environ.get("FEDSIM_TRACES", Path(__file__).parents[3] / "shared" / "traces"))
-SPOT = TRACES / "spot-skypilot" / "availability" / "1-node" / "aws-10-26-2022"
 
-
-@pytest.mark.skipif(not SPOT.is_dir(), reason="needs the spot traces: set FEDSIM_TRACES")
 def test_spot_machines_are_fitted_by_their_samples_and_told_where_they_differ() -> None:
-    trace = import_trace(sorted(SPOT.iterdir())[:3], "skypilot")
+    spot = inputs.trace("spot-skypilot/availability/1-node/aws-10-26-2022")
+    trace = import_trace(sorted(spot.iterdir())[:3], "skypilot")
     found = fitted_to(trace)
     assert "all changes are at multiples of 600 s: shorter spells may have been missed" in found.notes
     assert found.on is not None

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import inputs
 from fedsim import plugins
 from fedsim.data import Task
 from fedsim.errors import DataError
 from fedsim.federate import federate
 from fedsim.tasks.adult import COLUMNS, FEATURES, PHD
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
 LINE = (
     "39, State-gov, 77516, {education}, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "
     "United-States, {income}"
@@ -27,9 +25,7 @@ def build(data_dir: Path) -> Task:
 
 @pytest.fixture(scope="module")
 def real() -> Task:
-    if not (DATA / "adult").is_dir():
-        pytest.skip(f"no adult in {DATA}")
-    return build(DATA)
+    return build(inputs.data_of("adult"))
 
 
 @pytest.fixture

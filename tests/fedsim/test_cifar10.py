@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -13,13 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import inputs
 from fedsim import plugins
 from fedsim.data import Task
 from fedsim.errors import DataError
 from fedsim.tasks.cifar10 import BATCHES, JPEGS
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
 COLOURS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [200, 100, 50]], dtype=np.uint8)
 
 
@@ -141,10 +139,9 @@ def test_only_the_users_own_folder_is_downloaded_to(tmp_path: Path, monkeypatch:
     assert asked == [False, True]
 
 
-@pytest.mark.skipif(not (DATA / JPEGS).is_file(), reason=f"no {JPEGS} in {DATA}")
 @pytest.mark.slow
 def test_the_whole_set_has_its_published_statistics() -> None:
-    task = build(DATA, normalise=True)
+    task = build(inputs.data_of("cifar10"), normalise=True)
     assert task.x.shape == (60_000, 3, 32, 32)
     assert int(task.official_test.sum()) == 10_000
     assert np.bincount(task.y[~task.official_test]).tolist() == [5000] * 10

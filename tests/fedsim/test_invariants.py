@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import inputs
 from fedsim.config import load
 from fedsim.invariants import Verdict, check, invariants
 from fedsim.pacing import Pacing
@@ -434,7 +435,7 @@ def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["quickstart", "oort_fedbuff", "absence"])
 def test_every_example_passes(path: str, root: Path, tmp_path: Path) -> None:
-    for result in simulate(
-        load(root / "examples" / f"{path}.toml", ("stop.steps=4",)), out=tmp_path, workers=0
-    ):
+    configs = load(root / "examples" / f"{path}.toml", ("stop.steps=4",))
+    inputs.data_of(configs[0].task.name)
+    for result in simulate(configs, out=tmp_path, workers=0):
         assert check(result.folder).violations == ()

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch.func import functional_call
 
 import analysis
+import inputs
 from fedsim import plugins
 from fedsim.config import parse
 from fedsim.data import Task
@@ -21,8 +21,6 @@ from fedsim.setup import prepare
 from fedsim.simulation import simulate
 from fedsim.tasks.shakespeare import ALPHABET, FILE, speeches
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
 PLAY = """First Citizen:
 Before we proceed any further,
 hear me speak.
@@ -124,12 +122,11 @@ def test_missing_and_foreign_files_are_named(play: Path, tmp_path: Path) -> None
 
 
 def test_the_real_play() -> None:
-    if not (DATA / FILE).is_file():
-        pytest.skip(f"no {FILE} in {DATA}")
-    said = speeches(DATA / FILE)
+    folder = inputs.data_of("shakespeare")
+    said = speeches(folder / FILE)
     assert len(said) == 299
     assert [sum(len(t) >= least for t in said.values()) for least in (1000, 2000)] == [141, 99]
-    task = build(DATA, clients=99, length=80, least=2000, stride=20)
+    task = build(folder, clients=99, length=80, least=2000, stride=20)
     assert task.natural is not None
     assert min(map(len, task.natural)) >= (2000 - 80) // 20
     first = [text(task.x[rows[0]]) for rows in task.natural]

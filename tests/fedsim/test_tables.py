@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import inputs
 from fedsim import plugins
 from fedsim.data import Task
 from fedsim.errors import DataError
 from fedsim.federate import federate
 
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
 FILES = {"landmine": "landmine/landmine.npz", "vehicle": "vehicle/vehicle_train_subset.npz"}
 WIDTHS = {"landmine": 9, "vehicle": 100}
 LABELS = {"landmine": [0, 1], "vehicle": [-1, 1]}
@@ -129,9 +127,7 @@ def test_a_missing_file_is_named_with_the_folder(tmp_path: Path, name: str) -> N
     [("landmine", 29, 14_820, 445, 690, 904), ("vehicle", 23, 1_860, 7, 534, 1_023)],
 )
 def test_the_real_tables(name: str, clients: int, rows: int, least: int, most: int, positive: int) -> None:
-    if not (DATA / FILES[name]).is_file():
-        pytest.skip(f"no {FILES[name]} in {DATA}")
-    task = build(name, DATA)
+    task = build(name, inputs.data_of(name))
     assert task.natural is not None
     sizes = [len(r) for r in task.natural]
     assert (len(sizes), len(task.y), min(sizes), max(sizes)) == (clients, rows, least, most)

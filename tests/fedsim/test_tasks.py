@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,15 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+import inputs
 from fedsim import plugins
 from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError
 from fedsim.tasks import _files, digits
-from fedsim.tasks.synthetic import draw, lognormal_sizes
+from fedsim.tasks.synthetic import draw
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("FEDSIM_DATA", ROOT.parent / "shared" / "data"))
-GOLDEN = Path(os.environ.get("FEDSIM_GOLDEN", ROOT.parent / "shared" / "golden")) / "synthetic"
 IMAGE_TASKS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
 
 
@@ -57,32 +55,6 @@ def test_digits_are_the_same_where_their_file_lies_elsewhere(monkeypatch: pytest
 
 
 # --- synthetic
-
-
-def golden_files() -> list[Any]:
-    files = sorted(GOLDEN.glob("*.npz"))
-    missing = pytest.param(None, marks=pytest.mark.skip(reason=f"no golden vectors in {GOLDEN}"))
-    return [pytest.param(f, id=f.stem) for f in files] or [missing]
-
-
-@pytest.mark.parametrize("path", golden_files())
-def test_synthetic_reproduces_the_authors_generator(path: Path) -> None:
-    golden = np.load(path, allow_pickle=False)
-    variant = next((v for v in ("iid", "hybrid") if v in path.stem), "noniid")
-    state = np.random.RandomState(int(golden["seed"]))
-    counts = lognormal_sizes(state, 100, 4.0, 2.0 if variant == "noniid" else 1.0, 50)
-    devices = draw(state, counts, float(golden["alpha"]), float(golden["beta"]), variant)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(counts, golden["n_per_device"])
-    np.testing.assert_array_equal(devices.model_means, golden["u_k"])
-    np.testing.assert_array_equal(devices.feature_means, golden["B_k"])
-    for device, x, y in zip(golden["devices_shown"], golden["x_first3"], golden["y_first20"], strict=True):
-        np.testing.assert_allclose(devices.x[device][:3], x, rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(devices.y[device][:20], y)
-    sums = [x.sum() for x in devices.x]
-    np.testing.assert_allclose(sums, golden["x_sum_per_device"], rtol=1e-9, atol=1e-7)
-    histogram = [np.bincount(y, minlength=10) for y in devices.y]
-    np.testing.assert_array_equal(histogram, golden["label_hist"])
-    np.testing.assert_array_equal(state.uniform(size=2), golden["next_two_uniforms"])
 
 
 @pytest.mark.parametrize("variant", ["noniid", "iid", "hybrid"])
@@ -260,9 +232,7 @@ def test_the_folder_comes_from_the_argument_then_the_environment(monkeypatch: py
 
 @pytest.mark.parametrize("name", IMAGE_TASKS)
 def test_the_real_images(name: str) -> None:
-    if not (DATA / IMAGE_TASKS[name] / "raw").is_dir():
-        pytest.skip(f"no {IMAGE_TASKS[name]} in {DATA}")
-    task = build(name, data_dir=DATA, normalise=True)
+    task = build(name, data_dir=inputs.data_of(name), normalise=True)
     assert_well_formed(task)
     assert task.x.shape == (70_000, 1, 28, 28)
     assert task.official_test.sum() == 10_000
@@ -321,12 +291,11 @@ def test_each_pixel_can_be_normalised_by_itself(small_mnist: Path) -> None:
 
 
 def test_the_three_clothes_of_the_papers() -> None:
-    if not (DATA / "FashionMNIST" / "raw").is_dir():
-        pytest.skip(f"no FashionMNIST in {DATA}")
-    task = build("fashion_mnist", data_dir=DATA, normalise="pixel", classes=[0, 2, 6])
+    folder = inputs.data_of("fashion_mnist")
+    task = build("fashion_mnist", data_dir=folder, normalise="pixel", classes=[0, 2, 6])
     assert_well_formed(task)
     assert np.bincount(task.y[~task.official_test]).tolist() == [6000] * 3
     assert np.bincount(task.y[task.official_test]).tolist() == [1000] * 3
-    whole = build("fashion_mnist", data_dir=DATA, normalise="pixel").x[:60_000]
+    whole = build("fashion_mnist", data_dir=folder, normalise="pixel").x[:60_000]
     np.testing.assert_allclose(whole.mean(axis=0, dtype=np.float64), 0, atol=1e-3)
     assert whole.std(axis=0, dtype=np.float64).max() <= 1 + 1e-4

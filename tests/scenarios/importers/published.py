@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from fedsim.errors import TraceError
 from fedsim.importing import Imported, Source, build_importer, guess
-
-TRACES = Path(os.environ.get("FEDSIM_TRACES", "no such folder"))
-with_traces = pytest.mark.skipif(not TRACES.is_dir(), reason="FEDSIM_TRACES names no folder")
 
 
 def sources(files: dict[str, str | bytes]) -> list[Source]:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from published import TRACES, imported, refused, sources, values, windows, with_traces
+from published import imported, refused, sources, values, windows
 
+import inputs
 from fedsim.errors import ConfigError, TraceError
 from fedsim.importing import build_importer, import_trace
 from scenarios.importers._pickles import plain_pickle
@@ -259,12 +260,11 @@ def test_a_huge_memo_index_costs_nothing():
     assert plain_pickle(sources({"x": b"\x80\x04Nr\xff\xff\xff\xff."})[0]) is None
 
 
-@with_traces
 def test_published_files_have_the_counts_that_are_known():
-    five = import_trace([TRACES / "fedscale-published"])
+    five = import_trace([inputs.trace("fedscale-published")])
     assert (five.clients, len(windows(five, "online"))) == (5, 23)
-    table = import_trace([TRACES / "fedscale-capacity-ul-dl"])
+    table = import_trace([inputs.trace("fedscale-capacity-ul-dl")])
     assert table.clients == 9242
     assert np.median(values(table, "compute")) == pytest.approx(3 * 0.041)
     assert np.median(values(table, "uplink")) == pytest.approx(18_423 * 125, rel=1e-3)
-    assert import_trace([TRACES / "device-spec-speed"]).clients == 761
+    assert import_trace([inputs.trace("device-spec-speed")]).clients == 761

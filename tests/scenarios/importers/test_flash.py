@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from published import TRACES, imported, refused, values, windows, with_traces
+from published import imported, refused, values, windows
 
+import inputs
 from fedsim.errors import ConfigError
 from fedsim.importing import build_importer, import_trace
 from fedsim.world import World
@@ -314,11 +315,10 @@ def test_totals_say_nothing_about_when():
     )
 
 
-@with_traces
 def test_published_files_have_the_counts_that_are_known():
-    device = TRACES / "flash-device"
-    assert import_trace([TRACES / "flash-durations"]).clients == 800
-    assert import_trace([TRACES / "flash-network"]).clients == 15
+    device = inputs.trace("flash-device")
+    assert import_trace([inputs.trace("flash-durations")]).clients == 800
+    assert import_trace([inputs.trace("flash-network")]).clients == 15
     assert import_trace([device / "regression"]).clients == 3
     together = import_trace(sorted(device.glob("*.json")))
     assert together.clients == 772

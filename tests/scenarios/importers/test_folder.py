@@ -1,4 +1,4 @@
-"""Whatever lies in FEDSIM_TRACES is either imported, or refused with the file's name and the reason."""
+"""Every published trace that is there is either imported, or refused with the file's name and the reason."""
 
 import json
 from collections import Counter
@@ -6,16 +6,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from published import TRACES, with_traces
 
+import inputs
 from fedsim import importing
 from fedsim.errors import TraceError
 from fedsim.importing import import_trace
 
 BUILD = importing.build_importer
 BUILT = cache(lambda name: BUILD(name, {}))
-FILES = sorted(p for p in TRACES.rglob("*") if p.is_file() and p.name != "README.md")
-FOLDERS = sorted({p.relative_to(TRACES).parts[0] for p in FILES})
+FILES = sorted(p for p in inputs.TRACES.rglob("*") if p.is_file() and p.name != "README.md")
+FOLDERS = sorted({p.relative_to(inputs.TRACES).parts[0] for p in FILES})
 
 
 @pytest.fixture(autouse=True)
@@ -40,20 +40,19 @@ def outcome(path: Path) -> str:
     return str(told["importer"])
 
 
-@with_traces
-@pytest.mark.parametrize("folder", FOLDERS)
+@pytest.mark.parametrize("folder", FOLDERS or ["published traces"])
 def test_every_file_is_imported_or_refused_with_a_reason(folder):
-    found = Counter(outcome(p) for p in FILES if p.relative_to(TRACES).parts[0] == folder)
+    inputs.trace(folder)
+    found = Counter(outcome(p) for p in FILES if p.relative_to(inputs.TRACES).parts[0] == folder)
     assert found.total() > 0
     formats = set(found) - {"refused"}
     assert len(formats) >= 1, f"{folder}: none of {found.total()} files is accepted"
 
 
-@with_traces
-def test_another_name_and_place_change_nothing_for_files_that_say_what_they_are(tmp_path):
-    for name in ("fedscale-published/client_behave_trace.excerpt.txt", "flash-network/speed_distri.json"):
-        original = TRACES / name
-        if original.is_file():
-            copy = tmp_path / "elsewhere.bin"
-            copy.write_bytes(original.read_bytes())
-            assert import_trace([copy]).digest() == import_trace([original]).digest()
+@pytest.mark.parametrize(
+    "name", ["fedscale-published/client_behave_trace.excerpt.txt", "flash-network/speed_distri.json"]
+)
+def test_another_name_and_place_change_nothing_for_files_that_say_what_they_are(name, tmp_path):
+    original, copy = inputs.trace(name), tmp_path / "elsewhere.bin"
+    copy.write_bytes(original.read_bytes())
+    assert import_trace([copy]).digest() == import_trace([original]).digest()

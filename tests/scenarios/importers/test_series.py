@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_files import DAY_S, imported, notes, real, speeds
+from trace_files import DAY_S, imported, notes, speeds
 
+import inputs
 from fedsim.errors import ConfigError, TraceError
 from fedsim.importing import import_trace
 from fedsim.trace import Trace
@@ -262,19 +263,19 @@ def test_wrong_sessions_of_phones_are_refused(tmp_path: Path, files: dict[str, s
 def test_the_published_files_are_recognised_and_read(
     folder: str, name: str, clients: int, rows: dict[str, int]
 ) -> None:
-    trace = import_trace([real(folder)])
+    trace = import_trace([inputs.trace(folder)])
     assert (notes(trace)["importer"], trace.clients) == (name, clients)
     assert {kind: len(trace.spans(kind).client) for kind in rows} == rows
     assert len(trace.spans("unknown").client) == clients
 
 
 def test_the_traps_of_the_published_5g_files_are_counted() -> None:
-    told = notes(import_trace([real("cellular-5g-irish")]))
+    told = notes(import_trace([inputs.trace("cellular-5g-irish")]))
     assert (told["times_that_repeat"], told["times_that_skip_seconds"]) == (959, 2557)
 
 
 def test_the_published_links_are_as_fast_as_stated() -> None:
-    trace = import_trace([real("bandwidth-mahimahi")])
+    trace = import_trace([inputs.trace("bandwidth-mahimahi")])
     assert trace.about["id"].to_pylist()[:2] == ["ATT-LTE-driving-2016", "TMobile-UMTS-driving"]
     for kind, stated in (("downlink", [4.56, 2.02, 0.52, 5.03]), ("uplink", [1.91, 0.94, 0.84, 5.95])):
         spans = trace.spans(kind)
@@ -283,7 +284,7 @@ def test_the_published_links_are_as_fast_as_stated() -> None:
 
 
 def test_oboe_session_means_are_in_the_stated_range() -> None:
-    trace = import_trace([real("bandwidth-oboe")], options={"between": "gap"})
+    trace = import_trace([inputs.trace("bandwidth-oboe")], options={"between": "gap"})
     spans = trace.spans("downlink")
     length = spans.end_us - spans.start_us
     mean = np.bincount(spans.client, weights=spans.value * length) / np.bincount(spans.client, weights=length)

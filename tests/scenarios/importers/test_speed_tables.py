@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from trace_files import DAY_S, imported, notes, real, speeds
+from trace_files import DAY_S, imported, notes, speeds
 
+import inputs
 from fedsim.errors import ConfigError, TraceError
 from fedsim.importing import import_trace
 from fedsim.units import US
@@ -136,7 +137,7 @@ def test_energy_adds_facts_to_time_tables_and_is_no_trace_alone(tmp_path: Path) 
 def test_the_published_tables_are_recognised_and_read(
     folder: str, name: str, clients: int, rows: dict[str, int]
 ) -> None:
-    trace = import_trace([real(folder)])
+    trace = import_trace([inputs.trace(folder)])
     assert (notes(trace)["importer"], trace.clients) == (name, clients)
     assert {kind: len(trace.spans(kind).client) for kind in rows} == rows
     assert len(trace.spans("unknown").client) == clients

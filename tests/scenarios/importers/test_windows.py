@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_files import DAY_S, imported, notes, real, seconds
+from trace_files import DAY_S, imported, notes, seconds
 
+import inputs
 from fedsim.errors import ConfigError, TraceError
 from fedsim.importing import import_trace
 from scenarios.importers import studentlife as studentlife_module
@@ -274,21 +275,21 @@ def test_wrong_machine_files_are_refused(tmp_path: Path, text: str, what: str) -
 def test_the_published_files_are_recognised_and_read(
     folder: str, name: str, clients: int, online: int
 ) -> None:
-    trace = import_trace([real(folder)])
+    trace = import_trace([inputs.trace(folder)])
     assert notes(trace)["importer"] == name
     assert (trace.clients, len(trace.spans("online").client)) == (clients, online)
 
 
 def test_the_traps_of_the_published_files_are_counted() -> None:
-    usage = notes(import_trace([real("mobile-usage-daily/test.csv")]))
+    usage = notes(import_trace([inputs.trace("mobile-usage-daily/test.csv")]))
     assert (usage["id_and_date_repeated"], usage["of_these_with_different_hours"]) == (7, 5)
-    gcloud = notes(import_trace([real("spot-bamboo/gcloud")]))
+    gcloud = notes(import_trace([inputs.trace("spot-bamboo/gcloud")]))
     assert (gcloud["times_that_decrease"], gcloud["times_that_repeat"]) == (15, 16)
-    assert notes(import_trace([real("spot-bamboo/p3-trace.csv")]))["machines_that_stay"] == 10
+    assert notes(import_trace([inputs.trace("spot-bamboo/p3-trace.csv")]))["machines_that_stay"] == 10
 
 
 def test_a_spot_zone_is_up_for_the_share_of_samples_that_say_so() -> None:
-    folder = real("spot-skypilot/availability/1-node/aws-02-15-2023")
+    folder = inputs.trace("spot-skypilot/availability/1-node/aws-02-15-2023")
     trace = import_trace([folder])
     spans = trace.spans("online")
     up = np.bincount(spans.client, weights=spans.end_us - spans.start_us) / trace.horizon_us

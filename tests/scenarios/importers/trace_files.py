@@ -1,17 +1,13 @@
 """Writing small trace files for tests, importing them, and reading what came out."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from fedsim.importing import import_trace
 from fedsim.trace import Trace
 from fedsim.units import US
 
-TRACES = Path(os.environ.get("FEDSIM_TRACES", Path(__file__).parents[4] / "shared" / "traces"))
 DAY_S = 86_400.0
 
 
@@ -39,10 +35,3 @@ def seconds(trace: Trace, kind: str) -> list[tuple[int, float, float]]:
 def notes(trace: Trace) -> dict[str, Any]:
     """Return what the import noted."""
     return dict(json.loads(trace.source))
-
-
-def real(name: str) -> Path:
-    """Return a published file or folder, or skip the test."""
-    if not (TRACES / name).exists():
-        pytest.skip(f"there is no {TRACES / name}: set FEDSIM_TRACES")
-    return TRACES / name
