@@ -18,6 +18,7 @@ from pydantic import Field
 
 from algorithms._rows import over_present
 from algorithms._staleness import discounts
+from fedsim.idle import Unless, With
 from fedsim.stack import Algorithm, Direction, Stack, stateless
 
 
@@ -25,8 +26,8 @@ def fedasync(
     *,
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.6,
     staleness: Literal["constant", "polynomial", "hinge"] = "polynomial",
-    a: Annotated[float, Field(gt=0)] = 0.5,
-    b: Annotated[float, Field(ge=0)] = 4.0,
+    a: Annotated[float, Field(gt=0), Unless("staleness", "constant")] = 0.5,
+    b: Annotated[float, Field(ge=0), With("staleness", "hinge")] = 4.0,
 ) -> Algorithm:
     """Apply each update as it comes, times `alpha` and a discount of its staleness.
 

@@ -23,6 +23,7 @@ from pydantic import Field
 
 from algorithms._rows import over_present, shares
 from fedsim.errors import ConfigError
+from fedsim.idle import With
 from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, Vectors, VectorStep, stateless
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def fedfa(
     *,
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5,
     gamma: Annotated[float, Field(ge=0, lt=1)] = 0.5,
-    server_lr: Annotated[float, Field(gt=0)] = 0.1,
+    server_lr: Annotated[float, Field(gt=0), With("form", "easyfl")] = 0.1,
     form: Form = "paper",
 ) -> Algorithm:
     """Weight clients by accuracy and by frequency, and add a server momentum.

@@ -63,6 +63,7 @@ from algorithms._geometry import (
 from algorithms._hull import Hull
 from algorithms._qp import Solver
 from fedsim.errors import ConfigError
+from fedsim.idle import With
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
 Absent = Literal["window", "none", "previous", "all"]
@@ -141,11 +142,11 @@ def fedlf(
     lengths: Literal["equal", "raw"] = "equal",
     level: Literal["layers", "slices", "model"] = "layers",
     fair_row: bool = True,
-    fairness: Literal["gradient", "unit"] = "gradient",
-    merging: bool = True,
+    fairness: Annotated[Literal["gradient", "unit"], With("fair_row", True)] = "gradient",
+    merging: Annotated[bool, With("form", "paper")] = True,
     absent: Absent = "window",
     ablation: Ablation = "none",
-    zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4,
+    zero_tolerance: Annotated[float, Field(ge=0, lt=1), With("form", "paper")] = 1e-4,
     solver: Solver = "direct",
 ) -> Algorithm:
     """Descend for every client in every layer, and towards equal losses.

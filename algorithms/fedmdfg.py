@@ -34,6 +34,7 @@ from algorithms._hull import Hull
 from algorithms._line_search import line_search
 from algorithms._qp import Solver
 from algorithms._rows import grown, room
+from fedsim.idle import Unless
 from fedsim.stack import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 
 
@@ -42,7 +43,7 @@ def fedmdfg(
     theta_deg: Annotated[float, Field(ge=0, le=90)] = 11.25,
     absent: bool = True,
     search: Annotated[int, Field(ge=1, le=30)] | None = None,
-    lr: Annotated[float, Field(gt=0)] | None = None,
+    lr: Annotated[float | None, Field(gt=0), Unless("search", None)] = None,
     guard: Annotated[float, Field(ge=0)] = 0.0,
     zero_tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-4,
     solver: Solver = "direct",

@@ -22,13 +22,14 @@ from pydantic import Field
 
 from algorithms._hull import Lambda0, mixed
 from algorithms._qp import Solver
+from fedsim.idle import With
 from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
 
 
 def fedmgda_plus(
     *,
-    epsilon: Annotated[float, Field(ge=0, le=1)] = 0.1,
-    lambda0: Lambda0 = "uniform",
+    epsilon: Annotated[float, Field(ge=0, le=1), With("cap", None)] = 0.1,
+    lambda0: Annotated[Lambda0, With("cap", None)] = "uniform",
     cap: Annotated[float, Field(gt=0, le=1)] | None = None,
     normalise: bool = True,
     server_lr: Annotated[float, Field(gt=0)] | Literal["median"] = 1.0,

@@ -20,13 +20,14 @@ from pydantic import Field
 
 from algorithms._qffl import step_size, step_weights
 from algorithms._rows import over_present
+from fedsim.idle import With
 from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
 
 
 def qfedavg(
     *,
     q: Annotated[float, Field(ge=0)] = 1.0,
-    lr: Annotated[float, Field(gt=0)] | None = None,
+    lr: Annotated[float | None, Field(gt=0), With("L", None)] = None,
     L: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(gt=0)] = 1e-10,
 ) -> Algorithm:

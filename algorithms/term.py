@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import over_present, shares
+from fedsim.idle import With
 from fedsim.stack import Algorithm, Direction, Needs, Promise, Stack, State
 
 
@@ -27,7 +28,7 @@ def term(
     *,
     t: Annotated[float, Field(gt=0)] = 1.0,
     normaliser: Literal["running", "cohort", "released"] = "running",
-    smoothing: Annotated[float, Field(gt=0, le=1)] = 0.5,
+    smoothing: Annotated[float, Field(gt=0, le=1), With("normaliser", "running")] = 0.5,
 ) -> Algorithm:
     """Weight clients by exp(t F): the larger `t`, the closer to the worst client alone."""
     if normaliser == "released":

@@ -6,7 +6,7 @@ options beside its name; they are checked against the signature of its factory. 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
@@ -17,18 +17,24 @@ from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, Positive
 from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
+from fedsim.config_idle import lacks_of, refusals, settled
 from fedsim.config_memory import MemorySection
 from fedsim.config_section import PluginSection, RunName, Section, run_name
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
+from fedsim.idle import Unless
 from fedsim.ladder import HistoryPlan
 from fedsim.rules import build_rule
 from fedsim.stack import RowsFrom
 
 if TYPE_CHECKING:
     from fedsim.modes import Mode
+
+
+_TOGETHER = object()
+"""The context of a validation after which `fedsim.config_idle.settled` looks for keys without effect."""
 
 
 class TaskSection(PluginSection):
@@ -76,8 +82,8 @@ class WrapSection(PluginSection):
     given: ClassVar[tuple[str, ...]] = ("rule",)
 
     def named(self) -> dict[str, Any]:
-        """Return the options together with the name."""
-        return {"name": self.name} | self.options
+        """Return the options that have an effect together with the name."""
+        return {"name": self.name} | self.working_options()
 
 
 class AlgorithmSection(PluginSection):
@@ -96,7 +102,7 @@ class AlgorithmSection(PluginSection):
     def _check_together(self) -> AlgorithmSection:
         """Refuse combinations that cannot work; the learning rate stands for any."""
         try:
-            build_rule(self.name, self.options, [wrapper.named() for wrapper in self.wrap], lr=0.1)
+            build_rule(self.name, self.working_options(), [wrapper.named() for wrapper in self.wrap], lr=0.1)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
@@ -127,7 +133,7 @@ class AuditSection(Section):
 
     every: NonNegativeInt = 0
     """Server steps from one audit to the next; 0: never."""
-    clients: PositiveInt = 100
+    clients: Annotated[PositiveInt, Unless("every", 0)] = 100
     """Most clients of one audit: those first whose updates the server has, present or remembered."""
 
 
@@ -190,6 +196,13 @@ class RunConfig(Section):
                 )
         return self
 
+    @pydantic.model_validator(mode="after")
+    def _check_effects(self, info: pydantic.ValidationInfo) -> RunConfig:
+        """Refuse keys without effect, unless whoever asks does so for several runs together."""
+        if info.context is not _TOGETHER and (lines := refusals(lacks_of(self))):
+            raise ValueError("\n".join(lines))
+        return self
+
     def settled(self, mode: Mode, history: HistoryPlan) -> RunConfig:
         """Return the same with what depends on model and device written out: how to train, and how rows are kept."""
         train, memory = self.train.model_copy(update={"mode": mode}), self.memory.chosen(history)
@@ -246,7 +259,7 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     raw = changed(deepcopy(given), sets)
     if "name" not in raw:
         _check_stem(path)
-    found = parse(raw, path.name, default_name=path.stem)
+    found = parse(raw, path.name, default_name=path.stem, before=given)
     arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
     check_effect(given, sets, arms)
     return found
@@ -308,26 +321,63 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
     return raw
 
 
-def parse(raw: Mapping[str, Any], source: str, default_name: str) -> list[RunConfig]:
-    """Check a configuration given as nested dictionaries; `source` names it in messages."""
-    base = {"name": default_name} | dict(raw)
-    arms = base.pop("arms", None)
-    if arms is None:
-        return [_validated(base, source)]
-    if not isinstance(arms, Mapping) or not arms or not all(isinstance(a, Mapping) for a in arms.values()):
-        raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
+def parse(
+    raw: Mapping[str, Any], source: str, default_name: str, before: Mapping[str, Any] | None = None
+) -> list[RunConfig]:
+    """Check a configuration given as nested dictionaries; `source` names it in messages.
+
+    A key that others leave without effect is refused, unless it has one in another arm, or in what was `before`.
+    """
     runs = []
-    for arm, changes in arms.items():
-        if "name" in changes:
-            raise ConfigError(f"{source}: arms.{arm}.name: an arm has the name of its table; leave it out")
-        whole = merged(base, changes) | {"name": f"{base['name']}/{arm}"}
-        runs.append(_validated(whole, f"{source}, arm {arm!r}"))
+    raws, sources = _runs(raw, source, default_name)
+    for found in checked(raws, sources, lambda: _before(before, default_name)):
+        if isinstance(found, ConfigError):
+            raise found
+        runs.append(found)
     return runs
 
 
-def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
+def checked(
+    raws: Sequence[Mapping[str, Any]],
+    sources: Sequence[str],
+    before: Callable[[], Sequence[RunConfig]] = lambda: (),
+) -> list[RunConfig | ConfigError]:
+    """Check the runs of one file, named by `sources`, together: each, or what is wrong with it."""
+    return settled(raws, sources, _validated, before)
+
+
+def _before(raw: Mapping[str, Any] | None, default_name: str) -> list[RunConfig]:
+    """Return the runs of a configuration as it was; none where it was none."""
+    if raw is None:
+        return []
     try:
-        return RunConfig.model_validate(raw)
+        return [_validated(*run) for run in zip(*_runs(raw, "", default_name), strict=True)]
+    except ConfigError:
+        return []
+
+
+def _runs(
+    raw: Mapping[str, Any], source: str, default_name: str
+) -> tuple[list[Mapping[str, Any]], list[str]]:
+    """Return each arm's own configuration, or the one that there is, and how messages name it."""
+    base = {"name": default_name} | dict(raw)
+    arms = base.pop("arms", None)
+    if arms is None:
+        return [base], [source]
+    if not isinstance(arms, Mapping) or not arms or not all(isinstance(a, Mapping) for a in arms.values()):
+        raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
+    runs: list[Mapping[str, Any]] = []
+    for arm, changes in arms.items():
+        if "name" in changes:
+            raise ConfigError(f"{source}: arms.{arm}.name: an arm has the name of its table; leave it out")
+        runs.append(merged(base, changes) | {"name": f"{base['name']}/{arm}"})
+    return runs, [f"{source}, arm {arm!r}" for arm in arms]
+
+
+def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
+    """Check one run; keys without effect are left to `fedsim.config_idle.settled`. Raises ConfigError."""
+    try:
+        return RunConfig.model_validate(raw, context=_TOGETHER)
     except pydantic.ValidationError as error:
         raise ConfigError(problems(error, RunConfig, source)) from error
 

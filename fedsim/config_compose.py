@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedsim.assignment import How, correlation_of
 from fedsim.errors import ConfigError, closest
+from fedsim.idle import Unless, With
 
 _OTHERS = ("compute", "network", "faults")
 
@@ -83,7 +84,7 @@ class ConfoundConfig(BaseModel):
     """`availability`, `compute`, `downlink`, `uplink`, `faults`, `night`, or a numeric fact that the world carries."""
     to: str
     """`label`, `n_samples`, `loss`, or another fact about the data's clients."""
-    labels: tuple[int | str, ...] = ()
+    labels: Annotated[tuple[int | str, ...], Unless("to", "n_samples", "loss")] = ()
     """Of `to = "label"`: the share of samples with these counts. Of a fact in words: those clients that have one of
     these."""
     run: Path | None = None
@@ -92,9 +93,9 @@ class ConfoundConfig(BaseModel):
     """Rank correlation without its sign: 0 is independent, 1 perfectly sorted."""
     sign: Literal["positive", "negative"] = "positive"
     """Whether more of the one goes with more or with less of the other."""
-    night_start: Annotated[float, Field(ge=0, le=24)] = 0.0
+    night_start: Annotated[float, Field(ge=0, le=24), With("what", "night")] = 0.0
     """Of `what = "night"`: hour of the day."""
-    night_end: Annotated[float, Field(ge=0, le=24)] = 6.0
+    night_end: Annotated[float, Field(ge=0, le=24), With("what", "night")] = 6.0
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> ConfoundConfig:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 
 from fedsim import plugins
 from fedsim.errors import ConfigError
+from fedsim.idle import without
 from fedsim.units import size_bytes
 
 Size = Annotated[int, BeforeValidator(size_bytes)]
@@ -65,6 +66,14 @@ class PluginSection(BaseModel):
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
+
+    def idle_options(self) -> list[tuple[str, str]]:
+        """Return the options that need another one, and what each lacks to have an effect: see `fedsim.idle.given`."""
+        return plugins.idle_options(self.kind, self.name, self.options, self.given)
+
+    def working_options(self) -> dict[str, Any]:
+        """Return the options without those that have no effect."""
+        return without(self.options, [place for place, lacks in self.idle_options() if lacks])
 
     def resolved(self) -> dict[str, Any]:
         """Return the table with every option's default written out."""

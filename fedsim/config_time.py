@@ -17,6 +17,7 @@ from fedsim.config_world import Duration
 from fedsim.costs import Chance, Completeness, Formula, Jitter, trace_spread
 from fedsim.course import Dropout, Stop
 from fedsim.errors import ConfigError
+from fedsim.idle import Unless, With
 from fedsim.pacing import Pacing
 from fedsim.units import US
 from fedsim.world import Leave
@@ -117,10 +118,10 @@ class CompletenessSection(Section):
     """`[cost.completeness]`: how much of its local work a client does; see `fedsim.costs.Completeness`."""
 
     mode: Literal["all", "epochs", "PDU", "FSU", "ADU", "ASU"] = "all"
-    chance: float = Field(1.0, ge=0, le=1)
-    low: int = Field(1, ge=0)
-    high: int = Field(1, ge=0)
-    fixed: bool = False
+    chance: Annotated[float, Field(ge=0, le=1), With("mode", "epochs", "PDU")] = 1.0
+    low: Annotated[int, Field(ge=0), With("mode", "epochs", "ADU", "ASU")] = 1
+    high: Annotated[int, Field(ge=0), With("mode", "epochs", "ADU", "ASU")] = 1
+    fixed: Annotated[bool, With("mode", "epochs")] = False
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> CompletenessSection:
@@ -144,9 +145,9 @@ class CostSection(Section):
     they hold for the model at hand."""
     compute_scale: float = Field(1.0, gt=0)
     """Factor on the seconds per sample of the world's devices."""
-    fedscale_steps: PositiveInt = 20
+    fedscale_steps: Annotated[PositiveInt, With("formula", "fedscale")] = 20
     """Local steps that the formula `fedscale` counts."""
-    flash_most_samples: PositiveInt | None = None
+    flash_most_samples: Annotated[PositiveInt | None, With("formula", "flash")] = None
     """Most samples that the formula `flash` counts."""
     jitter: JitterSection = JitterSection()
     completeness: CompletenessSection = CompletenessSection()
@@ -159,9 +160,9 @@ class DropoutSection(Section):
     """What a client's leaving does to its job; see `fedsim.world`."""
     chance: float = Field(0.0, ge=0, le=1)
     """Probability that a job is lost whatever the world does."""
-    law: Literal["same", "uniform"] = "same"
+    law: Annotated[Literal["same", "uniform"], Unless("chance", 0)] = "same"
     """`uniform`: a share `chance` of the clients have a probability of their own, uniform on [0, 1], the others 0."""
-    within: Literal["any", "download", "compute", "upload"] = "any"
+    within: Annotated[Literal["any", "download", "compute", "upload"], Unless("chance", 0)] = "any"
     """The phase in which chance loses jobs."""
     notice: Duration = 0
     """How long after it is lost the server learns of a loss; until then the client's place is taken."""
@@ -199,7 +200,7 @@ class StopSection(Section):
     """The run ends when the metric is at least this (at most, if it is not rising)."""
     patience: PositiveInt | None = None
     """The run ends after so many evaluations in a row that were no better than the best by more than `least`."""
-    least: float = Field(0.0, ge=0)
+    least: Annotated[float, Field(ge=0), Unless("patience", None)] = 0.0
 
     @pydantic.model_validator(mode="before")
     @classmethod

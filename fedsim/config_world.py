@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pydantic
 from numpy.typing import ArrayLike
@@ -15,8 +15,9 @@ from fedsim import plugins
 from fedsim.config_compose import ConfoundConfig, JoinConfig
 from fedsim.config_errors import read_toml, validated
 from fedsim.errors import ConfigError
+from fedsim.idle import given, refusal, without
 from fedsim.scenario import make_trace
-from fedsim.trace import Trace, read_trace
+from fedsim.trace import AfterEnd, Trace, read_trace
 from fedsim.units import US, duration_us
 from fedsim.world import Unknown
 
@@ -46,8 +47,9 @@ class WorldConfig(BaseModel):
     """Seed of the world; a run's own seed by default."""
     unknown: Unknown = "error"
     """What holds where the trace knows nothing about availability: refuse to run, `online` or `offline`."""
-    after_end: Literal["error", "repeat", "stop"] = "repeat"
-    """After the horizon: an error, a new lap, or nobody online any more. A trace file's or a join's own by default."""
+    after_end: AfterEnd | None = None
+    """After the horizon: an error, a new lap, or nobody online any more; by default what the scenario, the trace file
+    or the join says."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the scenario."""
     confound: ConfoundConfig | None = None
@@ -73,7 +75,7 @@ class WorldConfig(BaseModel):
                 f"{key!r} belongs to a scenario, not to a {kind}" for key in self._foreign if self._given(key)
             ]
         else:
-            lines = _option_problems(self.scenario, self.options)
+            lines = _option_problems(self)
         if lines:
             raise ValueError("\n".join(lines))
         return self
@@ -83,14 +85,30 @@ class WorldConfig(BaseModel):
         """Leave out what the files decide, and write out the defaults of a scenario's options."""
         table: dict[str, Any] = plain(self)
         if self.scenario is not None:
-            return table | {"options": resolved_options(self.scenario, self.options)}
-        dropped = self._foreign if self._given("after_end") else (*self._foreign, "after_end")
-        return {key: value for key, value in table.items() if key not in dropped}
+            own = self.after_end or self._scenario_end()
+            return table | {"options": resolved_options(self.scenario, self.options), "after_end": own}
+        return {key: value for key, value in table.items() if key not in self._foreign}
+
+    def _scenario_end(self) -> str:
+        made = plugins.build("scenario", str(self.scenario), self.working_options())
+        return str(
+            getattr(made, "after_end", "repeat")
+        )  # what is no Scenario is refused where the world is made
 
     @property
     def _foreign(self) -> tuple[str, ...]:
         """The keys that say nothing beside `trace` or `join`."""
         return _OF_A_SCENARIO if self.join is not None else (*_OF_WHAT_IS_MADE, *_OF_A_SCENARIO)
+
+    def scenario_options(self) -> list[tuple[str, str]]:
+        """Return a scenario's options that need another one, and what each lacks: see `fedsim.idle.given`."""
+        return (
+            [] if self.scenario is None else plugins.idle_options("scenario", self.scenario, self.options, ())
+        )
+
+    def working_options(self) -> dict[str, Any]:
+        """Return a scenario's options without those that have no effect."""
+        return without(self.options, [place for place, lacks in self.scenario_options() if lacks])
 
     def _given(self, key: str) -> bool:
         return key in self.model_fields_set
@@ -102,6 +120,13 @@ class WorldFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     world: WorldConfig
+
+    @pydantic.model_validator(mode="after")
+    def _check_effects(self) -> WorldFile:
+        lacks = [*given(self.world), *((f"options.{k}", lack) for k, lack in self.world.scenario_options())]
+        if lines := [refusal(f"world.{place}", lack) for place, lack in lacks if lack]:
+            raise ValueError("\n".join(lines))
+        return self
 
 
 def world_trace(
@@ -151,7 +176,7 @@ def _world_trace(
     else:
         assert config.trace is not None
         trace = read_trace(config.trace)
-    return replace(trace, after_end=config.after_end) if config._given("after_end") else trace
+    return trace if config.after_end is None else replace(trace, after_end=config.after_end)
 
 
 def _joined(
@@ -192,9 +217,11 @@ def resolved_options(scenario: str, options: Mapping[str, Any]) -> dict[str, Any
     return {name: found for name, value in values.items() if (found := plugins.plain(value)) is not None}
 
 
-def _option_problems(scenario: str, options: Mapping[str, Any]) -> list[str]:
+def _option_problems(world: WorldConfig) -> list[str]:
+    assert world.scenario is not None
     try:
-        plugins.build("scenario", scenario, options)
+        plugins.check("scenario", world.scenario, world.options, ())
+        plugins.build("scenario", world.scenario, world.working_options())
     except ConfigError as error:
         return str(error).split("\n")
     return []

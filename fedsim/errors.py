@@ -65,6 +65,10 @@ class CheckpointError(Error):
     """A checkpoint misses a part or was made by a different configuration."""
 
 
+class EndOfWorld(UserWarning):
+    """A run goes on for longer than its world is described."""
+
+
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 

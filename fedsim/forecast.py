@@ -72,6 +72,8 @@ class Forecast:
     memory_bytes: dict[str, int]
     planned_s: float
     """Wall time that the plan itself took."""
+    outlives: str = ""
+    """That it is longer than its world, and what becomes of it; empty if it is not."""
 
 
 class Window:
@@ -241,6 +243,7 @@ def forecast(
         wall_s=planned_s + loop_s,
         memory_bytes=predicted,
         planned_s=planned_s,
+        outlives=setup.outlives(max(course.now_us, setup.plan.stop.time_us or 0)),
     )
 
 
@@ -282,6 +285,7 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
             "steps",
             f"{found.steps:,} in {show_us(found.virtual_us)} of virtual time; ended by {found.ended_by}",
         ),
+        *([("world", found.outlives.partition(": ")[2])] if found.outlives else []),
         ("time between steps*", " | ".join(show_us(round(q)) for q in _quartiles(gaps))),
         ("jobs", jobs or "none"),
         ("clients chosen", f"{found.chosen:,} of {found.clients:,}"),

@@ -6,6 +6,7 @@ import heapq
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +36,7 @@ from fedsim.result import Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, optional_tables, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
-from fedsim.simulation import Device, device_of, one_thread
+from fedsim.simulation import Device, device_of, one_thread, tell_of_end
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import Trace, read_trace
 from fedsim.trainer import starts_of
@@ -108,8 +109,9 @@ def fork(
     parent, out = Path(parent), Path(out)
     manifest = read_manifest(parent)
     config = load(parent / CONFIG)[0]
-    raw = changed(read_toml(parent / CONFIG), sets) | {"name": name or f"{config.label}-fork"}
-    child = parse(raw, "fork", config.label)[0]
+    before = read_toml(parent / CONFIG)
+    raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
+    child = parse(raw, "fork", config.label, before)[0]
     _check(config, child)
     _check_at(at, manifest, parent)
     _check_stop(child, at.step or 0, at.time_us or 0)
@@ -132,11 +134,11 @@ def fork(
         _check_stop(child, course["step"], course["now_us"])
         origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
         origin |= _departure(at, course, keep_online)
-        child = parse(raw | {"parent": origin}, "fork", config.label)[0]
+        child = parse(raw | {"parent": origin}, "fork", config.label, before)[0]
         if len(keep_online):
             trace = _kept(trace, keep_online, course["now_us"], child.stop.time, manifest)
             shop = _shop(child, trace)
-        other = prepare(child, place, shop)
+        tell_of_end(other := prepare(child, place, shop))
         begin = _changed(state, config, setup, other, keep_online)
         _write(folder, other.config, trace, begin)
         run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)

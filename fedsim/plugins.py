@@ -25,6 +25,7 @@ from typing import Any
 import pydantic
 import pydantic_core
 
+from fedsim import idle
 from fedsim.errors import ConfigError, Error, RunError, closest, in_words
 
 PACKAGES = {
@@ -95,7 +96,14 @@ def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any
     Raises ConfigError that names each unknown option, each wrong type and the closest known option.
     """
     make = factory(kind, name)
-    made = make(**checked_options(kind, name, make, options, given), **given)
+    checked = checked_options(kind, name, make, options, given)
+    if lines := [
+        idle.refusal(f"{kind} {name!r}, option {place!r}", lacks)
+        for place, lacks in idle_options(kind, name, options, given)
+        if lacks
+    ]:
+        raise ConfigError("\n".join(lines))
+    made = make(**checked, **given)
     if kind in _CHECKED and PRODUCTS[kind] not in (c.__name__ for c in type(made).__mro__):
         raise ConfigError(
             f"{kind} {name!r} returned {type(made).__name__}, expected an instance of {PRODUCTS[kind]}"
@@ -129,6 +137,15 @@ def check(
     `beside` are the keys that stand beside its options whatever the plug-in, of which one may have been meant.
     """
     checked_options(kind, name, factory(kind, name), options, given, beside)
+
+
+def idle_options(
+    kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]
+) -> list[tuple[str, str]]:
+    """Return the options that need another one, and what each lacks to have an effect: see `fedsim.idle.given`."""
+    make = factory(kind, name)
+    known = {key: value for key, value in options.items() if key in options_of(make, given)}
+    return list(idle.given(_options_model(make, name, tuple(given)).model_validate(known)))
 
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:

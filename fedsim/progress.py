@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fedsim.errors import EndOfWorld
 from fedsim.result import Progress, Watch
 from fedsim.units import show_us
 
@@ -28,6 +31,39 @@ def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
             yield _Line(_LIVE_EVERY_S, lambda text: live.update(Text(text)))
     else:
         yield _Line(_PLAIN_EVERY_S, lambda text: console.print(text, highlight=False, soft_wrap=True))
+
+
+@contextmanager
+def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
+    """Say what a run warns of in a line on `console`; nothing if `quiet`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", EndOfWorld)
+        beside = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, EndOfWorld):
+                console.print(str(message), highlight=False, soft_wrap=True)
+            else:
+                beside(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+class EndWatch:
+    """Says in a line that a run has come to the end of its world, where it was not known before."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._told = console, ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Look at a run after a step."""
+        setup, name = progress.setup, progress.setup.config.name
+        if name == self._told or setup.outlives(setup.plan.stop.time_us):
+            return
+        if said := setup.outlives(progress.course.now_us):
+            self._told = name
+            self._console.print(said, highlight=False, soft_wrap=True)
 
 
 class _Line:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def replay_config(
     """
     manifest = _manifest(folder)
     raw = read_toml(folder / _CONFIG)
+    parent = deepcopy(raw)
     world = {"trace": str(folder / _WORLD), "unknown": _table(raw, "world", folder).get("unknown", "error")}
     raw["world"] = dict(world)
     if same_participation:
@@ -58,7 +60,7 @@ def replay_config(
         "same_participation": same_participation,
         "changes": list(sets),
     }
-    return parse(raw, f"{folder} with changes", raw["name"])[0]
+    return parse(raw, f"{folder} with changes", raw["name"], before=parent)[0]
 
 
 def compare_participation(parent: Path, child: Path) -> Participation:

@@ -25,9 +25,8 @@ def build_rule(
     cannot work.
     """
     takes_lr = "lr" in options_of(factory("rule", name))
-    if lr is not None and takes_lr and "lr" not in options:
-        options = {**options, "lr": lr}
-    algorithm = _checked(build("rule", name, options), f"rule {name!r}")
+    own = {"lr": lr} if lr is not None and takes_lr and "lr" not in options else {}
+    algorithm = _checked(build("rule", name, options, **own), f"rule {name!r}")
     if wrap and algorithm.needs.search:
         raise ConfigError(
             f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one"

@@ -230,6 +230,8 @@ class Scenario:
     cell: Callable[[Any, Place], Any] | None = None
     cell_clients: int = 1
     world: Callable[[Any, Place], Any] | None = None
+    after_end: AfterEnd = "repeat"
+    """What its world does after the horizon unless somebody says otherwise: `stop` where an end is the point of it."""
 
 
 def make_trace(
@@ -239,13 +241,15 @@ def make_trace(
     clients: int,
     horizon_us: int,
     seed: int,
-    after_end: AfterEnd = "error",
+    after_end: AfterEnd | None = "error",
     facts: Mapping[str, ArrayLike] | None = None,
 ) -> Trace:
     """Write down the world of a scenario (its name, or `path/to/file.py:factory`) with options from a config.
 
     `facts` say what is known of the federation, one entry per client: `n_samples`, `min_label`, `max_label`,
     `n_labels` (different labels of a client) and `labels` (of the task, the same for all); or they are `FactsToCome`.
+
+    Without `after_end` it is the scenario's own.
 
     The first clients of a larger world are the same as those of a smaller one, and a longer horizon begins as
     a shorter one. Raises ConfigError for an unknown scenario or option or a fact that is needed and absent,
@@ -254,6 +258,7 @@ def make_trace(
     scenario = plugins.build("scenario", name, options)
     if not isinstance(scenario, Scenario):
         raise ConfigError(f"scenario {name!r}: expected its factory to return a Scenario, found {scenario!r}")
+    after_end = after_end or scenario.after_end
     known = facts if isinstance(facts, FactsToCome) else _checked_facts(facts or {}, clients)
     source = json.dumps(
         {"scenario": name, "options": dict(options), "seed": seed}

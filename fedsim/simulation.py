@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from threadpoolctl import threadpool_limits
 from fedsim import checkpoint
 from fedsim.columns import array
 from fedsim.config import RunConfig, load
-from fedsim.errors import CheckpointError, ConfigError, FolderError
+from fedsim.errors import CheckpointError, ConfigError, EndOfWorld, FolderError
 from fedsim.files import read_parquet, refuse_links, write_json
 from fedsim.folders import refuse_parent
 from fedsim.found import Status, found_in, refuse_others
@@ -92,13 +93,20 @@ def simulate(
             else:
                 clock = Stopwatch(spans=profile)
                 with clock.part("start"):
-                    made = _made(build(run), folder, clock, pool, force=force or go_on)
+                    tell_of_end(setup := build(run))
+                    made = _made(setup, folder, clock, pool, force=force or go_on)
                 with closing(made):
                     _write_arms(runs, Path(out))
                     results.append(made.go(pool, watch))
             if results[-1].status == "interrupted":
                 break
     return results
+
+
+def tell_of_end(setup: Setup) -> None:
+    """Warn of a run whose time is longer than its world's."""
+    if said := setup.outlives(setup.plan.stop.time_us):
+        warnings.warn(said, EndOfWorld, stacklevel=3)
 
 
 def _checked(runs: list[RunConfig]) -> list[RunConfig]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.config import RunConfig, merged, parse
+from fedsim.config import RunConfig, checked, merged
 from fedsim.config_study import Levels, StudyConfig
 from fedsim.errors import ConfigError
 
@@ -59,11 +59,12 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     _check_folders(combinations, source)
     configs: list[RunConfig] = []
     wrong: dict[str, list[Levels]] = defaultdict(list)
-    for levels in combinations:
-        try:
-            configs.append(_config(study, levels, source))
-        except ConfigError as error:
-            for line in str(error).splitlines():
+    raws = [_raw(study, levels, source) for levels in combinations]
+    for levels, found in zip(combinations, checked(raws, [source] * len(raws)), strict=True):
+        if isinstance(found, RunConfig):
+            configs.append(found)
+        else:
+            for line in str(found).splitlines():
                 wrong[line].append(levels)
     if wrong:
         raise ConfigError("\n".join(_with_levels(*found, len(combinations)) for found in wrong.items()))
@@ -98,7 +99,7 @@ def _seeded(config: RunConfig, levels: Levels, seed: int) -> RunConfig:
     return config.model_copy(update={"name": f"{_folder(levels)}/seed-{seed}", "seed": seed})
 
 
-def _config(study: StudyConfig, levels: Levels, source: str) -> RunConfig:
+def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
     """Lay the levels' keys over those of `[run]`.
 
     They are joined first: one axis may name a rule and another one of its options, in any order.
@@ -108,8 +109,7 @@ def _config(study: StudyConfig, levels: Levels, source: str) -> RunConfig:
     for axis, level in levels.items():
         changes = _joined(changes, study.axes[axis][level], axis, said, source)
     first = study.seeds[0]
-    raw = merged(study.run, changes) | {"name": f"{_folder(levels)}/seed-{first}", "seed": first}
-    return parse(raw, source, default_name=study.name)[0]
+    return merged(study.run, changes) | {"name": f"{_folder(levels)}/seed-{first}", "seed": first}
 
 
 def _joined(

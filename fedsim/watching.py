@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedsim.progress import shown
+from fedsim.progress import EndWatch, shown, warnings_shown
 from fedsim.result import Progress, Watch
 
 
@@ -36,6 +36,9 @@ def watching(
             watches.append(opened.enter_context(dashboard(console, names, quiet)))
         else:
             watches.append(opened.enter_context(shown(console, quiet)))
+        if not quiet:
+            watches.append(EndWatch(console))
+        opened.enter_context(warnings_shown(console, quiet))
         if tensorboard is not None:
             from fedsim.boards import writing_events
 

@@ -8,11 +8,13 @@ time (`World.unmodelled`). A job that runs into a fault is lost. What a client's
 - `abort`: the job is lost at the first instant before its end at which the client is offline.
 - `pause_resume`: it stands still while the client is offline (FLASH).
 - `end_instant`: it goes on, and is lost if the client is offline when it ends (FedScale).
-- `bernoulli`: it goes on and arrives; chance alone loses jobs (FLGo; see `Work.lost_at`).
+- `ignore`: it goes on and arrives (Plato, FLSim).
+- `bernoulli`: the same, where chance alone loses jobs (FLGo; see `Work.lost_at`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -32,9 +34,15 @@ _IDLE_SESSIONS = 1000
 
 __all__ = ["LEAVES", "PHASES", "UNKNOWNS", "Leave", "Outcome", "Outcomes", "Unknown", "Work", "World"]
 
-Leave = Literal["abort", "pause_resume", "end_instant", "bernoulli"]
+Leave = Literal["abort", "pause_resume", "end_instant", "ignore", "bernoulli"]
 LEAVES: tuple[str, ...] = get_args(Leave)
 """What a client's leaving may do to its job."""
+
+_THEN: Mapping[AfterEnd, str] = {
+    "repeat": 'begins again (world.after_end = "repeat")',
+    "stop": 'has nobody online, which ends the run (world.after_end = "stop")',
+    "error": 'no more, which fails the run (world.after_end = "error")',
+}
 
 
 class World:
@@ -81,6 +89,10 @@ class World:
         )
         """The same for one job in plain numbers, where a job is aborted when its client leaves."""
         self.unmodelled = tuple(kind for kind in MODELLED if self._series[kind] is None)
+
+    def then(self) -> str:
+        """Say what there is after the horizon."""
+        return f"described for {show_us(self.horizon_us)} and then {_THEN[self.after_end]}"
 
     def most_online(self) -> int:
         """Return how many clients are online together at most; where their loops differ, how many ever are."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
+from fedsim.idle import Where
 from fedsim.scenario import Clock, Life, Me
 from fedsim.units import duration_us
 from scenarios._laws import exponential_us, refuse_unknown
@@ -22,6 +23,8 @@ from scenarios._laws import exponential_us, refuse_unknown
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Speed = Literal["compute", "downlink", "uplink"]
 Sigma = Annotated[float, Field(ge=0, le=5)]
+
+Faulty = Where(lambda devices: devices.fault_every_us > 0, "without faults; give a time as 'fault_every'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class Devices(BaseModel):
     uplink_sigma: Sigma = 0.8
     fault_every: str | float = "2d"
     """Mean time from the end of one fault to the start of the next; `"never"` or 0 for none."""
-    fault_length: str | float = "1min"
+    fault_length: Annotated[str | float, Faulty] = "1min"
     """Mean length of a fault."""
 
     @pydantic.model_validator(mode="before")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from fedsim.idle import Unless
 from fedsim.scenario import Clock, Life, Me, duration_option
 from scenarios._laws import exponential_us
+
+MeanOn = Annotated[str | float, Unless("mean_off", 0, "0", "0s")]
+"""The option `mean_on` of scenarios in which `mean_off = 0` keeps everybody online."""
 
 
 class Presence:

@@ -17,7 +17,7 @@ import numpy as np
 from fedsim.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import exponential_us
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
 
 
 def correlated_outage(
@@ -26,7 +26,7 @@ def correlated_outage(
     outage_every: str | float = "1d",
     outage_length: str | float = "1h",
     hit_share: float = 0.9,
-    mean_on: str | float = "2h",
+    mean_on: MeanOn = "2h",
     mean_off: str | float = "1h",
     devices: Devices = PHONES,
 ) -> Scenario:

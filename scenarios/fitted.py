@@ -17,6 +17,7 @@ import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedsim.errors import ConfigError
+from fedsim.idle import Unless
 from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import Devices, Positive, Speed, Speeds
 from scenarios._hazards import HOUR_US, HOURS, Day, Hazard, Remainder
@@ -35,8 +36,8 @@ class Length(BaseModel):
     law: Literal["exponential", "weibull", "gamma", "lognormal", "constant"] = "exponential"
     mean: str | float = "2h"
     """Mean of a typical client, by the clock of the hours."""
-    shape: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Exponent of a Weibull, k of a gamma, sigma of the logarithm of a log-normal; else not used."""
+    shape: Annotated[float, Field(gt=0, le=1000), Unless("law", "exponential", "constant")] = 1.0
+    """Exponent of a Weibull, k of a gamma, sigma of the logarithm of a log-normal."""
     spread: Annotated[float, Field(ge=0, le=5)] = 0.0
     """Standard deviation of the logarithm of clients' own factors on their lengths."""
 

@@ -13,27 +13,30 @@ A client's down- and uplink are those of `devices` times one factor X(t), starte
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from fedsim.errors import ConfigError
+from fedsim.idle import With
 from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from fedsim.units import US
 from scenarios._devices import PHONES, Devices, Speeds
 from scenarios._laws import exponential_us
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
+
+OfMarkov, OfAR1 = With("model", "markov"), With("model", "ar1")
 
 
 def flaky_network(
     *,
     model: Literal["markov", "ar1"] = "markov",
-    levels: tuple[float, ...] = (1.0, 0.3, 0.03),
-    stay: tuple[str | float, ...] = ("40min", "15min", "5min"),
-    sigma: float = 1.0,
-    memory: str | float = "30min",
-    step: str | float = "5min",
-    mean_on: str | float = "2h",
+    levels: Annotated[tuple[float, ...], OfMarkov] = (1.0, 0.3, 0.03),
+    stay: Annotated[tuple[str | float, ...], OfMarkov] = ("40min", "15min", "5min"),
+    sigma: Annotated[float, OfAR1] = 1.0,
+    memory: Annotated[str | float, OfAR1] = "30min",
+    step: Annotated[str | float, OfAR1] = "5min",
+    mean_on: MeanOn = "2h",
     mean_off: str | float = 0,
     devices: Devices = PHONES,
 ) -> Scenario:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from fedsim.errors import ConfigError
 from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
 
 
 def flash_crowd(
@@ -22,7 +22,7 @@ def flash_crowd(
     share: float = 0.7,
     mean_delay: str | float = "10min",
     mean_stay: str | float = "1h",
-    mean_on: str | float = "30min",
+    mean_on: MeanOn = "30min",
     mean_off: str | float = "6h",
     devices: Devices = PHONES,
 ) -> Scenario:

@@ -26,12 +26,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.errors import ConfigError
+from fedsim.idle import Unless, Where, With
 from fedsim.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
 from fedsim.units import US
 from scenarios._devices import Devices
@@ -59,22 +60,30 @@ Floats = NDArray[np.float64]
 Chance = Callable[[int], float]
 """Of the number of the round."""
 
+Drawn = Unless("availability", "IDL")
+OfLN, OfUNI = With("responsiveness", "LN"), With("responsiveness", "UNI")
+Unit = Where(
+    lambda o: o.responsiveness != "IDL" or (o.availability != "IDL" and not o.roundwise),
+    'without latencies, and with availability drawn round by round; it needs responsiveness = "LN" or "UNI", or '
+    "roundwise = false",
+)
+
 
 def flgo(
     *,
     availability: Literal["IDL", "YMF", "MDF", "LDF", "YFF", "HOMO", "LN", "SLN", "YC"] = "IDL",
-    beta: float | None = None,
-    formula: Literal["code", "docstring"] = "code",
-    round: str | float = "10min",
-    unit: str | float = "1min",
-    roundwise: bool = True,
-    federation: int | None = None,
+    beta: Annotated[float | None, Unless("availability", "IDL")] = None,
+    formula: Annotated[Literal["code", "docstring"], With("availability", "MDF", "LDF")] = "code",
+    round: Annotated[str | float, Drawn, With("roundwise", True)] = "10min",
+    unit: Annotated[str | float, Unit] = "1min",
+    roundwise: Annotated[bool, Drawn] = True,
+    federation: Annotated[int | None, With("availability", "LN", "SLN")] = None,
     responsiveness: Literal["IDL", "LN", "UNI"] = "IDL",
-    latency_mean: float = 100.0,
-    latency_var: float = 10.0,
-    latency_min: int = 0,
-    latency_max: int = 1,
-    job_samples: float | None = None,
+    latency_mean: Annotated[float, OfLN] = 100.0,
+    latency_var: Annotated[float, OfLN] = 10.0,
+    latency_min: Annotated[int, OfUNI] = 0,
+    latency_max: Annotated[int, OfUNI] = 1,
+    job_samples: Annotated[float | None, Unless("responsiveness", "IDL")] = None,
     devices: Devices | None = None,
 ) -> Scenario:
     """FLGo's modes of availability and responsiveness.

@@ -2,8 +2,8 @@
 
 A share q of the clients takes part from the start. The others appear after a time of the law `joining` with
 distribution function F, so a share q + (1 - q) F(t) has appeared by t: 1 - (1 - q) exp(-t / mean) for the exponential
-law, linear up to twice the mean for the uniform one. Use it with `after_end = "stop"`, or with a horizon beyond the
-end of the run: where the world repeats, those who came late come late again.
+law, linear up to twice the mean for the uniform one. By default the world stops after its horizon, and the run with it:
+where it repeats, those who came late come late again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from fedsim.scenario import Clock, Life, Me, Scenario, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import Law
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
 
 JOINING = Law(law="uniform", mean="2d")
 
@@ -20,7 +20,7 @@ def late_joiners(
     *,
     joining: Law = JOINING,
     present_share: float = 0.2,
-    mean_on: str | float = "2h",
+    mean_on: MeanOn = "2h",
     mean_off: str | float = "1h",
     devices: Devices = PHONES,
 ) -> Scenario:
@@ -42,4 +42,4 @@ def late_joiners(
             yield env.timeout(joining.draw_us(fate))
         yield from sessions.run(env, Presence(me), me.rng, here=late)
 
-    return Scenario(client)
+    return Scenario(client, after_end="stop")

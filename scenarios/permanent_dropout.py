@@ -2,8 +2,8 @@
 
 A client's life has the law `life`, counted from the start of the world; with the exponential law it leaves at the
 constant hazard 1 / mean, and S(t) = exp(-t / mean) of the clients are left at time t. For a Weibull law with shape k,
-S(t) = exp(-(Gamma(1 + 1/k) t / mean)^k). A share `loyal_share` never leaves. Use it with `after_end = "stop"`: where
-the world repeats, all are back.
+S(t) = exp(-(Gamma(1 + 1/k) t / mean)^k). A share `loyal_share` never leaves. By
+default the world stops after its horizon, and the run with it: where it repeats, all are back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from fedsim.scenario import Clock, Life, Me, Scenario, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import Law
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
 
 LIFE = Law(mean="3d")
 
@@ -20,7 +20,7 @@ def permanent_dropout(
     *,
     life: Law = LIFE,
     loyal_share: float = 0.1,
-    mean_on: str | float = "2h",
+    mean_on: MeanOn = "2h",
     mean_off: str | float = "1h",
     devices: Devices = PHONES,
 ) -> Scenario:
@@ -41,7 +41,7 @@ def permanent_dropout(
             env.process(_leave(env, presence, life.draw_us(fate)))
         return sessions.run(env, presence, me.rng)
 
-    return Scenario(client)
+    return Scenario(client, after_end="stop")
 
 
 def _leave(env: Clock, presence: Presence, after_us: int) -> Life:

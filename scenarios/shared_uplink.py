@@ -23,7 +23,7 @@ import simpy
 from fedsim.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import exponential_us
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
 
 
 def shared_uplink(
@@ -33,7 +33,7 @@ def shared_uplink(
     channels: int = 1,
     load: float = 0.7,
     mean_transfer: str | float = "5min",
-    mean_on: str | float = "2h",
+    mean_on: MeanOn = "2h",
     mean_off: str | float = 0,
     devices: Devices = PHONES,
 ) -> Scenario:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
+from fedsim.idle import Unless
 from fedsim.scenario import Clock, Life, Me, Scenario, number_option
 from scenarios._devices import Devices
-from scenarios._presence import Presence, Sessions
+from scenarios._presence import MeanOn, Presence, Sessions
 
 EQUAL = Devices(compute_sigma=0.0)
 """Devices that differ in nothing but their slowdown, as far as computing goes."""
@@ -30,10 +31,10 @@ EQUAL = Devices(compute_sigma=0.0)
 def stragglers(
     *,
     law: Literal["pareto", "zipf", "lognormal", "half_normal", "uniform"] = "pareto",
-    shape: float = 1.5,
+    shape: Annotated[float, Unless("law", "uniform")] = 1.5,
     most: float = 100.0,
     slow_network: bool = False,
-    mean_on: str | float = "2h",
+    mean_on: MeanOn = "2h",
     mean_off: str | float = 0,
     devices: Devices = EQUAL,
 ) -> Scenario:

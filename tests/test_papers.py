@@ -1,10 +1,12 @@
-"""Each paper's setting runs, and has the sizes that the paper gives."""
+"""Each paper's setting runs, has the sizes that the paper gives, and says where it is another one."""
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ import pytest
 import analysis
 import inputs
 from fedsim.config import RunConfig, load
+from fedsim.files import from_toml
 from fedsim.materials import federation
 from fedsim.network import build_network
 from fedsim.simulation import simulate
@@ -106,6 +109,105 @@ def test_clients_and_models_have_the_sizes_of_the_paper(name: str) -> None:
     assert (data.test.sizes.min(), data.test.sizes.max()) == test
     model, options = (config.model.name, config.model.options) if config.model else (task.model, {})
     assert parameters == build_network(model, options, data.x.shape[1:], data.n_classes).P
+
+
+# What the captions of the tables say, and the common settings above them.
+CAPTIONS: dict[str, dict[str, Any]] = {
+    "fedfv_cifar": {
+        "task.clients": 100, "pacing.clients": 10, "partition.shards_per_client": 2, "train.batch_size": "full",
+        "train.lr": 0.1, "train.epochs": 1, "stop.steps": 2000,
+    },
+    "fedfv_fashion": {
+        "task.clients": 3, "pacing.clients": 3, "model.name": "mlp", "train.batch_size": "full", "train.lr": 0.1,
+        "train.epochs": 1, "stop.steps": 200,
+    },
+    "fedmgda_adult": {
+        "task.clients": 2, "pacing.clients": 2, "task.pool": "official", "train.batch_size": 10, "train.lr": 0.01,
+        "train.epochs": 1, "stop.steps": 500,
+    },
+    "fedlf_ablation": {
+        "task.clients": 100, "pacing.clients": 10, "partition.name": "pathological", "train.batch_size": 200,
+        "train.epochs": 1, "train.lr_decay": 0.999,
+    },
+}  # fmt: skip
+_CLAIM = re.compile(r"([a-z_]+\.[a-z_]+) = ([^\s,()]+)(?: \((\S+)\))?")
+RULES = {
+    "FedAvg": "fedavg", "AFL": "afl", "q-FFL": "qfedavg", "q =": "qfed", "FedMGDA+": "fedmgda_plus", "FedMGDA": "fedmgda",
+    "FedAvg-n": "fedavg_n", "FedFV": "fedfv", "FedMDFG": "fedmdfg", "FedLF": "fedlf", "TERM": "term",
+}  # fmt: skip
+"""What the manual calls rules."""
+
+
+def _head(path: Path) -> str:
+    lines = path.read_text().splitlines()
+    return " ".join(
+        line.lstrip("# ") for line in lines[: next(i for i, s in enumerate(lines) if s[:1] != "#")]
+    )
+
+
+def _said(path: Path) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
+    """Return what a file's comment says is as in the table, and what is not: the file's value and the table's."""
+    _, _, claims = _head(path).partition("As ")
+    same, _, other = claims.partition("Not as there: ")
+    equal = {key: from_toml(f"v = {value}")["v"] for key, value, _ in _CLAIM.findall(same)}
+    different = {
+        key: (from_toml(f"v = {value}")["v"], int(theirs) if theirs.isdecimal() else theirs)
+        for key, value, theirs in _CLAIM.findall(other)
+        if theirs
+    }
+    return equal, different
+
+
+def _settings(path: Path, keys: Iterable[str]) -> dict[str, Any]:
+    """Return what the file's runs have, the same in all arms."""
+    arms = [config.resolved() for config in load(path)]
+    found = {}
+    for key in keys:
+        table, _, name = key.partition(".")
+        values = {repr(arm[table][name]): arm[table][name] for arm in arms}
+        assert len(values) == 1, f"{path.name}: {key} differs from arm to arm"
+        found[key] = values.popitem()[1]
+    return found
+
+
+@pytest.mark.parametrize("name", CAPTIONS)
+def test_a_file_says_what_it_has_in_common_with_the_table_and_what_not(name: str) -> None:
+    path, caption = ROOT / "examples" / "papers" / f"{name}.toml", CAPTIONS[name]
+    settings, (equal, different) = _settings(path, caption), _said(path)
+    assert equal == {key: value for key, value in caption.items() if settings[key] == value}
+    assert different == {
+        key: (settings[key], caption[key]) for key in caption if settings[key] != caption[key]
+    }
+    assert "Given:" not in _head(path)
+
+
+def test_the_manual_names_the_files_that_differ_from_their_tables() -> None:
+    told = (
+        (ROOT / "docs" / "papers.md")
+        .read_text()
+        .partition("Four are known to differ")[2]
+        .partition("\n\n")[0]
+    )
+    differ = {path.stem for path in CONFIGS if _said(path)[1]}
+    assert set(re.findall(r"`(\w+)`", told)) == differ == set(CAPTIONS)
+
+
+def test_the_manual_names_the_rules_of_each_file() -> None:
+    rows = re.findall(r"`examples/papers/(\w+)\.toml` \| (.+) \|", (ROOT / "docs" / "papers.md").read_text())
+    before = ""
+    for name, arms in rows:
+        before = before if arms == "the same" else arms
+        words = before.replace("MGDA-Prox", "").replace("FedProx", "")
+        named = {
+            plugin
+            for word, plugin in RULES.items()
+            if re.search(rf"(?<![\w-]){re.escape(word)}(?![\w+-])", words)
+        }
+        run = {config.algorithm.name for config in load(ROOT / "examples" / "papers" / f"{name}.toml")}
+        if "qfed" in named:  # q = 0 is the average
+            assert any(rule.startswith("qfed") for rule in run), name
+            run -= {"qfedavg", "qfedsgd", "fedavg", "fedsgd"}
+        assert run == named - {"qfed"}, name
 
 
 def test_every_setting_is_in_the_table_of_the_manual() -> None:

@@ -17,11 +17,12 @@ import torch
 from pydantic import Field
 
 from fedsim.client import ClientMethod, Local, Trained, pull
+from fedsim.idle import Unless
 
 
 def fedprox(
     *,
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
+    mu: Annotated[float, Field(ge=0, allow_inf_nan=False), Unless("form", "released")] = 0.1,
     form: Literal["paper", "doubled", "released"] = "paper",
 ) -> ClientMethod:
     """Add mu (v - w) to each gradient; mu = 0 is plain local SGD."""

@@ -22,6 +22,7 @@ from algorithms.selection._draws import highest, topped_up
 from algorithms.selection._durations import durations_us
 from algorithms.selection._groups import column
 from fedsim.errors import ConfigError
+from fedsim.idle import Unless, With
 from fedsim.selection import Clients, Floats, Selector, View, stateless
 
 
@@ -30,8 +31,8 @@ def biased(
     by: str = "n_samples",
     strength: Annotated[float, Field(ge=0, le=1)] = 0.5,
     sign: Literal[1, -1] = 1,
-    labels: list[Annotated[int, Field(ge=0)]] | None = None,
-    values: list[str | int] | None = None,
+    labels: Annotated[list[Annotated[int, Field(ge=0)]] | None, With("by", "label")] = None,
+    values: Annotated[list[str | int] | None, Unless("by", "label", "speed", "n_samples")] = None,
 ) -> Selector:
     """Prefer clients by `by` ("label", "speed", "n_samples" or a column that the world knows, such as "region").
 

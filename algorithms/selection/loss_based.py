@@ -19,17 +19,19 @@ import numpy as np
 from pydantic import Field
 
 from algorithms.selection._draws import lowest, part, proportional, share_of, topped_up
+from fedsim.idle import With
 from fedsim.selection import Clients, Floats, Selector, View, stateless
 
 Share = Annotated[float, Field(ge=0, le=1)]
+OfAFL = With("variant", "afl")
 
 
 def loss_based(
     *,
     variant: Literal["proportional", "afl"] = "proportional",
-    alpha1: Share = 0.75,
-    alpha2: Annotated[float, Field(ge=0)] = 0.01,
-    alpha3: Share = 0.1,
+    alpha1: Annotated[Share, OfAFL] = 0.75,
+    alpha2: Annotated[float, Field(ge=0), OfAFL] = 0.01,
+    alpha3: Annotated[Share, OfAFL] = 0.1,
 ) -> Selector:
     """Draw clients by the loss that they reported last.
 

@@ -41,10 +41,20 @@ from pydantic import Field
 from algorithms.selection import _oort
 from algorithms.selection._draws import topped_up
 from algorithms.selection._durations import duration_option
+from fedsim.idle import Unless, Where, With
 from fedsim.selection import Clients, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]
+OfPaper, OfFedScale = With("variant", "paper"), With("variant", "fedscale")
+Paced = Unless("pacer", 0)
+Percentile = Where(
+    lambda o: o.variant == "fedscale" or o.preferred is None, "beside 'preferred'; leave one of them out"
+)
+Barring = Where(
+    lambda o: o.barred_after != "never" and (o.variant == "paper" or o.barred_after is not None),
+    "where nobody is barred; it needs a number as 'barred_after'",
+)
 
 
 def oort(
@@ -58,22 +68,22 @@ def oort(
     penalty: Annotated[float, Field(ge=0)] = 2.0,
     cut_off: Share | None = None,
     fairness: Share = 0.0,
-    preferred: str | float | None = None,
-    preferred_step: str | float | None = None,
-    percentile: Annotated[float, Field(ge=0, le=100)] = 30.0,
+    preferred: Annotated[str | float | None, OfPaper] = None,
+    preferred_step: Annotated[str | float | None, OfPaper, Paced] = None,
+    percentile: Annotated[float, Field(ge=0, le=100), Percentile] = 30.0,
     pacer: Annotated[int, Field(ge=0)] = 20,
-    pacer_delta: Positive = 5.0,
+    pacer_delta: Annotated[Positive, OfFedScale, Paced] = 5.0,
     barred_after: Annotated[int, Field(ge=0)] | Literal["never"] | None = None,
-    barred_share: Share = 0.3,
-    few_samples: Annotated[int, Field(ge=1)] = 600,
-    window: Annotated[float, Field(ge=1)] = 5.0,
+    barred_share: Annotated[Share, Barring] = 0.3,
+    few_samples: Annotated[int, Field(ge=1), OfFedScale] = 600,
+    window: Annotated[float, Field(ge=1), OfFedScale] = 5.0,
 ) -> Selector:
     """Choose clients of high statistical and system utility, and explore those not used yet.
 
     Defaults that are not named here depend on `variant`. `exploration` is ε, with its decay and floor; `clip` a
     quantile; `uncertainty` the factor under the root; `penalty` α; `preferred` T and `preferred_step` its growth
-    (durations, "paper" only); `percentile` and `pacer_delta` those of "fedscale"; `pacer` W, 0 for none;
-    `few_samples` and `window` the weights of exploration in "fedscale".
+    (durations, "paper" only), `percentile` of durations T at the start unless `preferred`; `pacer` W, 0 for none;
+    `pacer_delta`, `few_samples` and `window` those of "fedscale".
     """
     paper = variant == "paper"
     floor = (0.2 if paper else 0.3) if exploration_floor is None else exploration_floor

@@ -32,6 +32,7 @@ from algorithms.selection._draws import lowest
 from algorithms.selection._durations import duration_option, durations_us
 from algorithms.selection._hours import chances, looked
 from algorithms.selection._world import online_throughout
+from fedsim.idle import With
 from fedsim.selection import Clients, Floats, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -43,10 +44,10 @@ def refl(
     forecast: Literal["trace", "learned"] = "learned",
     a: Annotated[float, Field(ge=0, lt=1)] = 0.25,
     initial: str | float = "1000s",
-    kept: Share = 1.0,
+    kept: Annotated[Share, With("forecast", "trace")] = 1.0,
     adaptive: bool = False,
     target: Annotated[int, Field(ge=1)] | None = None,
-    cap: Share = 0.5,
+    cap: Annotated[Share, With("adaptive", True)] = 0.5,
 ) -> Selector:
     """Choose the least available clients first, and fewer of them while stragglers are about to report.
 

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from algorithms._staleness import Discount, discounts
 from algorithms.wrappers._views import on_scaled, refuse_scale_free
+from fedsim.idle import With
 from fedsim.stack import Algorithm, Floats, Stack
 
 
@@ -23,8 +24,8 @@ def discounted(
     rule: Algorithm,
     *,
     staleness: Discount = "polynomial",
-    a: Annotated[float, Field(gt=0)] = 0.5,
-    b: Annotated[float, Field(ge=0)] = 4.0,
+    a: Annotated[float, Field(gt=0), With("staleness", "polynomial", "hinge")] = 0.5,
+    b: Annotated[float, Field(ge=0), With("staleness", "hinge")] = 4.0,
 ) -> Algorithm:
     """Multiply each row by a discount of its staleness s, in server steps, then run the rule.
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import nn
 
 from fedsim.errors import ConfigError
+from fedsim.idle import With
 
 Width = Annotated[int, Field(ge=1)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
@@ -27,7 +28,7 @@ def cnn(
     pool: Literal["each", "last"] = "each",
     relu: bool = True,
     norm: Norm = "none",
-    groups: Width = 8,
+    groups: Annotated[Width, With("norm", "group")] = 8,
     hidden: Sequence[Width] = (512,),
     channel_dropout: Chance = 0.0,
     dropout: Sequence[Chance] = (),

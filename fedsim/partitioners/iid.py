@@ -8,12 +8,15 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.data import Indices
+from fedsim.idle import With
 from fedsim.partitioners import Partition
 from fedsim.partitioners._shares import apportion, cut, require_samples
 
 
 def iid(
-    *, sizes: Literal["equal", "lognormal"] = "equal", sigma: Annotated[float, Field(ge=0, le=100)] = 1.0
+    *,
+    sizes: Literal["equal", "lognormal"] = "equal",
+    sigma: Annotated[float, Field(ge=0, le=100), With("sizes", "lognormal")] = 1.0,
 ) -> Partition:
     """Deal the shuffled samples to the clients, each sample used once.
 

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from fedsim.data import Indices, Task
 from fedsim.errors import ConfigError
+from fedsim.idle import With
 
 FEATURES = 60
 CLASSES = 10
@@ -56,6 +57,9 @@ class Devices:
         return _by_client(self.labels, self.counts)
 
 
+Drawn = With("sizes", "lognormal")
+
+
 def synthetic(
     *,
     clients: int,
@@ -65,10 +69,10 @@ def synthetic(
     beta: NonNegative | None = None,
     variant: Variant = "noniid",
     sizes: Literal["lognormal", "fixed"] = "lognormal",
-    log_mean: Annotated[float, Field(allow_inf_nan=False)] = 4.0,
-    sigma: NonNegative = 1.0,
-    least: Annotated[int, Field(ge=0)] = 50,
-    samples: Annotated[int, Field(ge=1)] = 100,
+    log_mean: Annotated[float, Field(allow_inf_nan=False), Drawn] = 4.0,
+    sigma: Annotated[NonNegative, Drawn] = 1.0,
+    least: Annotated[int, Field(ge=0), Drawn] = 50,
+    samples: Annotated[int, Field(ge=1), With("sizes", "fixed")] = 100,
 ) -> Task:
     """60 Gaussian features in 10 classes, labelled by a linear model; each client has its model and centre.
 
