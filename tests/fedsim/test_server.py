@@ -285,6 +285,34 @@ def test_absent_clients_are_forgotten_after_virtual_time(tmp_path: Path) -> None
     assert heard_by(made)[-3:] == [([1], [0], 1), ([2, 1], [0, 1], 1), ([3, 2], [0, 1], 1)]
 
 
+@pytest.mark.parametrize(
+    ("losses", "memory", "kept"), [(False, "math.inf", [1, 2]), (True, "math.inf", [2]), (True, "0", [])]
+)
+def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it_needs_them(
+    tmp_path: Path, losses: bool, memory: str, kept: list[int]
+) -> None:
+    before = server(listening(tmp_path))
+    unknown = replace(arrivals(0, [1]), reports=Reports.of([Report(loss_before=math.nan)]))
+    before.step(unknown, list(rows(1)))
+    before.step(arrivals(1, [2]), list(rows(1, 1)))
+    other = tmp_path / "heir.py"
+    other.write_text(
+        "import math, numpy as np\n"
+        "from fedsim.stack import Direction, Needs, stateless\n"
+        "def heir():\n"
+        "    def mean(stack):\n"
+        "        return Direction(np.ones(stack.n))\n"
+        f"    return stateless(mean, Needs(losses={losses}, memory={memory}))\n"
+    )
+    after = server(f"{other}:heir")
+    after.inherit(before.save(), {}, same_rule=False)
+    assert sorted(after.history.client[after.history.client >= 0].tolist()) == kept
+    assert torch.equal(after.params, before.params)
+    assert after.participations.tolist() == before.participations.tolist()
+    after.participations[5] = 7
+    assert before.participations[5] == 0, "it is a copy"
+
+
 def test_rows_from_the_current_model_pull_it_to_the_client() -> None:
     spec = ServerSpec("fedasync", {"alpha": 0.5, "staleness": "constant"}, 10, 100, 4, BLOCKS, rows="current")
     made, updates = Server(spec, torch.zeros(P)), rows(3)
