@@ -48,7 +48,9 @@ def imports(path: Path) -> set[str]:
 
 
 def modules(root: Path, package: str) -> list[Path]:
-    return sorted((root / package).rglob("*.py"))
+    found = sorted((root / package).rglob("*.py"))
+    assert len(found) > 20, f"{package} has but {len(found)} modules"
+    return found
 
 
 def fedsim_modules(found: set[str]) -> set[str]:
@@ -75,6 +77,12 @@ def test_simpy_is_imported_by_scenarios_alone(root: Path) -> None:
 def test_plug_ins_see_only_the_protocols(root: Path, package: str) -> None:
     for path in modules(root, package):
         assert fedsim_modules(imports(path)) <= PROTOCOLS, path
+
+
+def test_the_modules_that_the_layers_name_are_there(root: Path) -> None:
+    """A name that is none keeps nothing apart."""
+    there = {path.stem for path in (root / "fedsim").glob("*.py")}
+    assert there >= ENGINE | PROTOCOLS
 
 
 def test_analysis_never_imports_the_engine(root: Path) -> None:

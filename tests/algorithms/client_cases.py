@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn import functional
 
 from fedsim.data import FederatedData
 from fedsim.federate import federate
 from fedsim.job import Job, Report
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.minibatches import orders
 from fedsim.network import build_network
 from fedsim.tasks.digits import digits
 
@@ -51,3 +54,31 @@ def work(
     row = torch.empty_like(params)
     report, keeps = bench.work(JOB, params, row, kept)
     return report, row, keeps
+
+
+def oracle(
+    data: FederatedData,
+    sgd: LocalSGD,
+    start: torch.Tensor,
+    anchor: torch.Tensor,
+    strength: float,
+    purpose: str = "batches",
+    job: Job = JOB,
+    spec: WorkbenchSpec = SPEC,
+) -> torch.Tensor:
+    """The readable version: a proximal term in the loss, torch's optimiser, one minibatch after the other."""
+    network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
+    module = network.load(start.clone())
+    lr = sgd.lr * sgd.lr_decay**job.version
+    optimiser = torch.optim.SGD(module.parameters(), lr, sgd.momentum, weight_decay=sgd.weight_decay)
+    x, y, rows = torch.from_numpy(data.x), torch.from_numpy(data.y), data.train.rows(job.client)
+    for epoch in range(sgd.epochs):
+        one = (np.array([value]) for value in (job.client, job.nth, epoch, len(rows)))
+        order = rows[orders(spec.seed, purpose, *one)]
+        for a in range(0, len(order), sgd.batch_size or len(order)):
+            batch = order[a : a + (sgd.batch_size or len(order))]
+            optimiser.zero_grad()
+            apart = torch.cat([p.reshape(-1) for p in module.parameters()]) - anchor
+            (functional.cross_entropy(module(x[batch]), y[batch]) + strength / 2 * apart @ apart).backward()
+            optimiser.step()
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])

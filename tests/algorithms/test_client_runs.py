@@ -10,11 +10,14 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
+from client_cases import oracle
 from safetensors.torch import load_file
+from scipy.optimize import nnls
 
 from fedsim import plugins
 from fedsim.config import RunConfig, load
 from fedsim.errors import ConfigError
+from fedsim.job import Job
 from fedsim.local import Workbench
 from fedsim.pool import RayPool
 from fedsim.server import Server
@@ -146,14 +149,39 @@ def test_training_twice_takes_twice_as_long() -> None:
     np.testing.assert_array_equal(once, 4 * plain)
 
 
-def test_mgda_prox_is_fedprox_with_the_rule_fedmgda_plus(tmp_path: Path) -> None:
-    rule = {"name": "fedmgda_plus", "server_lr": 0.5}
-    digests = {
-        run(small(algorithm=rule, client={"name": "fedprox", "mu": mu}), tmp_path / str(mu)).digest
-        for mu in (0.0, 0.1)
-    }
-    digests.add(run(small(algorithm=rule), tmp_path / "plain").digest)
-    assert len(digests) == 2, "mu = 0 is FedMGDA+ itself"
+def first_step(rule: dict[str, Any], mu: float, out: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run one step of FedProx under a rule; return how far the model moved, and the updates worked out by hand."""
+    config = small(algorithm=rule, client={"name": "fedprox", "mu": mu}, stop={"steps": 1})
+    result, setup = run(config, out), prepare(config)
+    start = setup.initial()
+    jobs = pq.read_table(result.folder / "jobs.parquet").to_pandas().query("status == 'aggregated'")
+    ends = [
+        oracle(setup.data, setup.bench.sgd, start, start, mu, job=Job(0, client, 0, 0), spec=setup.bench)
+        for client in jobs.client
+    ]
+    moved = start - load_file(result.folder / "model.safetensors")["params"]
+    return moved.double(), torch.stack([start - end for end in ends]).double()
+
+
+@pytest.mark.parametrize("mu", [0.0, 5.0])
+def test_mgda_prox_is_fedprox_with_the_rule_fedmgda_plus(mu: float, tmp_path: Path) -> None:
+    """With weights held at equal shares, the step is the mean direction of clients that train near the model."""
+    equal = {"name": "fedmgda_plus", "epsilon": 0.0, "server_lr": 0.5}
+    moved, updates = first_step(equal, mu, tmp_path)
+    assert len(updates) == 4
+    unit = updates / updates.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(moved, 0.5 * unit.mean(dim=0), rtol=1e-3, atol=1e-6)
+
+
+def test_mgda_prox_steps_to_the_least_norm_point_of_the_clients_directions(tmp_path: Path) -> None:
+    """A point of the hull is the nearest to zero if no client lies nearer along it than the point itself."""
+    free = {"name": "fedmgda_plus", "epsilon": 1.0, "server_lr": 1.0}
+    moved, updates = first_step(free, 5.0, tmp_path)
+    unit = updates / updates.norm(dim=1, keepdim=True)
+    weights, off = nnls(unit.T.numpy(), moved.numpy())
+    assert off < 1e-4 * moved.norm()
+    assert weights.sum() == pytest.approx(1, abs=1e-4)
+    assert (unit @ moved >= moved @ moved - 1e-4).all()
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from client_cases import JOB, SPEC, divided_digits, model, work
+from client_cases import JOB, SPEC, divided_digits, model, oracle, work
 from golden_other_parts import LeastSquares
-from torch.nn import functional
 
 from algorithms.clients.fedprox import fedprox
 from fedsim import plugins
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData
 from fedsim.local import LocalSGD, Workbench
-from fedsim.minibatches import orders
-from fedsim.network import build_network
 
 METHODS = plugins.names("client")
 
@@ -54,31 +51,6 @@ def test_what_must_equal_plain_does_bit_for_bit(
     assert report.loss_before == pytest.approx(plain.loss_before, rel=1e-6)
     assert dataclasses.replace(report, loss_before=0) == dataclasses.replace(plain, loss_before=0)
     assert kept is None
-
-
-def oracle(
-    data: FederatedData,
-    sgd: LocalSGD,
-    start: torch.Tensor,
-    anchor: torch.Tensor,
-    strength: float,
-    purpose: str,
-) -> torch.Tensor:
-    """The readable version: a proximal term in the loss, torch's optimiser, one minibatch after the other."""
-    module = build_network("mlp", {"hidden": [12, 8]}, (1, 8, 8), 10).load(start.clone())
-    lr = sgd.lr * sgd.lr_decay**JOB.version
-    optimiser = torch.optim.SGD(module.parameters(), lr, sgd.momentum, weight_decay=sgd.weight_decay)
-    x, y, rows = torch.from_numpy(data.x), torch.from_numpy(data.y), data.train.rows(JOB.client)
-    for epoch in range(sgd.epochs):
-        one = (np.array([value]) for value in (JOB.client, JOB.nth, epoch, len(rows)))
-        order = rows[orders(SPEC.seed, purpose, *one)]
-        for a in range(0, len(order), sgd.batch_size or len(order)):
-            batch = order[a : a + (sgd.batch_size or len(order))]
-            optimiser.zero_grad()
-            apart = torch.cat([p.reshape(-1) for p in module.parameters()]) - anchor
-            (functional.cross_entropy(module(x[batch]), y[batch]) + strength / 2 * apart @ apart).backward()
-            optimiser.step()
-    return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
 
 MOMENTUM = LocalSGD(epochs=2, batch_size=9, lr=0.1, lr_decay=0.5, momentum=0.5, weight_decay=0.01)

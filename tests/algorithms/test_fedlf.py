@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -15,8 +16,11 @@ from stacks import assert_same, distinct_losses, seeds, updates
 from algorithms._geometry import fair_weights, unit_fair_weights
 from algorithms._qp import min_norm
 from algorithms.fedlf import fedlf
+from fedsim.arrivals import Arrivals
 from fedsim.combining import Combined, combine
 from fedsim.errors import ConfigError
+from fedsim.job import Report, Reports
+from fedsim.server import Server, ServerSpec
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(2, 8)
@@ -263,12 +267,24 @@ def test_ablation_m1_is_the_plain_mean() -> None:
     assert_same(combine("fedlf", rows, losses=None, ablation="M1").direction, rows.mean(axis=0), 1e-12)
 
 
-def test_ablation_m3_takes_equal_slices_as_blocks() -> None:
-    updates = np.random.default_rng(0).normal(size=(4, 12))
-    losses = np.arange(1.0, 5)
-    sliced = combine("fedlf", updates, losses=losses, blocks=[1, 11], ablation="M3")
-    expected = combine("fedlf", updates, losses=losses, blocks=[6, 6])
-    np.testing.assert_array_equal(sliced.direction, expected.direction)
+@pytest.mark.parametrize("place", ["combine", "server"])
+def test_ablation_m3_takes_equal_slices_as_blocks(place: str) -> None:
+    """Layers of 1 and 4 parameters become slices of 2 and 3, each with the point of a segment nearest to zero."""
+    rows = np.array([[3.0, 0, 1, 2, 0], [-1, 2, 0, 1, 2]])
+    # The first slice divides its segment at 0.6, the second at a half; the whole is as long as the mean.
+    nearest, mean = np.array([0.6, 1.2, 0.5, 1.5, 1]), np.array([1.0, 1, 0.5, 1.5, 1])
+    expected = nearest * np.linalg.norm(mean) / np.linalg.norm(nearest)
+    if place == "combine":
+        found = combine("fedlf", rows, losses=[1.0, 1.0], blocks=[1, 4], ablation="M3", lengths="raw")
+        assert_same(found.direction, expected)
+        assert found.diagnostics["blocks"] == 2
+        return
+    spec = ServerSpec("fedlf", {"ablation": "M3", "lengths": "raw"}, 2, 2, 2, [(0, 1), (1, 5)])
+    server = Server(spec, torch.zeros(5, dtype=torch.float64))
+    reports = Reports.of([Report(loss_before=1.0)] * 2)
+    two = np.arange(2)
+    server.step(Arrivals(0, two, 0 * two, 0 * two + 1, two, reports), torch.from_numpy(rows))
+    assert_same(-server.params.numpy(), expected)
 
 
 def test_unit_fair_row_is_that_of_fedmdfg() -> None:

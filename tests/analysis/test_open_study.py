@@ -241,5 +241,9 @@ def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None
 def test_tables_of_all_runs_are_not_kept(study: Study) -> None:
     study.frame(["mean_percent"], "bytes")
     analysis.study_participation(study, "used")
+    assert study.cells
     for cell in study.cells:
-        assert not {"jobs", "evals", "world"} & set(vars(study.run(cell)))
+        opened = study.run(cell)
+        assert not {"jobs", "evals", "world"} & set(vars(opened))
+        assert len(opened.evals)
+        assert "evals" in vars(opened), "where a run keeps a table that it was asked for"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -160,12 +161,7 @@ def test_the_table_says_what_the_correction_puts_out_of_reach(study: Study) -> N
 
 
 def test_equal_differences_have_no_spread() -> None:
-    import pandas as pd
-
-    planned = tuple(Cell({"rule": rule}, seed, Path(), "done") for seed in range(3) for rule in "ab")
-    study = Study(Path(), "made", "", {"rule": ("a", "b")}, (0, 1, 2), {}, planned)
-    frame = pd.DataFrame([{"rule": c.levels["rule"], "seed": c.seed, "x": 0.1} for c in planned])
-    frame.loc[frame["rule"] == "a", "x"] = 0.0
+    study, frame = by_hand({"x": [(0.0, 0.1)] * 3})
     (found,) = differences_of(study, frame, "x")
     assert found.values.tolist() == [0.1] * 3
     assert (found.std, found.effect_size, found.seeds_needed) == (0, np.inf, 3)
@@ -180,19 +176,40 @@ def test_nothing_to_compare_with_says_so(tmp_path: Path) -> None:
     assert len(study_tables(study)) == 1
 
 
+def by_hand(columns: dict[str, list[tuple[float, float]]]) -> tuple[Study, pd.DataFrame]:
+    """A study of rules a and b, and a frame of columns of pairs (of a, of b) by seed."""
+    seeds = tuple(range(len(next(iter(columns.values())))))
+    planned = tuple(Cell({"rule": rule}, seed, Path(), "done") for seed in seeds for rule in "ab")
+    rows = [
+        {"rule": r, "seed": s} | {name: pairs[s]["ab".index(r)] for name, pairs in columns.items()}
+        for s in seeds
+        for r in "ab"
+    ]
+    return Study(Path(), "made", "", {"rule": ("a", "b")}, seeds, {}, planned), pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(("at", "column"), [("steps", "step"), ("time", "time_us"), ("bytes", "bytes")])
+def test_the_point_gap_is_the_largest_share_by_which_a_pair_is_apart(at: str, column: str) -> None:
+    x = [(0.0, 1.0)] * 3
+    for pairs, gap in (
+        ([(8, 10), (10, 10), (10, 9)], 0.2),
+        ([(10, 8), (9, 10), (10, 10)], 0.2),
+        ([(10, 10)] * 3, 0.0),
+        ([(0, 0), (0, 0), (0, 1)], 1.0),
+    ):
+        study, frame = by_hand({"x": x, column: [(float(a), float(b)) for a, b in pairs]})
+        assert differences_of(study, frame, "x", at)[0].point_gap == gap
+        assert np.isnan(differences_of(study, frame, "x", "end")[0].point_gap)
+    assert np.isnan(differences_of(study, frame.drop(columns=column), "x", at)[0].point_gap)
+
+
 numbers = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=9)
 
 
 @settings(max_examples=40, deadline=None)
 @given(numbers)
 def test_swapping_level_and_baseline_turns_the_signs(pairs: list[tuple[int, int]]) -> None:
-    import pandas as pd
-
-    seeds = tuple(range(len(pairs)))
-    planned = tuple(Cell({"rule": rule}, seed, Path(), "done") for seed in seeds for rule in "ab")
-    study = Study(Path(), "made", "", {"rule": ("a", "b")}, seeds, {}, planned)
-    rows = [{"rule": r, "seed": s, "x": p["ab".index(r)] / 7} for s, p in enumerate(pairs) for r in "ab"]
-    frame = pd.DataFrame(rows)
+    study, frame = by_hand({"x": [(a / 7, b / 7) for a, b in pairs]})
     (there,) = differences_of(study, frame, "x", baseline="a")
     (back,) = differences_of(study, frame, "x", baseline="b")
     np.testing.assert_array_equal(there.values, -back.values)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.bootstrap import FEWEST, client_draws, interval, mean_of
+from analysis.arrays import Floats
+from analysis.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
 from analysis.paired_tests import holm, power, seeds_needed, sign_test, signed_rank_test, smallest_p
 from analysis.pairing import pairing_factor
 
@@ -119,6 +120,35 @@ def test_the_interval_turns_with_the_data_and_lies_within_them(values: list[floa
     assert x.min() - 1e-9 <= low <= high <= x.max() + 1e-9
     assert interval(mean_of(-x), len(x), draws=500) == pytest.approx((-high, -low))
     assert interval(mean_of(x), len(x), draws=500) == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("n", "draws", "blocks"),
+    [
+        (20_000, 100, [100]),  # two million numbers fit into one block
+        (20_001, 100, [99, 1]),
+        (800_000, 5, [2, 2, 1]),
+        (2_000_001, 2, [1, 1]),
+    ],
+)
+def test_blocks_that_fit_into_memory_hold_all_draws(n: int, draws: int, blocks: list[int]) -> None:
+    sizes = []
+
+    def spread(counts: Floats) -> Floats:
+        assert (counts.sum(axis=1) == n).all()
+        sizes.append(len(counts))
+        return np.asarray(counts[:, 0])
+
+    assert interval(spread, n, draws=draws) is not None
+    assert sizes == blocks
+
+
+def test_an_interval_needs_a_statistic_that_is_defined_in_more_than_half_of_the_draws() -> None:
+    def first(defined: int) -> Statistic:
+        return lambda counts: np.where(np.arange(len(counts)) < defined, 1.0, np.nan)
+
+    assert interval(first(50), 5, draws=100) is None
+    assert interval(first(51), 5, draws=100) == (1, 1)
 
 
 def test_large_samples_of_clients_are_drawn_less_often() -> None:

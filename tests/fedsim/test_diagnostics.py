@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedsim.diagnostics import diagnose
+from fedsim.diagnostics import diagnose, each_row
 from fedsim.plugins import build
 from fedsim.stack import Direction, Stack
 
@@ -74,6 +74,27 @@ def test_numbers_are_those_of_the_vectors(seed: int, m: int, absent: int, by_blo
     pairs = [rows[i] @ rows[j] for i in range(m) for j in range(i)]
     assert found.conflicting_pairs == sum(p < 0 for p in pairs)
     assert found.numbers()["smallest_cosine"] == pytest.approx(cosines[:m].min(), abs=1e-7)
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_each_row_has_an_entry_for_the_model_and_each_block(by_block: bool) -> None:
+    draw = np.random.default_rng(2)
+    rows, table = draw.normal(size=(4, sum(SIZES))), draw.normal(size=(len(SIZES), 4))
+    stack = stack_of(rows, 2, clients=np.array([8, 3, 5, 1]), ages=np.array([0, 0, 7, 2]))
+    found = each_row(stack, diagnose(stack, Direction(table)), by_block)
+    pieces = [w @ part for w, part in zip(table, parts(rows), strict=True)]
+    blocks = [(-1, rows, np.concatenate(pieces), table.max(axis=0))]
+    if by_block:
+        blocks += list(zip(range(len(SIZES)), parts(rows), pieces, table, strict=True))
+    assert list(found) == ["block", "client", "age", "weight", "cosine", "norm"]
+    assert found["block"].tolist() == [index for index, *_ in blocks for _ in range(4)]
+    assert found["client"].tolist() == [8, 3, 5, 1] * len(blocks)
+    assert found["age"].tolist() == [0, 0, 7, 2] * len(blocks)
+    np.testing.assert_array_equal(found["weight"], np.concatenate([weights for *_, weights in blocks]))
+    cosines = [cosine(row, along) for _, part, along, _ in blocks for row in part]
+    np.testing.assert_allclose(found["cosine"], cosines, atol=1e-9)
+    norms = [np.linalg.norm(row) for _, part, *_ in blocks for row in part]
+    np.testing.assert_allclose(found["norm"], norms, rtol=1e-12)
 
 
 def test_fedlf_s_direction_conflicts_with_nobody() -> None:

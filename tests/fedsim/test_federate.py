@@ -65,7 +65,8 @@ def test_a_client_permutes_its_rows_and_cuts_them_at_the_sizes_of_its_parts(
     fractions = (0.6, 0.25, 0.15)
     task = natural(sizes)
     data = federate(task, n_clients=len(sizes), fractions=fractions, seed=seed)
-    for client, held in enumerate(task.natural or ()):
+    assert task.natural is not None
+    for client, held in enumerate(task.natural):
         cuts = np.cumsum(split_sizes(len(held), fractions))[:-1]
         parts = np.split(rng(seed, "split", client).permutation(held), cuts)
         assert rows(data, client) == [part.tolist() for part in parts]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedsim import linalg
-from fedsim.linalg import TILE, add_weighted, block_products, mixed_products, weighted_sum
+from fedsim.linalg import TILE, add_weighted, block_products, equal_slices, mixed_products, weighted_sum
 from fedsim.threads import at_most
 
 P = 2 * TILE + 37
@@ -39,6 +39,16 @@ def test_few_rows_and_many_give_the_same_products(k: int, n: int, dtype: torch.d
         np.testing.assert_allclose(block_products(left, rows, BLOCKS), expected, atol=tolerance, rtol=0)
         again = block_products(left, rows, BLOCKS)
         np.testing.assert_array_equal(block_products(left, rows, BLOCKS), again)
+
+
+@pytest.mark.parametrize("k", [1, 23, 24])
+def test_products_of_up_to_24_rows_are_added_up_in_float64_every_512_columns(k: int) -> None:
+    """Sums of so many of these whole numbers fit into float32, those of a tile's do not."""
+    draws = np.random.default_rng(k)
+    whole = 2 * draws.integers(70, 90, (40, P)) + 1
+    rows = torch.from_numpy(whole).float()
+    found = block_products(rows[:k].clone(), rows, [(0, P)])[0]
+    np.testing.assert_array_equal(found, whole[:k] @ whole.T)
 
 
 @pytest.mark.parametrize("sizes", [(3,), (2, 0, 9), (20, 10)])
@@ -118,6 +128,21 @@ def test_the_number_of_threads_changes_no_bit(k: int, n: int, monkeypatch: pytes
     for threads in (1, 2, 5):
         with at_most(threads), torch.inference_mode():
             np.testing.assert_array_equal(block_products(left, rows, BLOCKS), expected)
+
+
+@pytest.mark.parametrize(
+    ("columns", "count", "expected"),
+    [
+        (6, 2, [(0, 3), (3, 6)]),
+        (7, 3, [(0, 2), (2, 4), (4, 7)]),
+        (3, 3, [(0, 1), (1, 2), (2, 3)]),
+        (5, 1, [(0, 5)]),
+    ],
+)
+def test_slices_are_equal_but_for_one_column(
+    columns: int, count: int, expected: list[tuple[int, int]]
+) -> None:
+    assert equal_slices(columns, count) == expected
 
 
 def test_rows_are_gathered_some_columns_at_a_time() -> None:

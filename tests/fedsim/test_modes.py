@@ -17,7 +17,7 @@ from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.modes import may_draw, resolve_mode
-from fedsim.modes.dense import linear_layers, most_at_once
+from fedsim.modes.dense import Dense, _padded, linear_layers, most_at_once
 from noise import noise
 
 K, FEATURES, CLASSES = 40, 64, 10
@@ -306,6 +306,33 @@ def test_a_model_that_does_more_than_its_layers_is_not_dense(name: str) -> None:
     assert not linear_layers(made)
     assert resolve_mode("auto", made, method(), "cpu") == "loop"
     assert bool(may_draw(made)) is (name in ("sequence", "layer", "hooked", "normalised"))
+
+
+@pytest.mark.parametrize("shape", ["softmax", "mlp", "full batch", "momentum", "augmented"])
+@pytest.mark.parametrize("same", [True, False], ids=["one start", "two starts"])
+def test_groups_filled_up_with_idle_clients_train_alike(data: FederatedData, shape: str, same: bool) -> None:
+    """As on a GPU, where all groups have one size: a group larger than the cohort, and one that divides it."""
+    jobs = cohort()
+    expected, reports = trained(bench(data, shape, "dense", losses=True), jobs, same)
+    for most in (K + 7, 16):
+        made = bench(data, shape, "dense", losses=True)
+        beside = made._side_by_side
+        assert isinstance(beside, Dense)
+        beside.full, beside.most = True, most
+        rows, told = trained(made, jobs, same)
+        assert torch.equal(rows, expected)
+        assert told.loss_train.tolist() == reports.loss_train.tolist()
+        assert told.loss_before.tolist() == reports.loss_before.tolist()
+
+
+@pytest.mark.parametrize(("given", "wanted"), [(3, 5), (3, 3), (3, 2)])
+def test_rows_are_padded_with_zeros_or_cut(given: int, wanted: int) -> None:
+    some = torch.arange(1, 2 * given + 1).view(given, 2)
+    found = _padded(some, wanted)
+    both = min(given, wanted)
+    assert found.shape == (wanted, 2)
+    assert torch.equal(found[:both], some[:both])
+    assert not found[both:].any()
 
 
 @pytest.mark.gpu

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -14,9 +15,12 @@ import analysis
 from fedsim.cli import main
 from fedsim.config import RunConfig, changed
 from fedsim.errors import ConfigError, FolderError, RunError
+from fedsim.plugins import build
 from fedsim.replay import compare_participation, replay_config
 from fedsim.trace import Trace, read_trace
+from fedsim.units import US as S
 from small import run, small
+from views import choose, view
 
 EVENTFUL: dict[str, Any] = {
     "cost": {"payload": "5 MB", "compute_scale": 10, "jitter": {"compute": 0.4, "uplink": 0.3}},
@@ -224,13 +228,51 @@ def test_a_record_cannot_be_continued(kind: str, parents: dict[str, Path], tmp_p
         replay(parents[kind], tmp_path, "stop.steps=30")
 
 
-def test_a_record_without_its_manifest_ends_with_its_last_job(parent: Path, tmp_path: Path) -> None:
-    jobs = Path(shutil.copy(parent / "jobs.parquet", tmp_path / "jobs.parquet"))
-    selection = {"name": "replayed", "jobs": str(jobs)}
-    same = small(stop={"steps": 8}, selection=selection)
-    assert run(same, tmp_path / "a").digest == manifest(parent)["digest"]
+@pytest.mark.parametrize("kind", PARENTS)
+def test_a_record_without_its_manifest_ends_with_its_last_job(
+    kind: str, parents: dict[str, Path], tmp_path: Path
+) -> None:
+    jobs = Path(shutil.copy(parents[kind] / "jobs.parquet", tmp_path / "jobs.parquet"))
+    given = {**PARENTS[kind], "selection": {"name": "replayed", "jobs": str(jobs)}}
+    same = small(stop={"steps": 8}, **given)
+    assert run(same, tmp_path / "a").digest == manifest(parents[kind])["digest"]
     with pytest.raises(RunError, match="the recorded run ended"):
-        run(small(stop={"steps": 30}, selection=selection), tmp_path / "b")
+        run(small(stop={"steps": 30}, **given), tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("said", "ends_s"),
+    [
+        (None, 9),
+        ('{"virtual_us": 12000000}', 12),
+        ('{"virtual_us": 8000000}', 9),  # the last job ended later
+        ('{"virtual_us": null}', 9),
+        ("{}", 9),
+        ("[]", 9),
+        ("no manifest", 9),
+    ],
+)
+def test_a_record_goes_on_until_its_manifest_or_its_last_job_ends(
+    said: str | None, ends_s: int, tmp_path: Path
+) -> None:
+    """The job that ends last is not the one that was given last."""
+    rows = {
+        "job": [0, 1],
+        "client": [3, 1],
+        "version": [0, 0],
+        "dispatch_us": [0, S],
+        "end_us": [9 * S, 5 * S],
+    }
+    pq.write_table(pa.table({**rows, "attempt": [0, 0]}), tmp_path / "jobs.parquet")
+    if said is not None:
+        (tmp_path / "manifest.json").write_text(said)
+    replayed = build("selector", "replayed", {}, jobs=tmp_path / "jobs.parquet")
+    first, state = choose(replayed, view(now_us=0), 1, 0)
+    second, state = choose(replayed, view(now_us=S), 1, 0, state)
+    assert (first, second) == ([3], [1])
+    assert choose(replayed, view(now_us=ends_s * S, step=1), 1, 0, state)[0] == []
+    with pytest.raises(RunError, match=f"the recorded run ended at {ends_s}.000 s, and this run is at"):
+        choose(replayed, view(now_us=ends_s * S + 1, step=1), 1, 0, state)
 
 
 def test_the_first_difference_of_two_runs_is_named(parent: Path, tmp_path: Path) -> None:

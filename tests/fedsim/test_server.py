@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -285,6 +286,34 @@ def test_absent_clients_are_forgotten_after_virtual_time(tmp_path: Path) -> None
     assert heard_by(made)[-3:] == [([1], [0], 1), ([2, 1], [0, 1], 1), ([3, 2], [0, 1], 1)]
 
 
+@pytest.mark.parametrize(
+    ("losses", "memory", "kept"), [(False, "math.inf", [1, 2]), (True, "math.inf", [2]), (True, "0", [])]
+)
+def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it_needs_them(
+    tmp_path: Path, losses: bool, memory: str, kept: list[int]
+) -> None:
+    before = server(listening(tmp_path))
+    unknown = replace(arrivals(0, [1]), reports=Reports.of([Report(loss_before=math.nan)]))
+    before.step(unknown, list(rows(1)))
+    before.step(arrivals(1, [2]), list(rows(1, 1)))
+    other = tmp_path / "heir.py"
+    other.write_text(
+        "import math, numpy as np\n"
+        "from fedsim.stack import Direction, Needs, stateless\n"
+        "def heir():\n"
+        "    def mean(stack):\n"
+        "        return Direction(np.ones(stack.n))\n"
+        f"    return stateless(mean, Needs(losses={losses}, memory={memory}))\n"
+    )
+    after = server(f"{other}:heir")
+    after.inherit(before.save(), {}, same_rule=False)
+    assert sorted(after.history.client[after.history.client >= 0].tolist()) == kept
+    assert torch.equal(after.params, before.params)
+    assert after.participations.tolist() == before.participations.tolist()
+    after.participations[5] = 7
+    assert before.participations[5] == 0, "it is a copy"
+
+
 def test_rows_from_the_current_model_pull_it_to_the_client() -> None:
     spec = ServerSpec("fedasync", {"alpha": 0.5, "staleness": "constant"}, 10, 100, 4, BLOCKS, rows="current")
     made, updates = Server(spec, torch.zeros(P)), rows(3)
@@ -311,3 +340,162 @@ def test_fedasync_with_alpha_one_and_no_staleness_is_the_clients_model() -> None
         trained = made.params - update
         made.step(told(step, [step], [step], 1), [update])
         assert torch.equal(made.params, trained)
+
+
+def a_rule(tmp_path: Path, body: str, needs: str = "", name: str = "own") -> str:
+    """Write a rule whose direction is what `body` returns of a stack."""
+    file = tmp_path / f"{name}.py"
+    file.write_text(
+        "import math, numpy as np\n"
+        "from fedsim.stack import Direction, LineSearch, Needs, stateless\n"
+        f"def {name}():\n    def weigh(stack):\n        {body}\n    return stateless(weigh, Needs({needs}))\n"
+    )
+    return f"{file}:{name}"
+
+
+SPECS = {
+    "memory": ServerSpec("fedlf", {}, 10, 100, 4, BLOCKS),
+    "average": ServerSpec("afl", {}, 10, 100, 4, BLOCKS),
+    "optimiser": ServerSpec("fedavg", {}, 10, 100, 4, BLOCKS, wrap=[{"name": "server_opt", "kind": "adam"}]),
+    "state": ServerSpec("fedmdfg", {}, 10, 100, 4, BLOCKS),
+    "starts": ServerSpec("fedasync", {}, 10, 100, 4, BLOCKS, rows="current"),
+}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_server_goes_on_where_another_one_was_saved(name: str) -> None:
+    def take(made: Server, step: int) -> None:
+        started = [max(step - 1, 0), step]
+        made.step(
+            told(step, [step % 3, 4 + step], started, 2, oldest_version=started[0]), list(rows(2, step))
+        )
+
+    first, second = (Server(SPECS[name], torch.zeros(P)) for _ in range(2))
+    for step in range(3):
+        take(first, step)
+    second.load(copy.deepcopy(first.save()))
+    for step in (3, 4):
+        take(first, step)
+        take(second, step)
+    assert torch.equal(first.params, second.params)
+    one, two = first.save(), second.save()
+    assert one["participations"].tolist() == two["participations"].tolist() == [2, 2, 1, 0, 1, 1, 1, 1, 1, 0]
+    for part in ("average", "vectors", "starts"):
+        assert repr(one[part]) == repr(two[part])
+    np.testing.assert_equal(one["state"], two["state"])
+    assert (one["average"] is not None) == (name == "average")
+    assert bool(one["vectors"]) == (name == "optimiser")
+    assert [version for version, _ in one["starts"]] == ([3, 4] if name == "starts" else [])
+
+
+@pytest.mark.parametrize("same_rule", [True, False])
+def test_the_state_of_a_rule_is_inherited_by_the_same_rule_alone(same_rule: bool) -> None:
+    before = Server(SPECS["optimiser"], torch.zeros(P))
+    before.step(arrivals(0, [1, 2]), list(rows(2)))
+    after = Server(SPECS["optimiser"], torch.ones(P))
+    after.inherit(before.save(), {5: torch.full((P,), 7.0)}, same_rule=same_rule)
+    assert torch.equal(after.params, before.params)
+    assert sorted(after.vectors) == (["first", "second"] if same_rule else [])
+    assert [(version, start[0]) for version, start in after.save()["starts"]] == [(5, 7.0)]
+
+
+@pytest.mark.parametrize(
+    ("weights", "keep", "status"),
+    [("0.0", 1.0, "still"), ("0.0", 0.5, "applied"), ("1.0", 1.0, "applied")],
+)
+def test_a_step_that_leaves_the_model_where_it_is_is_still(
+    tmp_path: Path, weights: str, keep: float, status: str
+) -> None:
+    rule = a_rule(tmp_path, f"return Direction(np.full(stack.n, {weights}), keep={keep})")
+    made = Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS), torch.ones(P))
+    columns = made.step(arrivals(0, [1, 2]), list(rows(2)))
+    assert columns["status"] == status
+    assert torch.equal(made.params, torch.ones(P)) == (status == "still")
+    assert columns["step_length"] == 1
+
+
+def test_remembered_rows_with_weight_and_the_largest_weight_are_recorded(tmp_path: Path) -> None:
+    """Row 2 has weight in a block, row 3 has none, row 4 has a negative one."""
+    body = "return Direction(np.array([[1, 2, 0, 0, -1], [0, 5, 3, 0, -7.0]])[:, 5 - stack.n:])"
+    made = server(a_rule(tmp_path, body, "'blocks', memory=math.inf"))
+    made.step(arrivals(0, [4, 5, 6]), list(rows(3)))
+    columns = made.step(arrivals(1, [1, 2]), list(rows(2)))
+    assert (columns["remembered"], columns["max_weight"]) == (2, 5)
+
+
+def test_a_step_is_as_long_as_the_losses_after_its_trials_say(tmp_path: Path) -> None:
+    choose = "lambda losses: int(losses.sum(1).argmin())"
+    body = f"return Direction(np.ones(stack.n), search=LineSearch((2.0, 0.5), {choose}))"
+    spec = ServerSpec(a_rule(tmp_path, body, "search=True"), {}, 10, 100, 4, BLOCKS)
+    updates = rows(2)
+    for losses, length in (
+        (np.array([[1.0, 1.0], [2.0, 0.5]]), 2.0),
+        (np.array([[1.0, 1.0], [1.0, 0.5]]), 0.5),
+        (None, 1.0),
+    ):
+        made = Server(spec, torch.ones(P))
+        trials = made.propose(arrivals(0, [1, 2]), list(updates))
+        torch.testing.assert_close(trials, 1 - torch.tensor([[2.0], [0.5]]) * updates.sum(0))
+        assert torch.equal(made.params, torch.ones(P)), "nothing is accepted yet"
+        columns = made.accept(losses)
+        assert columns["step_length"] == length
+        assert columns["direction_norm"] == pytest.approx(length * float(updates.sum(0).norm()))
+        torch.testing.assert_close(made.params, 1 - length * updates.sum(0))
+    assert made.propose(arrivals(1, []), []).shape == (0, P)
+
+
+def test_the_average_of_iterates_begins_at_the_initial_model(tmp_path: Path) -> None:
+    rule = a_rule(tmp_path, "return Direction(np.ones(stack.n), average=1 / (stack.step + 2))")
+    made, updates = server(rule), rows(3)
+    models = [made.params]
+    for step in range(3):
+        made.step(arrivals(step, [step]), [updates[step]])
+        models.append(made.params)
+        torch.testing.assert_close(made.average, torch.stack(models).mean(0))
+
+
+def test_with_no_limit_in_virtual_time_nobody_is_forgotten(tmp_path: Path) -> None:
+    made = server(listening(tmp_path))
+    for step in range(3):
+        made.step(told(step, [step], [step], 1, now_us=10**15 * step), list(rows(1, step)))
+    assert heard_by(made)[-1] == ([2, 0, 1], [0, 2, 1], 1)
+
+
+@pytest.mark.parametrize(
+    ("late_rows", "memory", "slots"),
+    [
+        (0, "math.inf", 4 + 10),
+        (9, "math.inf", 4 + 10),
+        (0, "1", 4 + 4),
+        (3, "1", 4 + 2 * 4),  # what comes late for the step before is remembered beside it
+        (5, "1", 4 + 10),
+        (9, "0", 4),
+    ],
+)
+def test_late_rows_want_slots_where_the_rule_remembers(
+    tmp_path: Path, late_rows: int, memory: str, slots: int
+) -> None:
+    rule = a_rule(tmp_path, "return Direction(np.ones(stack.n))", f"memory={memory}")
+    assert ServerSpec(rule, {}, 10, 100, 4, BLOCKS, late_rows=late_rows).slots() == slots
+
+
+def test_losses_that_a_rule_needs_must_be_finite(tmp_path: Path) -> None:
+    body = "return Direction(np.ones(stack.n))"
+    reports = Reports.of([Report(loss_before=1.0), Report()])
+    given = replace(arrivals(3, [4, 6]), reports=reports)
+    with pytest.raises(RunError, match=r"step 3, rule .*: losses that are not finite; .* is client 6's"):
+        server(a_rule(tmp_path, body, "losses=True")).step(given, [torch.ones(P), 2 * torch.ones(P)])
+    assert server(a_rule(tmp_path, body, name="deaf")).step(given, list(rows(2)))["status"] == "applied"
+
+
+def test_updates_left_out_are_counted_and_neither_take_part_nor_are_remembered(tmp_path: Path) -> None:
+    made = Server(ServerSpec(listening(tmp_path), {}, 10, 100, 4, BLOCKS, late_rows=4), torch.zeros(P))
+    reports = Reports.of([Report(finite=finite) for finite in (True, False, False, True)])
+    given = replace(told(3, [1, 2, 3, 4], [3, 2, 1, 1], 2), reports=reports)
+    updates = rows(4)
+    columns = made.step(given, list(updates))
+    assert (columns["updates"], columns["nonfinite"], columns["mean_staleness"]) == (1, 1, 0)
+    assert made.proposed.tolist() == [1]
+    assert made.reports.finite.tolist() == [True, False, False, True]
+    assert heard_by(made)[-1] == ([1, 4], [0, 2], 1)
+    torch.testing.assert_close(made.params, -updates[0] - updates[3])

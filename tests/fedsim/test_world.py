@@ -113,11 +113,28 @@ def test_online_agrees_with_every_cell_in_any_order_of_asking(tiny, times):
 
 @given(tiny_worlds())
 @FAST
-def test_no_more_clients_are_online_together_than_is_said(tiny):
-    seen = max(sum(tiny.online(t)) for t in range(tiny.horizon))
-    said = World(tiny.trace()).most_online()
-    same = tiny.after_end != "repeat" or len({tiny.period("online", c) for c in range(tiny.clients)}) == 1
-    assert said == seen if same else said >= seen
+def test_most_online_is_exact_with_one_loop_and_a_bound_with_several(tiny):
+    online = [tiny.online(t) for t in range(tiny.horizon)]
+    together, ever = max(map(sum, online)), sum(map(any, zip(*online, strict=True)))
+    loops = [tiny.horizon if tiny.after_end == "repeat" else 0] * tiny.clients
+    own = tiny.periods.get("online", loops)
+    differ = len({period or loop for period, loop in zip(own, loops, strict=True)}) > 1
+    assert World(tiny.trace()).most_online() == (ever if differ else together)
+
+
+@pytest.mark.parametrize("after_end", ["error", "stop", "repeat"])
+def test_most_online_bounds_worlds_whose_clients_loop_differently(after_end):
+    """Client 0 is online in the first second of every three, client 1 in the second of two: together in a later lap."""
+    columns = [[0, 1], [0, S], [S, 2 * S], ["online"] * 2, [1.0] * 2]
+    for periods, expected in (([3 * S, 2 * S], 2), ([0, 0], 1), ([3 * S, 3 * S], 1)):
+        trace = Trace.of(
+            *columns,
+            clients=2,
+            horizon_us=3 * S,
+            after_end=after_end,
+            periods={"online": np.array(periods)},
+        )
+        assert World(trace).most_online() == expected
 
 
 @given(tiny_worlds(after_ends=("repeat", "stop")), st.integers(0, 70))

@@ -72,6 +72,7 @@ def test_who_has_left_never_comes_back():
         "permanent_dropout", {"life": {"mean": "9000d"}, "loyal_share": 0.0}, clients=100, horizon_us=DAY
     )
     spans, free = trace.spans("online"), calm.spans("online")
+    assert 0 < len(spans.client) < 0.6 * len(free.client), "most have left"
     for client in range(100):
         starts = spans.start_us[spans.client == client]
         assert starts.tolist() == free.start_us[free.client == client][: len(starts)].tolist()

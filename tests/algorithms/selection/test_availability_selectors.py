@@ -205,6 +205,7 @@ def test_learned_forecast_takes_who_is_rarely_there() -> None:
     [
         ({"adaptive": True}, [5, 5, 5], 5),
         ({"adaptive": True}, [5, 50, 50], 7),
+        ({"adaptive": True}, [10, 10.000001, 50], 7),  # due at the very end of the slot
         ({"adaptive": True}, [], 8),
         ({"adaptive": True, "cap": 1.0}, [1] * 8, 1),
         ({"adaptive": True, "cap": 0.5}, [1] * 8, 4),
@@ -216,12 +217,12 @@ def test_learned_forecast_takes_who_is_rarely_there() -> None:
     ],
 )
 def test_target_shrinks_by_the_stragglers_about_to_report(
-    options: dict[str, Any], busy_s: list[int], expected: int
+    options: dict[str, Any], busy_s: list[float], expected: int
 ) -> None:
     """Jobs that are due within the slot of 10 s count; at most `cap` of the target is cut."""
     n, selector = 20, refl(**options)
     durations = np.full(n, 7 * S)
-    durations[: len(busy_s)] = np.array(busy_s) * S
+    durations[: len(busy_s)] = np.rint(np.array(busy_s) * S)
     first = view(n, range(len(busy_s) or 1), last_duration_us=durations)
     _, state = choose(make("refl", initial="10s", **options | {"target": n}), first, max(len(busy_s), 1))
     busy = np.arange(n) < len(busy_s)

@@ -1,0 +1,93 @@
+"""What the server is told of a step's updates: which count, which came too late, what is recorded of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.arrivals import Arrivals
+from fedsim.job import Report, Reports
+
+
+def arrivals(**changed: Any) -> Arrivals:
+    """Four updates of clients 5, 3, 8 and 1; each has numbers of its own everywhere."""
+    reports = [
+        Report(loss_before=1.0 + i, loss_after=0.5 + i, accuracy_after=0.1 * i, loss_train=9.0 - i)
+        for i in range(4)
+    ]
+    given: dict[str, Any] = {
+        "step": 6,
+        "clients": np.array([5, 3, 8, 1]),
+        "staleness": np.array([0, 1, 4, 2]),
+        "n_samples": np.array([10, 20, 30, 40]),
+        "online": np.array([3, 7]),
+        "reports": Reports.of(reports),
+        "now_us": 99,
+        "oldest_version": 2,
+        "started": True,
+    }
+    return Arrivals(**given | changed)
+
+
+def test_all_updates_count_unless_it_is_said_how_many_do() -> None:
+    assert arrivals().m == 4
+    assert arrivals(present=3).m == 3
+    assert arrivals(present=0).m == 0
+
+
+@pytest.mark.parametrize("present", [None, 4, 3, 1, 0])
+def test_those_that_count_come_before_those_that_are_late(present: int | None) -> None:
+    whole = arrivals(present=present, jobs=np.array([70, 71, 72, 73]))
+    m = 4 if present is None else present
+    for part, which in zip(whole.split(), (slice(0, m), slice(m, 4)), strict=True):
+        for name in ("clients", "staleness", "n_samples", "jobs"):
+            np.testing.assert_array_equal(getattr(part, name), getattr(whole, name)[which])
+        np.testing.assert_array_equal(part.reports.loss_before, whole.reports.loss_before[which])
+        assert part.m == len(part.clients), "all of them count among themselves"
+        assert (part.step, part.now_us, part.oldest_version, part.started) == (6, 99, 2, True)
+        assert part.online.tolist() == [3, 7]
+
+
+@pytest.mark.parametrize(
+    ("usable", "present", "clients", "m"),
+    [
+        ([True] * 4, 2, [5, 3, 8, 1], 2),
+        ([False, True, True, True], 2, [3, 8, 1], 1),
+        ([True, True, False, True], 2, [5, 3, 1], 2),
+        ([False, True, False, True], None, [3, 1], 2),
+        ([False] * 4, 3, [], 0),
+    ],
+)
+def test_updates_that_cannot_be_used_are_left_out_where_they_are(
+    usable: list[bool], present: int | None, clients: list[int], m: int
+) -> None:
+    found = arrivals(present=present).usable(np.array(usable))
+    assert found.clients.tolist() == clients
+    assert found.m == m
+    assert found.reports.loss_before.tolist() == [1.0 + i for i in range(4) if usable[i]]
+    assert len(found.jobs) == 0, "numbers of jobs that nobody gave"
+
+
+def test_a_step_records_how_many_counted_and_how_old_they_were() -> None:
+    assert arrivals(present=3).columns(5) == {
+        "updates": 3,
+        "nonfinite": 2,
+        "mean_staleness": pytest.approx(5 / 3),
+    }
+    none = arrivals(present=0).columns(1)
+    assert (none["updates"], none["nonfinite"]) == (0, 1)
+    assert math.isnan(none["mean_staleness"])
+
+
+def test_what_is_kept_beside_the_rows() -> None:
+    notes = arrivals().notes()
+    assert {name: column.tolist() for name, column in notes.items()} == {
+        "staleness": [0, 1, 4, 2],
+        "n_samples": [10, 20, 30, 40],
+        "loss": [1.0, 2.0, 3.0, 4.0],
+        "loss_after": [0.5, 1.5, 2.5, 3.5],
+        "accuracy_after": pytest.approx([0.0, 0.1, 0.2, 0.3]),
+    }
