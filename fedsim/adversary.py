@@ -56,6 +56,7 @@ class Message:
             loss_before=told(said.loss_before),
             loss_train=told(said.loss_train),
             loss_rms=told(said.loss_rms),
+            batch_rms=told(said.batch_rms),
             loss_after=told(said.loss_after),
         )
         return replace(self, report=changed)

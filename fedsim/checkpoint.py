@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from fedsim.errors import CheckpointError, RunError
 from fedsim.files import from_json, room, sync_folder
 
-FORMAT = 1
+FORMAT = 2
 FOLDER = "checkpoints"
 _STATE = "state.json"
 _FILE_BYTES = 64 * 2**20

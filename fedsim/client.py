@@ -34,7 +34,8 @@ class Batch:
 
 
 Objective = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor"]]
-"""`objective(batch) -> (descended, reported)`: two scalars, the first differentiable in `local.weights`."""
+"""`objective(batch) -> (descended, losses)`: a scalar that is differentiable in `local.weights`, and [B] the loss of
+each sample, of which the client reports the mean and the root mean square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Trained:
     end: torch.Tensor
     """[P] The update is `start - end`."""
     loss: float
-    """Mean loss over the minibatches."""
+    """Mean loss over the samples trained on."""
     kept: torch.Tensor | None = None
     """[P] What the client remembers for its next job. Forgotten if the update is not finite or never used."""
     loss_before: float = math.nan
@@ -164,6 +165,15 @@ def checked(found: Any, parameters: int, client: int) -> Trained:
 def checked_personal(found: Any, parameters: int, client: int) -> torch.Tensor:
     """Return what a method's `personal` returned, a vector of so many parameters. Raises RunError."""
     return _vector(found, parameters, f"client {client}: the client method's personal must return")
+
+
+def checked_losses(found: Any, samples: int, client: int) -> torch.Tensor:
+    """Return the losses [B] that an objective returned, without the history of how they were computed.
+
+    Raises RunError.
+    """
+    must = f"client {client}: the objective must return the loss of each sample,"
+    return _vector(found, samples, must)
 
 
 def _number(found: Any, must: str) -> float:

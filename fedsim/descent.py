@@ -13,8 +13,8 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedsim.client import Batch, Correct, Objective, Tensors
-from fedsim.job import Ints, Job
+from fedsim.client import Batch, Correct, Objective, Tensors, checked_losses
+from fedsim.job import Floats, Ints, Job
 from fedsim.minibatches import orders
 from fedsim.precision import lowered
 from fedsim.rng import rng
@@ -42,8 +42,9 @@ class ClientBench:
         self.bench, self.job, self.weights = bench, job, bench.weights
         self.rows = torch.from_numpy(bench.splits["train"].rows(job.client)).to(bench.device)
         self.wants_loss = bench.spec.losses
-        self.loss_rms = math.nan
-        """Root mean square of the losses of the minibatches of the job's first descent, from the received model."""
+        self.loss_rms = self.batch_rms = math.nan
+        """Root mean square of the losses of the samples of the job's first descent, from the received model, and of
+        those of its last minibatch."""
 
     def sgd(
         self,
@@ -80,21 +81,22 @@ class ClientBench:
         bench.module.train()
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
         losses: list[torch.Tensor] = []
-        sizes: list[int] = []
         with bench.seeded(self.draws(how.purpose)) if bench.random else nullcontext():
             for batch in self._epochs(rows, epochs, how.purpose):
-                if len(sizes) == most:
+                if len(losses) == most:
                     break
-                descended, loss = objective(batch)
+                descended, each = objective(batch)
                 grads = torch.autograd.grad(descended, self.weights, materialize_grads=True)
                 _step(self.weights, correct(grads, self.weights, lr) if correct else grads, lr, sgd, velocity)
-                losses.append(loss.detach())
-                sizes.append(len(batch.y))
-        if not sizes:
+                losses.append(checked_losses(each, len(batch.y), self.job.client))
+        if not losses:
             return math.nan
+        found = (
+            torch.cat(losses).double().cpu().numpy()
+        )  # at once: on a GPU each look waits for the work before it
         if math.isnan(self.loss_rms):
-            self.loss_rms = math.sqrt(_weighted_mean([loss.square() for loss in losses], sizes))
-        return _weighted_mean(losses, sizes)
+            self.loss_rms, self.batch_rms = _rms(found), _rms(found[-len(losses[-1]) :])
+        return float(found.mean())
 
     def _allowed(self, how: Descent, n: int) -> tuple[int, int | None]:
         """Return epochs and most steps, with the job's share of the work taken of both."""
@@ -126,8 +128,8 @@ class ClientBench:
         return Batch(augmenter(whole.x, torch.from_numpy(views).to(whole.x.device)), whole.y)
 
     def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        loss = functional.cross_entropy(self.bench.logits(batch.x), batch.y)
-        return loss, loss
+        each = functional.cross_entropy(self.bench.logits(batch.x), batch.y, reduction="none")
+        return each.mean(), each
 
     def draws(self, purpose: str) -> np.random.Generator:
         """Return the generator of (seed, purpose, client, nth job)."""
@@ -199,6 +201,5 @@ def _step(
         torch._foreach_add_(weights, grads, alpha=-lr)
 
 
-def _weighted_mean(losses: list[torch.Tensor], sizes: list[int]) -> float:
-    """Read all losses at once: on a GPU each look would wait for the work before it."""
-    return float(np.average(torch.stack(losses).double().cpu().numpy(), weights=sizes))
+def _rms(losses: Floats) -> float:
+    return math.sqrt(np.square(losses).mean())

@@ -38,9 +38,11 @@ class Report:
     loss_before: float = math.nan
     """Mean loss over the client's training samples at the start parameters; NaN unless the rule asked for it."""
     loss_train: float = math.nan
-    """Mean loss over all minibatches of the job, each taken before its gradient step."""
+    """Mean loss over the samples of all minibatches of the job, each taken before its gradient step."""
     loss_rms: float = math.nan
-    """Root mean square of the losses of the minibatches, weighted by their sizes."""
+    """Root mean square of the losses of the same samples, each as often as it was trained on."""
+    batch_rms: float = math.nan
+    """Root mean square of the losses of the samples of the last minibatch."""
     loss_after: float = math.nan
     """Mean loss over the client's training samples at its own end parameters; NaN unless asked for."""
     accuracy_after: float = math.nan
@@ -94,6 +96,7 @@ class Reports:
     loss_before: Floats
     loss_train: Floats
     loss_rms: Floats
+    batch_rms: Floats
     loss_after: Floats
     accuracy_after: Floats
     finite: NDArray[np.bool_]
@@ -104,8 +107,8 @@ class Reports:
     @staticmethod
     def nothing(k: int) -> Reports:
         """k reports that say nothing, of finite rows."""
-        none = np.full(k, math.nan)
-        return Reports(none, none.copy(), none.copy(), none.copy(), none.copy(), np.ones(k, dtype=bool))
+        numbers = {f.name: np.full(k, math.nan) for f in fields(Reports) if f.name != "finite"}
+        return Reports(**numbers, finite=np.ones(k, dtype=bool))
 
     @staticmethod
     def of(reports: Sequence[Report]) -> Reports:

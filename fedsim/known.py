@@ -29,6 +29,7 @@ class Known:
     last_staleness: Ints
     last_loss: Floats
     last_loss_rms: Floats
+    last_batch_rms: Floats
     accuracy: Floats
 
     @staticmethod
@@ -36,7 +37,8 @@ class Known:
         """Nothing is known yet of `n` clients."""
         columns: dict[str, NDArray[Any]] = {f.name: np.full(n, -1, dtype=np.int64) for f in fields(Known)}
         columns |= {name: np.zeros(n, dtype=np.int64) for name in ("dispatched", "received", "lost")}
-        columns |= {name: np.full(n, np.nan) for name in ("last_loss", "last_loss_rms", "accuracy")}
+        unknown = ("last_loss", "last_loss_rms", "last_batch_rms", "accuracy")
+        columns |= {name: np.full(n, np.nan) for name in unknown}
         return Known(**columns | {"busy": np.zeros(n, dtype=bool)})
 
     def columns(self) -> dict[str, NDArray[Any]]:
@@ -78,6 +80,7 @@ class Known:
         said = order[~np.isnan(loss[order])]
         self.last_loss[jobs.clients[said]] = loss[said]
         self.last_loss_rms[jobs.clients[said]] = reports.loss_rms[said]
+        self.last_batch_rms[jobs.clients[said]] = reports.batch_rms[said]
 
 
 def read_only(array: Any) -> Any:

@@ -126,20 +126,19 @@ class Workbench:
         """
         local = ClientBench(self, job)
         self.flat.copy_(params)
-        before, during, rms, keep = math.nan, math.nan, math.nan, None
+        before, during, keep = math.nan, math.nan, None
         if self.spec.losses and not self.method.reports_loss:
             probed = self._probed(np.array([job.client]), job.version)
             before = float(self._mean_losses([params], probed, self.sgd.precision)[0])
         if self.method.train is None:
             during = local.descend(Descent(self.sgd))
-            rms = local.loss_rms
         else:
             self.module.train()  # whatever the job or evaluation before left it in
             with self._alone(local):
                 found = self.method.train(local, params, self._here(kept))
             trained = checked(found, len(self.flat), job.client)
             self.flat.copy_(trained.end)
-            during, rms, keep = trained.loss, local.loss_rms, trained.kept
+            during, keep = trained.loss, trained.kept
             before = trained.loss_before if self.method.reports_loss else before
         after = accuracy = math.nan
         if self.spec.after:
@@ -147,7 +146,7 @@ class Workbench:
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
         finite = bool(_finite(out[None])[0])
-        report = Report(before, during, rms, after, accuracy, finite)
+        report = Report(before, during, local.loss_rms, local.batch_rms, after, accuracy, finite)
         return report, keep.cpu() if finite and keep is not None else kept
 
     def train(
@@ -190,7 +189,9 @@ class Workbench:
             losses = beside.train(group.on(self.device), mine, rows)
             sums.append((group.jobs, group.counts, losses))
         for jobs, counts, losses in sums:  # not before: a GPU has the next group to go on with meanwhile
-            reports.loss_train[jobs], reports.loss_rms[jobs] = mean_losses(counts, losses)
+            reports.loss_train[jobs], reports.loss_rms[jobs], reports.batch_rms[jobs] = mean_losses(
+                counts, losses
+            )
         if self.spec.losses:
             probed = self._probed(cohort.clients, cohort.versions)
             reports.loss_before[:] = self._mean_losses(starts, probed, self.sgd.precision)

@@ -6,6 +6,7 @@ trains nor on how.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -116,14 +117,26 @@ class Group:
         return replace(self, index=self.index.to(device), weight=self.weight.to(device), views=views)
 
 
-def mean_losses(counts: Floats, losses: torch.Tensor) -> tuple[Floats, Floats]:
-    """Return [g] mean and root mean square of the losses [S, g] of minibatches of `counts` [S, g] samples."""
-    trained = np.where(counts > 0, losses.double().cpu().numpy(), 0.0)
-    samples = counts.sum(axis=0)
+def of_minibatches(each: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return [2, S, g] mean and mean square of the losses `each` [S, g, B] of the samples of minibatches.
+
+    `weight` is that of a Group: what pads a minibatch counts nothing.
+    """
+    each = each.where(weight > 0, 0.0)
+    squares = (each.double().square() * weight).sum(dim=2)
+    return torch.stack([(each * weight).sum(dim=2).double(), squares])
+
+
+def mean_losses(counts: Floats, found: torch.Tensor) -> tuple[Floats, Floats, Floats]:
+    """Return [g] mean and root mean square of the losses of samples, and the latter for the last minibatch alone.
+
+    `found` is what `of_minibatches` returns of minibatches of `counts` [S, g] samples.
+    """
+    means, squares = np.where(counts > 0, found.cpu().numpy(), 0.0)
+    samples, last = counts.sum(axis=0), np.count_nonzero(counts, axis=0) - 1
     with np.errstate(invalid="ignore", over="ignore"):
-        weighted = trained * counts
-        squares = np.sqrt(_added(weighted * trained) / samples)
-        return _added(weighted) / samples, squares
+        of_last = np.where(samples > 0, squares[last, np.arange(len(last))], math.nan)
+        return _added(means * counts) / samples, np.sqrt(_added(squares * counts) / samples), np.sqrt(of_last)
 
 
 def _added(values: Floats) -> Floats:

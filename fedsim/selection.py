@@ -68,9 +68,11 @@ class View:
     """[K] staleness of the client's last update that was used, -1 if none was."""
     last_loss: Floats
     """[K] mean training loss that the client reported last (before training if the rule asks for it, else the mean over
-    its minibatches); NaN if never."""
+    the samples it trained on); NaN if never."""
     last_loss_rms: Floats
-    """[K] root mean square of the losses of the minibatches of that job; NaN if never."""
+    """[K] root mean square of the losses of the samples that job trained on, each before its step; NaN if never."""
+    last_batch_rms: Floats
+    """[K] the same of the samples of that job's last minibatch alone; NaN if never."""
     accuracy: Floats
     """[K] accuracy at the last evaluation; NaN before, and unless the selector declares that it needs it."""
     step_us: int

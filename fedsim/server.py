@@ -224,14 +224,17 @@ class Server:
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
 
     def _remember(self, late: Arrivals, rows: Rows) -> None:
-        """Let rows refresh the history, each as if it had come in time for the step of its version."""
-        versions = late.step - late.staleness
+        """Let rows refresh the history, each as if it had come in time for the step of its version.
+
+        Those that do count as received, as they would have then.
+        """
+        versions, memory = late.step - late.staleness, self.algorithm.needs.memory
         in_time = replace(late, staleness=np.zeros_like(late.staleness))  # its age is all of its lateness
         for i in np.argsort(versions, kind="stable").tolist():
-            one = in_time.part(slice(i, i + 1))
-            if late.staleness[i] <= self.algorithm.needs.memory and self.algorithm.needs.memory:
-                row, version = rows[i : i + 1], int(versions[i])
+            if memory and late.staleness[i] <= memory:
+                one, row, version = in_time.part(slice(i, i + 1)), rows[i : i + 1], int(versions[i])
                 self.history.settle(self.history.add(row, one.clients, version, one.notes(), one.now_us))
+                self.participations[one.clients] += 1
 
     def _from_current(self, arrivals: Arrivals, rows: Rows) -> list[torch.Tensor]:
         """Turn rows `start - end` into `current - end`."""

@@ -50,7 +50,7 @@ class Stack:
     staleness: Ints
     """[n] server steps between the version that the row started from and the step that received it."""
     participations: Ints
-    """[n] updates received from the client so far, this step included."""
+    """[n] updates received from the client so far, this step and late ones that are remembered included."""
     online: NDArray[np.bool_]
     """[n] whether the client is online now."""
     step: int
@@ -60,7 +60,8 @@ class Stack:
     total_samples: int
     """Training samples of all K clients together."""
     n_seen: int
-    """Distinct clients from which the server had received an update before this step."""
+    """Distinct clients from which the server had received an update before this step, be it a late one that is
+    remembered."""
     losses_after: Floats | None = None
     """[n] mean training loss of the client's own trained model; None unless the rule declared `after`."""
     accuracies_after: Floats | None = None

@@ -4,6 +4,7 @@ reason. Of the triples of the three a third is run."""
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -137,7 +138,9 @@ def assert_in_order(found: Outcome) -> None:
     moved = [row["direction_norm"] for row in found.book.steps if row["status"] == "applied"]
     assert np.isfinite(moved).all()
     assert min(moved, default=1.0) > 0
-    assert found.server.participations.sum() == len(found.book.used())
+    counted = found.server.participations.sum() - len(found.book.used())
+    late = sum(e.status == "remembered" for e in found.book.jobs)
+    assert counted == late if math.isinf(found.server.algorithm.needs.memory) else 0 <= counted <= late
 
 
 @contextmanager
@@ -238,6 +241,22 @@ def test_rows_from_the_current_model_differ_only_where_jobs_are_stale(rule: str,
     stale = [e for e in start.book.jobs if e.status == "remembered" or e.step > e.flight.job.version]
     assert start.book.rows() == current.book.rows()
     assert bool(stale) == (not torch.equal(start.server.params, current.server.params))
+
+
+@pytest.mark.parametrize("rule", ["fedlf", "mifa"])
+def test_whoever_is_remembered_has_been_seen(rule: str) -> None:
+    """Also those of whom every update came too late for its step."""
+    heard, found = listened({"name": rule}, PACINGS["late history"])
+    late = {e.flight.job.client for e in found.book.jobs if e.status == "remembered"}
+    assert late - {e.flight.job.client for e in found.book.used()}, "some only ever come late"
+    known: set[int] = set()
+    for stack in heard:
+        remembered = set(stack.clients[stack.m :].tolist())
+        known |= remembered
+        assert remembered <= known
+        assert stack.n_seen == len(known)
+        assert (stack.participations >= 1).all()
+        known |= set(stack.clients[: stack.m].tolist())
 
 
 # What a rule sees under buffered pacing

@@ -47,7 +47,7 @@ def view(n: int = 12, candidates: Iterable[int] | None = None, **changed: Any) -
     none, zero, unknown = (np.full(n, value) for value in (-1, 0, np.nan))
     columns = dict.fromkeys(("last_step", "last_dispatch", "last_duration_us", "last_staleness"), none)
     columns |= dict.fromkeys(("dispatched", "received", "lost"), zero)
-    columns |= dict.fromkeys(("last_loss", "last_loss_rms", "accuracy"), unknown)
+    columns |= dict.fromkeys(("last_loss", "last_loss_rms", "last_batch_rms", "accuracy"), unknown)
     columns |= {name: np.asarray(changed.pop(name)) for name in list(changed) if name in columns}
     columns |= {"busy": np.asarray(changed.pop("busy", np.zeros(n, dtype=bool)))}
     given = {
@@ -81,6 +81,7 @@ def used_view(n: int = 12, step: int = 7, seed: int = 0, **changed: Any) -> View
         "dispatched": received + lost,
         "last_loss": np.where(used, draw.uniform(0.1, 3, size=n), np.nan),
         "last_loss_rms": np.where(used, draw.uniform(0.2, 4, size=n), np.nan),
+        "last_batch_rms": np.where(used, draw.uniform(0.2, 4, size=n), np.nan),
         "accuracy": draw.random(n),
         "now_us": 3_000 * US * step,
         "step_us": 2_900 * US * step,

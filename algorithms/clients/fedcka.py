@@ -41,8 +41,8 @@ def fedcka(
             with torch.no_grad():
                 received, before = (local.features(w, batch.x, layers)[1] for w in others)
             terms = [contrast(*three) for three in zip(mine, received, before, strict=True)]
-            loss = functional.cross_entropy(logits, batch.y)
-            return loss + mu * torch.stack(terms).mean(), loss
+            losses = functional.cross_entropy(logits, batch.y, reduction="none")
+            return losses.mean() + mu * torch.stack(terms).mean(), losses
 
         end, loss = local.sgd(start, objective=objective)
         return Trained(end, loss, kept=end)

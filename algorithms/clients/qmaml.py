@@ -59,8 +59,8 @@ def qmaml(
 
         def objective(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             adapted = adapt(local, local.weights, batches)
-            loss = functional.cross_entropy(local.logits(adapted, batch.x), batch.y)
-            return loss, loss
+            losses = functional.cross_entropy(local.logits(adapted, batch.x), batch.y, reduction="none")
+            return losses.mean(), losses
 
         end, loss = local.sgd(start, rows=query, objective=objective)
         return Trained(end, loss, loss_before=before)

@@ -56,7 +56,7 @@ class Rating:
         tried = view.last_step[clients] >= 0
         slow = self._slowness(times_us, preferred_us)
         fresh = np.minimum(view.n_samples[clients], self.few_samples).astype(np.float64)
-        worth = np.where(tried, utility(view)[clients], fresh)
+        worth = np.where(tried, utility(view, self.variant)[clients], fresh)
         if tried.any():
             worth[tried] = self._clipped(worth, tried) + self._doubt(view, clients[tried])
         worth = np.abs(worth * slow)
@@ -163,7 +163,7 @@ class Pace:
 
     def _gain(self, view: View, step: int, exploited: Any) -> float:
         used = view.last_step == step
-        worth = np.nan_to_num(utility(view))
+        worth = utility(view, self.variant)
         if self.variant == "paper":
             return float(worth[used].sum())
         used = used & exploited if exploited is not None else used & False
@@ -181,9 +181,10 @@ class Pace:
         return {"percentile": percentile}
 
 
-def utility(view: View) -> Floats:
+def utility(view: View, variant: Variant) -> Floats:
     """Return [K] the statistical utility n ℓ of each client, 0 where no loss is known."""
-    return np.nan_to_num(view.n_samples * view.last_loss_rms, nan=0.0)
+    rms = view.last_loss_rms if variant == "paper" else view.last_batch_rms
+    return np.nan_to_num(view.n_samples * rms, nan=0.0)
 
 
 def places(k: int, explorers: int, tried: Mask) -> tuple[int, int]:

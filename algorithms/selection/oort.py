@@ -2,9 +2,11 @@
 
 Of k places, the share ε goes to clients that no step has used yet, the rest to those with the best scores. R is the
 round (server steps taken, plus one), L_i the round that used client i last, n_i its samples, ℓ_i the root mean square
-of the losses in its last job, t_i the time that it took (expected, where none arrived), T the preferred time.
+of the losses of samples in its last job, each taken before its gradient step, t_i the time that it took (expected,
+where none arrived), T the preferred time.
 
 `variant = "paper"`:
+- ℓ_i is over all samples that the job trained on, each as often as it did.
 - score = (min(n_i ℓ_i, clip) + √(0.1 ln R / L_i)) · (T / t_i)^α if T < t_i, α = 2; clip is the 95th percentile.
   With `fairness` f: (1 - f) score + f (max_j r_j - r_i), r the updates received.
 - ε = max(0.2, 0.9 · 0.98^(R - 1)). Exploitation draws in proportion to score among those above 95 % of the lowest score
@@ -13,6 +15,7 @@ of the losses in its last job, t_i the time that it took (expected, where none a
   starts at the 30th percentile of durations, the step is as long, unless `preferred` says otherwise.
 - A client that has sent more than 10 updates is barred.
 `variant = "fedscale"` (github.com/SymbioticLab/FedScale, thirdparty/oort), which differs:
+- ℓ_i is over the samples of the job's last minibatch.
 - (min(u_i, clip) - min u) / (max u - min u) with min scaled by 0.999 takes the place of u; clip at 90 %; clients not
   explored yet count in these with min(n_i, 600), 600 being 20 local steps of batch size 30.
 - ε ends at 0.3; the cut-off is at 5 % of the best score not taken, and the list goes on to 10 times as many as are
@@ -26,7 +29,7 @@ one at a time explore as well. A client whose jobs were all lost stays unexplore
 that one part cannot fill go to the other. Barred clients, `barred_share` (0.3) of all at most, come last instead of
 never: a run cannot wait for clients that will not come. The pacer looks every W rounds, as FedScale's does. Utility is
 gained by clients whose update a step used; FedScale takes the mean over those chosen to exploit. n_i is the whole data
-set in either variant, and ℓ_i is over a whole job; a client never used is new to Oort even if it worked.
+set in either variant; a client never used is new to Oort even if it worked.
 
 Known to the server: data sizes, losses, durations, the speeds of candidates at this instant.
 """

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedsim.evaluation import EVAL_ROWS
-from fedsim.minibatches import Group
+from fedsim.minibatches import Group, of_minibatches
 from fedsim.precision import Precision, lowered
 from fedsim.scoring import losses_of
 
@@ -132,12 +132,12 @@ class Dense:
         """Whether groups are filled up with idle clients: a GPU may take other products for another number of them."""
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns `of_minibatches` [2, S, g]."""
         g = len(group.jobs)
         padded = self.most if self.full else g
         model = _Models(self.layers, starts, padded)
         velocity = [torch.zeros_like(t) for t in model.tensors] if self.sgd.momentum else None
-        losses = torch.zeros(len(group.active), g, device=self.x.device)
+        losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
                 a = padded if self.full else active
@@ -149,7 +149,7 @@ class Dense:
                     model, x.view(*index.shape, -1), index, weight, losses[s, :active], group.lr, velocity
                 )
             model.differences(starts, rows, group.jobs.tolist())
-        return losses
+            return of_minibatches(losses, group.weight)
 
     def across(self, params: torch.Tensor, x: torch.Tensor, precision: Precision) -> torch.Tensor:
         """Return the logits [classes, N] of a model [P] for samples `x` [N, ...], a class per row."""
@@ -240,7 +240,7 @@ class Dense:
         labels = self.y.index_select(0, index.reshape(-1)).view(a, width, 1)
         log_p = torch.log_softmax(inputs.pop().float(), dim=2)
         own = log_p.gather(2, labels)
-        torch.sum(own.squeeze(2)[: len(losses)] * weight[: len(losses)], dim=1, out=losses).neg_()
+        torch.neg(own.squeeze(2)[: len(losses)], out=losses)
         delta = log_p.exp_()
         delta.scatter_add_(2, labels, torch.full_like(own, -1.0))
         delta = delta.mul_(weight.unsqueeze(2)).to(kind)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from fedsim.minibatches import Group
+from fedsim.minibatches import Group, of_minibatches
 from fedsim.modes.dense import apart, even_width
 from fedsim.precision import lowered
 
@@ -46,27 +46,28 @@ class Vmap:
 
         def loss(
             weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor
-        ) -> torch.Tensor:
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             with lowered(sgd.precision, x.device):
                 logits = functional_call(module, weights, (x,))
-            return (functional.cross_entropy(logits.float(), y, reduction="none") * weight).sum()
+            each = functional.cross_entropy(logits.float(), y, reduction="none")
+            return (each * weight).sum(), each
 
-        self._gradients = vmap(grad_and_value(loss))
+        self._gradients = vmap(grad_and_value(loss, has_aux=True))
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns losses [S, g] of minibatches."""
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns `of_minibatches` [2, S, g]."""
         g, sgd = len(group.jobs), self.sgd
         idle = self.most - g
         first = torch.stack([*starts, *[starts[0]] * idle])
         flat = first.clone()
         velocity = torch.zeros_like(flat) if sgd.momentum else None
-        losses = torch.zeros(len(group.active), g, device=flat.device)
+        losses = torch.zeros(group.weight.shape, device=flat.device)
         index, weight = (functional.pad(t, (0, 0, 0, idle)) for t in (group.index, group.weight))
         self.network.module.train()
         for s, active in enumerate(group.active):
             x = self._samples(index[s], None if group.views is None else group.views[s])
-            found, value = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
-            losses[s] = value.detach()[:g]
+            found, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
+            losses[s] = each.detach()[:g]
             gradient = torch.cat([found[slot.name].flatten(1) for slot in self.network.slots], dim=1)
             if sgd.weight_decay:
                 gradient.add_(flat, alpha=sgd.weight_decay)
@@ -74,7 +75,7 @@ class Vmap:
                 gradient = velocity.mul_(sgd.momentum).add_(gradient)
             flat[:active].add_(gradient[:active], alpha=-group.lr)
         rows[torch.from_numpy(group.jobs).to(rows.device)] = (first - flat)[:g]
-        return losses
+        return of_minibatches(losses, group.weight)
 
     def _samples(self, index: torch.Tensor, views: torch.Tensor | None) -> torch.Tensor:
         """Return the samples [most, B, ...], each in its view [g, B]."""

@@ -78,7 +78,7 @@ def test_rows_of_attackers_alone_are_changed(
     sent, told, _ = trained(bench(data, mode, adversary), cohort())
     for client in range(K):
         equal(sent[client], expected(rows[client]) if client in BAD else rows[client])
-    for name in ("loss_before", "loss_train", "loss_rms", "loss_after"):
+    for name in ("loss_before", "loss_train", "loss_rms", "batch_rms", "loss_after"):
         bias = np.isin(np.arange(K), BAD) * (2.0 if adversary.name == "loss_bias" else 0.0)
         np.testing.assert_allclose(getattr(told, name), getattr(reports, name) + bias, rtol=1e-12)
     np.testing.assert_array_equal(told.accuracy_after, reports.accuracy_after)

@@ -25,7 +25,7 @@ def test_at_first_nothing_is_known() -> None:
         assert getattr(known, name).tolist() == [0, 0, 0]
     for name in ("last_step", "last_dispatch", "last_duration_us", "last_staleness"):
         assert getattr(known, name).tolist() == [-1, -1, -1]
-    for name in ("last_loss", "last_loss_rms", "accuracy"):
+    for name in ("last_loss", "last_loss_rms", "last_batch_rms", "accuracy"):
         assert np.isnan(getattr(known, name)).all()
 
 
@@ -63,10 +63,10 @@ def test_the_last_report_counts_and_silence_changes_nothing() -> None:
     reports = [Report(loss_train=2.0, loss_rms=3.0), Report(loss_before=1.0, loss_train=9.0, loss_rms=4.0)]
     known.hear(jobs([0, 1], [0, 1]), Reports.of(reports))
     assert known.last_loss[:2].tolist() == [2.0, 1.0], "the loss before training where it is reported"
-    later = [Report(), Report(loss_train=5.0), Report(loss_train=6.0, loss_rms=7.0)]
+    later = [Report(), Report(loss_train=5.0), Report(loss_train=6.0, loss_rms=7.0, batch_rms=8.0)]
     known.hear(jobs([2, 3, 4], [1, 0, 1]), Reports.of(later))
     assert known.last_loss[:2].tolist() == [5.0, 6.0]
-    assert known.last_loss_rms[1] == 7.0
+    assert (known.last_loss_rms[1], known.last_batch_rms[1]) == (7.0, 8.0)
     assert math.isnan(known.last_loss[2])
 
 

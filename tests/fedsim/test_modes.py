@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from torch import nn
 
 from fedsim.augment import Augment
 from fedsim.client import ClientMethod, Trained
-from fedsim.data import FederatedData
+from fedsim.data import FederatedData, Split
 from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.minibatches import orders
 from fedsim.modes import may_draw, resolve_mode
 from fedsim.modes.dense import Dense, _padded, linear_layers, most_at_once
 from noise import noise
@@ -85,7 +87,7 @@ def test_a_group_is_the_loop_but_for_rounding(data: FederatedData, shape: str, m
         assert apart.max() < 0.3, "a unit may die of a rounding"
     else:
         torch.testing.assert_close(by_group, by_one, rtol=1e-3, atol=2e-5)
-    for name in ("loss_before", "loss_train", "loss_rms", "loss_after"):
+    for name in ("loss_before", "loss_train", "loss_rms", "batch_rms", "loss_after"):
         np.testing.assert_allclose(
             getattr(told, name), getattr(reports, name), rtol=1e-4 * coarse, err_msg=name
         )
@@ -106,9 +108,74 @@ def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: 
         assert torch.equal(rows, together[torch.from_numpy(some)])
         assert told.loss_train.tolist() == reports.loss_train[some].tolist()
         assert told.loss_rms.tolist() == reports.loss_rms[some].tolist()
+        assert told.batch_rms.tolist() == reports.batch_rms[some].tolist()
         assert told.loss_before.tolist() == reports.loss_before[some].tolist()
     for i in range(0, K, 7):
         assert torch.equal(trained(made, jobs.part(slice(i, i + 1)))[0][0], together[i])
+
+
+def unequal() -> FederatedData:
+    """Return 320 samples of a client, of which each 8th or so is mislabelled, and 50 of another, in 8 features."""
+    draws = np.random.default_rng(2)
+    x = np.zeros((370, 8), dtype=np.float32)
+    x[:, 0] = np.where(np.arange(370) < 320, 4.05, draws.normal(size=370))
+    y = np.concatenate([np.arange(320) % 8 == 7, draws.random(50) < 0.5]).astype(np.int64)
+    y[:16] = 0  # 38 of 320 are left
+    rows = Split.of([np.arange(320), np.arange(320, 370)])
+    return FederatedData(x, y, 2, rows, rows, rows)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_the_losses_of_a_client_are_those_of_its_samples(mode: Any) -> None:
+    """38 samples lose log(1 + e^4.05) = 4.067 each, 282 lose log(1 + e^-4.05) = 0.017."""
+    sgd = LocalSGD(batch_size=32, lr=0.0)
+    spec = WorkbenchSpec("softmax", {}, (8,), 2, sgd, seed=3, losses=False, mode=mode)
+    made = Workbench(spec, unequal())
+    start = torch.zeros(made.network.P)
+    start[0] = 1.0
+    jobs = Cohort.of([Job(i, i, 0, 0) for i in range(2)])
+    reports, _ = made.train(jobs, [start] * 2, torch.empty(2, made.network.P))
+    hard, easy = math.log1p(math.exp(4.05)), math.log1p(math.exp(-4.05))
+    assert reports.loss_rms[0] == pytest.approx(math.sqrt((38 * hard**2 + 282 * easy**2) / 320), rel=1e-5)
+    assert reports.loss_train[0] == pytest.approx((38 * hard + 282 * easy) / 320, rel=1e-5)
+    assert round(float(reports.loss_rms[0]), 2) == 1.4
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+@pytest.mark.parametrize("share", [1.0, 0.3])
+@pytest.mark.parametrize("batch_size", [32, None])
+def test_losses_are_those_of_each_sample_before_its_step(
+    mode: Any, share: float, batch_size: int | None
+) -> None:
+    """Two epochs of logistic regression, written out in double precision; the last minibatch may be smaller."""
+    data, sgd = unequal(), LocalSGD(batch_size=batch_size, epochs=2, lr=0.05)
+    spec = WorkbenchSpec("softmax", {}, (8,), 2, sgd, seed=3, losses=False, mode=mode)
+    made = Workbench(spec, data)
+    start = torch.zeros(made.network.P)
+    start[0] = 1.0
+    jobs = Cohort.of([Job(i, i, 4, 0, share) for i in range(2)])
+    reports, _ = made.train(jobs, [start] * 2, torch.empty(2, made.network.P))
+    for client, n in enumerate((320, 50)):
+        slope, level = np.array([1.0, 0.0]), np.zeros(2)
+        size = batch_size or n
+        steps = max(1, math.floor(share * 2 * math.ceil(n / size)))
+        losses: list[Any] = []
+        for epoch in range(2):
+            one = (np.array([value]) for value in (client, 4, epoch, n))
+            own = data.train.rows(client)[orders(3, "batches", *one)]
+            for batch in np.split(own, range(size, n, size)):
+                if len(losses) == steps:
+                    break
+                x, y = data.x[batch, 0].astype(np.float64), data.y[batch]
+                logits = x[:, None] * slope + level
+                p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+                losses.append(-np.log(p[np.arange(len(y)), y]))
+                delta = (p - np.eye(2)[y]) / len(y)
+                slope, level = slope - 0.05 * (x @ delta), level - 0.05 * delta.sum(axis=0)
+        every = np.concatenate(losses)
+        assert reports.loss_rms[client] == pytest.approx(math.sqrt((every**2).mean()), rel=1e-4)
+        assert reports.batch_rms[client] == pytest.approx(math.sqrt((losses[-1] ** 2).mean()), rel=1e-4)
+        assert reports.loss_train[client] == pytest.approx(every.mean(), rel=1e-4)
 
 
 @pytest.mark.parametrize(

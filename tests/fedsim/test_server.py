@@ -232,7 +232,36 @@ def test_late_rows_refresh_the_history_as_if_they_had_come_in_time(tmp_path: Pat
     torch.testing.assert_close(
         made.params, -(updates[0] + updates[1]) - (updates[2] + updates[0] + updates[3] + updates[4])
     )
-    assert made.participations.tolist() == [0, 1, 1, 0, 1, 0, 0, 0, 0, 0]
+    assert made.participations.tolist() == [0, 1, 2, 0, 1, 1, 0, 0, 0, 0]
+
+
+def test_the_window_of_fedlf_reaches_clients_that_only_ever_come_late() -> None:
+    """Client 4 is in time, 1 and 2 come late: three clients seen and one present make a window of three steps.
+
+    Rows are at right angles, so that the shortest point of their hull is their mean.
+    """
+    made = Server(ServerSpec("fedlf", {"fair_row": False}, 10, 100, 4, [(0, P)], late_rows=4), torch.zeros(P))
+    updates = list(torch.eye(P))
+    seen = [made.step(told(0, [4], [0], 1), updates[:1])["remembered"]]
+    for step, client in ((1, 1), (2, 2)):
+        both = [updates[0], updates[client]]
+        seen.append(made.step(told(step, [4, client], [step, 0], 1), both)["remembered"])
+    assert seen == [0, 1, 2]
+    assert made.participations.tolist() == [0, 1, 1, 0, 3, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("memory", "counted"), [("2", [5]), ("0", [])])
+def test_a_late_row_that_is_not_remembered_does_not_count(
+    memory: str, counted: list[int], tmp_path: Path
+) -> None:
+    """It is too old for the rule, or not finite, or the rule remembers nothing."""
+    spec = ServerSpec(listening(tmp_path, memory), {}, 10, 100, 4, BLOCKS, late_rows=4)
+    made, updates = Server(spec, torch.zeros(P)), list(rows(4))
+    updates[3] = updates[3] * math.nan
+    late = told(3, [4, 2, 5, 6], [3, 0, 1, 2], 1)
+    late.reports.finite[3] = False
+    made.step(late, updates)
+    assert np.flatnonzero(made.participations).tolist() == [4, *counted]
 
 
 def test_the_lateness_of_a_row_counts_once_in_its_age() -> None:

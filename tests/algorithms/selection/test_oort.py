@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import analysis
 from algorithms.selection._oort import Pace, Rating, not_barred, places, utility
+from fedsim.config import parse
 from fedsim.selection import View
+from fedsim.simulation import simulate
 from fedsim.units import US
 from views import after_jobs, choose, lookup, make, shares, view
 
 ALL = np.arange(4)
+OWN = """
+import numpy as np
+import torch
+from fedsim.data import Task
+
+EASY, HARD, EVEN = (4.05, 0), (4.05, 1), (0.0, 0)  # losses 0.017, 4.067 and 0.693
+
+
+def task(*, clients, seed, data_dir):
+    each = [[HARD] * 48 + [EASY] * 352, [EVEN] * 400]
+    values, labels = zip(*(sample for own in each for sample in own))
+    x = np.array(values, dtype=np.float32)[:, None]
+    rows = tuple(np.arange(400 * c, 400 * c + 400) for c in range(2))
+    return Task("own", x, np.array(labels), 2, np.zeros(800, dtype=bool), natural=rows)
+
+
+def model(*, in_shape, n_classes):
+    layer = torch.nn.Linear(1, 2)
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[1.0], [0.0]]))
+        layer.bias.zero_()
+    return torch.nn.Sequential(torch.nn.Flatten(), layer)
+"""
 
 
 def rating(variant: Any = "paper", **changed: Any) -> Rating:
@@ -37,6 +64,7 @@ def seen_by_oort(**changed: Any) -> View:
     columns = {
         "n_samples": np.array([10, 20, 10, 700]),
         "last_loss_rms": [2.0, 3.0, 1.0, math.nan],
+        "last_batch_rms": [2.0, 3.0, 1.0, math.nan],
         "last_step": [3, 0, 8, -1],
         "received": [1, 4, 2, 0],
         "dispatched": [1, 4, 2, 0],
@@ -54,7 +82,9 @@ def scores(seen: View, times: list[float], preferred: float, **changed: Any) -> 
 
 
 def test_statistical_utility_is_samples_times_root_mean_square_loss() -> None:
-    assert utility(seen_by_oort()).tolist() == [20, 60, 10, 0]
+    seen = seen_by_oort(last_batch_rms=[5.0, 0.5, 7.0, math.nan])
+    assert utility(seen, "paper").tolist() == [20, 60, 10, 0]
+    assert utility(seen, "fedscale").tolist() == [50, 10, 70, 0]
 
 
 def test_paper_adds_uncertainty_and_punishes_slow_clients() -> None:
@@ -78,6 +108,37 @@ def test_fedscale_normalises_with_the_unexplored_among_the_rewards() -> None:
     span = top - low
     assert found[:3] == pytest.approx([(20 - low) / span, (60 - low) / span / 4, (10 - low) / span])
     assert found[3] == pytest.approx(600 / 9)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+@pytest.mark.parametrize("epochs", [2, 1], ids=["whole jobs", "half the work"])
+def test_a_client_with_a_few_hard_samples_is_worth_more_than_one_whose_samples_are_all_middling(
+    mode: str, epochs: int, tmp_path: Path
+) -> None:
+    """Of client 0, 12 % of the samples have a loss of 4.07: their root mean square is 1.41, that of client 1's is 0.69.
+
+    The root mean square of the mean losses of its minibatches, 0.6, would say the opposite.
+    """
+    (tmp_path / "own.py").write_text(OWN)
+    oort = {"name": "oort", "exploration": 1, "exploration_decay": 1, "penalty": 0, "pacer": 0}
+    config = {
+        "name": "worth",
+        "task": {"name": f"{tmp_path}/own.py:task", "clients": 2, "fractions": [0.8, 0.1, 0.1]},
+        "model": {"name": f"{tmp_path}/own.py:model"},
+        "world": {"scenario": "always_on", "horizon": "2h"},
+        "algorithm": {"name": "fedavg"},
+        "pacing": {"preset": "sync", "clients": 1},
+        "train": {"batch_size": 32, "epochs": 2, "lr": 1e-9, "mode": mode},
+        "cost": {"completeness": {"mode": "epochs", "low": epochs, "high": epochs}},
+        "selection": oort | {"barred_after": "never"},
+        "stop": {"steps": 8},
+    }
+    found = simulate(parse(config, "own.toml", "own"), out=tmp_path, workers=0)[0]
+    jobs = analysis.open(found.folder).frame("jobs")
+    assert set(jobs.share) == {epochs / 2}
+    assert sorted(jobs.client[:2]) == [0, 1], "each is explored once"
+    assert jobs.client[2:].tolist() == [0] * 6
+    assert jobs.loss_train[jobs.client == 1].to_numpy() == pytest.approx(math.log(2))
 
 
 # Draws
@@ -153,6 +214,7 @@ def test_share_explored_is_rounded_down_and_fedscale_rounds_the_rest_down() -> N
 def test_single_places_are_explored_with_the_share_as_chance() -> None:
     """One of three candidates was used before: with one place at a time the two others are found as well."""
     seen = view(3, step=1, last_step=[0, -1, -1], received=[1, 0, 0], last_loss_rms=[1.0, math.nan, math.nan])
+    seen = replace(seen, last_batch_rms=seen.last_loss_rms)
     often = shares(make("oort", exploration=0.2, exploration_decay=1.0), seen, 1)
     assert often == pytest.approx([0.8, 0.2, 0.0], abs=0.03)
     assert shares(make("oort", variant="fedscale"), seen, 1, 200)[0] == 0
@@ -169,6 +231,7 @@ def test_exploration_share_decays_to_its_floor(variant: str, floor: float, step:
         received=used.astype(int),
         dispatched=used.astype(int),
         last_loss_rms=np.where(used, 1.0, np.nan),
+        last_batch_rms=np.where(used, 1.0, np.nan),
     )
     chosen, _ = choose(make("oort", variant=variant), seen, 20)
     explored = sum(c >= 50 for c in chosen)
@@ -241,7 +304,8 @@ def gains(pacer: Pace, worths: list[float]) -> list[dict[str, Any]]:
     for step, worth in enumerate(worths):
         used = np.full(4, -1)
         used[1] = step
-        seen = replace(seen, step=step + 1, last_step=used, last_loss_rms=np.array([np.nan, worth, 9, 9]))
+        rms = dict.fromkeys(("last_loss_rms", "last_batch_rms"), np.array([np.nan, worth, 9, 9]))
+        seen = replace(seen, step=step + 1, last_step=used, **rms)
         state = pacer.after(seen, {**state, "exploited": np.arange(4) == 1})
         states.append(state)
     return states
@@ -262,7 +326,7 @@ def test_fedscale_moves_the_percentile_when_utility_is_flat_or_jumps() -> None:
 
 def test_fedscale_remembers_who_was_chosen_for_a_score_while_places_are_filled_one_at_a_time() -> None:
     selector, state, rng = make("oort", variant="fedscale"), {"seen": 1}, np.random.default_rng(0)
-    used = {"last_step": [0] * 4, "received": [1] * 4, "last_loss_rms": [1.0] * 4, "step": 1}
+    used = {"last_step": [0] * 4, "received": [1] * 4, "last_batch_rms": [1.0] * 4, "step": 1}
     state = selector.start() | state
     chosen: list[int] = []
     for _ in range(2):

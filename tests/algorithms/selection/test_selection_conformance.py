@@ -218,7 +218,9 @@ def test_only_the_declared_use_losses_and_accuracies() -> None:
     blank = np.full(10, np.nan)
     for name, options in CASES:
         selector, seen = make(name, **options), used_view(10)
-        deaf = replace(seen, last_loss=blank, last_loss_rms=blank, ask_losses=lookup(blank))
+        deaf = replace(
+            seen, last_loss=blank, last_loss_rms=blank, last_batch_rms=blank, ask_losses=lookup(blank)
+        )
         blind = replace(seen, accuracy=blank)
         for need, other in (("losses", deaf), ("accuracy", blind)):
             same = chosen_by(selector, other) == chosen_by(selector, seen)
