@@ -232,6 +232,7 @@ class Scenario:
     world: Callable[[Any, Place], Any] | None = None
 
 
+@plugins.contained()
 def make_trace(
     name: str,
     options: Mapping[str, Any],
