@@ -12,6 +12,7 @@ from analysis.arrays import Floats, Ints
 from fedsim import plugins
 
 
+@plugins.contained()
 def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = None) -> dict[str, float]:
     """Return the value of each metric, by name, for one evaluation.
 

@@ -27,7 +27,7 @@ from fedsim.cli_run import plan, replay, run
 from fedsim.cli_study import study
 from fedsim.cli_trace import trace_app
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
-from fedsim.terminal import PLAIN, Terminal, say
+from fedsim.terminal import PLAIN, Terminal, keep_streams_open, say
 
 app = typer.Typer(
     help="Simulate fair federated learning among clients that come and go.",
@@ -39,6 +39,9 @@ app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
 for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, bench):
     app.command()(command)
+for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
+    assert registered.callback is not None
+    registered.callback = plugins.contained()(registered.callback)
 
 _OUTSIDE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 """What the system refuses, of which its own words name the file."""
@@ -109,6 +112,8 @@ def _shown(default: object) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    if arguments is None:
+        keep_streams_open()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             errors=PLAIN
@@ -122,11 +127,15 @@ def main(arguments: list[str] | None = None) -> None:
 def _leave(code: int) -> None:
     """End the process as it would by itself, but do not take apart what was imported: of torch that takes a second."""
     if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        with suppress(OSError):  # nobody reads any more: the interpreter says so in its own way
+        try:
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(code)
+        except OSError as error:  # of a full disk, say; what was said of it may wait there as well
+            with suppress(OSError):
+                os.write(2, b"" if code else f"error: what was said cannot be written: {error}\n".encode())
+            code = code or 1
+        os._exit(code)
 
 
 def _code(arguments: list[str] | None) -> int:

@@ -9,8 +9,9 @@ from typing import Any, TypeVar, get_args
 
 import pydantic
 
-from fedsim.errors import ConfigError, closest, in_words
-from fedsim.files import from_toml
+from fedsim.errors import ConfigError, closest, in_words, short
+from fedsim.errors import found as as_found
+from fedsim.files import MOST_PARTS, from_toml
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 _SHOULD = "Input should be "
@@ -61,7 +62,11 @@ def assign(config: dict[str, Any], text: str) -> None:
     path, sign, value = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not sign or not all(keys):
-        raise ConfigError(f"--set {text}: expected KEY=VALUE, such as pacing.buffer=20")
+        raise ConfigError(f"--set {short(text)}: expected KEY=VALUE, such as pacing.buffer=20")
+    if len(keys) > MOST_PARTS:
+        raise ConfigError(
+            f"--set {short(text)}: expected a key of at most {MOST_PARTS} parts, found {len(keys):,}"
+        )
     table = config
     for depth, key in enumerate(keys[:-1], start=1):
         table = table.setdefault(key, {})
@@ -121,17 +126,17 @@ def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[s
             yield f"{place} unknown key{closest(key, _known(model, loc[:-1]))}"
     elif kind in ("model_type", "model_attributes_type") or str(found["msg"]).startswith(_TABLE):
         such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
-        yield f"{place} expected a table{such}, found {found['input']!r}"
+        yield f"{place} expected a table{such}, found {as_found(found['input'])}"
     elif kind == "missing":
         yield f"{place} missing"
     elif kind in ("value_error", "assertion_error"):
         said = str(found["ctx"]["error"]) if "error" in found.get("ctx", {}) else found["msg"]
-        yield from (f"{place} {line}" for line in said.split("\n"))
+        yield from (f"{place} {short(line, 1000)}" for line in said.split("\n"))
     elif kind == "tuple_type" and isinstance(found["input"], Mapping):
         yield f"{place} expected a list of tables, each written [[{'.'.join(map(str, loc))}]], found a single table"
     else:
         said = in_words(found["msg"])
-        yield f"{place} {said[0].lower()}{said[1:]}, found {found['input']!r}"
+        yield f"{place} {said[0].lower()}{said[1:]}, found {as_found(found['input'])}"
 
 
 def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:

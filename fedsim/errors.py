@@ -84,6 +84,19 @@ def closest(name: str, known: Iterable[str], beside: Iterable[str] = ()) -> str:
     return f"; known: {', '.join(names)}" if names else ""
 
 
+def short(text: str, most: int = 200) -> str:
+    """Return a text for a message: of a long one the beginning, and how long it is."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} signs)"
+
+
+def found(value: object) -> str:
+    """Return a value for a message, as Python writes it; a long one is cut."""
+    try:
+        return short(repr(value))
+    except ValueError:  # Python writes no number of thousands of digits
+        return "a number of thousands of digits"
+
+
 _WORDS = {
     "a valid tuple": "a list",
     "a valid list": "a list",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -20,6 +21,9 @@ from fedsim.units import show_bytes
 
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, TypeError, MemoryError)
 """What pyarrow raises for bytes that are no sound Parquet file."""
+MOST_PARTS = 100
+"""Parts of a dotted key of TOML."""
+_KEY = re.compile(r"\s*[\w\"'-]+\s*")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -88,10 +92,21 @@ def from_json(text: str) -> Any:
 
 def from_toml(text: str) -> dict[str, Any]:
     """Return what a TOML text says. Raises ValueError, also for one that is nested too deeply to be read."""
+    if (parts := _longest_key(text)) > MOST_PARTS:
+        raise ValueError(f"expected keys of at most {MOST_PARTS} parts, found one of {parts:,}")
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def _longest_key(text: str) -> int:
+    """Return of how many parts the longest dotted key of a TOML text is; each costs a table, and its depth."""
+    longest = parts = 1
+    for piece in text.split(".")[1:-1]:
+        parts = parts + 1 if _KEY.fullmatch(piece) else 1
+        longest = max(longest, parts)
+    return longest + 1
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:

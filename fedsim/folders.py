@@ -89,6 +89,18 @@ def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
+def is_running(folder: Path) -> bool:
+    """Return whether a process runs in a folder; nothing is written there."""
+    try:
+        with (folder / _LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is no such file, or it is somebody else's
+        return False
+    return False
+
+
 def _locked(path: Path) -> TextIO:
     """Lock a file and return it. Raises RunError if another process has locked it.
 

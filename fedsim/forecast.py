@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
+from fedsim import plugins
 from fedsim.arrivals import Arrivals
 from fedsim.config import RunConfig
 from fedsim.course import Course
@@ -184,6 +186,7 @@ class CountingTrainer(PlanningTrainer):
         self.passes += float((self.sizes[cohort.clients] * cohort.shares).sum()) * self.passes_each
 
 
+@plugins.contained()
 def forecast(
     config: RunConfig,
     *,
@@ -286,11 +289,11 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
             f"{found.steps:,} in {show_us(found.virtual_us)} of virtual time; ended by {found.ended_by}",
         ),
         *([("world", found.outlives.partition(": ")[2])] if found.outlives else []),
-        ("time between steps*", " | ".join(show_us(round(q)) for q in _quartiles(gaps))),
+        ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
         ("jobs", jobs or "none"),
         ("clients chosen", f"{found.chosen:,} of {found.clients:,}"),
-        ("updates per client*", " | ".join(f"{q:g}" for q in _quartiles(found.received))),
-        ("staleness*", " | ".join(f"{q:g}" for q in _quartiles(found.staleness)) + " steps"),
+        ("updates per client*", _spread(found.received, "{:g}".format)),
+        ("staleness*", _spread(found.staleness, "{:g}".format, " steps")),
         ("nobody to ask", f"{found.waits:,} times"),
         ("moved", show_bytes(found.moved_bytes)),
         ("evaluations", f"{found.evaluations:,}"),
@@ -305,5 +308,8 @@ def _lines(found: Forecast) -> list[tuple[str, str]]:
     return [*lines, ("", "* quartiles: lower | median | upper")]
 
 
-def _quartiles(values: np.ndarray) -> list[float]:
-    return np.quantile(values, (0.25, 0.5, 0.75)).tolist() if len(values) else [float("nan")] * 3
+def _spread(values: np.ndarray, say: Callable[[float], str], unit: str = "") -> str:
+    """Write the quartiles of values; `none` if there are no values."""
+    if not len(values):
+        return "none"
+    return " | ".join(map(say, np.quantile(values, (0.25, 0.5, 0.75)).tolist())) + unit

@@ -76,6 +76,7 @@ class _Host:
         with Tally(str(ray.get_runtime_context().get_actor_id())).counted("start", _MOST_STARTS, dies):
             self._held = getattr(importlib.import_module("fedsim.processes"), self.holds)()
 
+    @plugins.contained()
     def call(self, build: list[Any], method: str, *args: Any) -> Any:
         """Call a method of the held object, built from what `build` refers to: no or one `Build`.
 

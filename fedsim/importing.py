@@ -79,6 +79,7 @@ class Importer:
     units: str
 
 
+@plugins.contained()
 def import_trace(
     paths: Sequence[Path], name: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Trace:

@@ -8,6 +8,7 @@ A name with a colon is code: who runs a configuration of others runs what it nam
 
 from __future__ import annotations
 
+import dis
 import importlib
 import importlib.util
 import inspect
@@ -15,9 +16,9 @@ import os
 import pkgutil
 import sys
 import tempfile
-import traceback
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ import pydantic_core
 
 from fedsim import idle
 from fedsim.errors import ConfigError, Error, RunError, closest, in_words
+from fedsim.errors import found as as_found
 
 PACKAGES = {
     "rule": "algorithms",
@@ -44,6 +46,8 @@ PACKAGES = {
 
 _provided: dict[str, Any] = {}
 """Modules that were made from texts, by the path that names them."""
+_installed: set[str] = set()
+"""Installed modules that plug-ins were named by, which are no files elsewhere."""
 
 PRODUCTS = {
     "rule": "Algorithm",
@@ -103,7 +107,8 @@ def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any
         if lacks
     ]:
         raise ConfigError("\n".join(lines))
-    made = make(**checked, **given)
+    with contained():
+        made = make(**checked, **given)
     if kind in _CHECKED and PRODUCTS[kind] not in (c.__name__ for c in type(made).__mro__):
         raise ConfigError(
             f"{kind} {name!r} returned {type(made).__name__}, expected an instance of {PRODUCTS[kind]}"
@@ -205,7 +210,7 @@ def checked_options(
                 )
                 continue
             what = in_words(found["msg"]).removeprefix("Value error, ")
-            problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {found['input']!r}")
+            problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {as_found(found['input'])}")
     if problems:
         raise ConfigError("\n".join(problems))
     return {k: getattr(values, k) for k in options}
@@ -277,6 +282,8 @@ def _elsewhere(kind: str, name: str) -> Callable[..., Any]:
     if os.environ.get(ONLY_SHIPPED, "0") not in ("", "0"):
         raise ConfigError(f"{kind} {name!r} is code from elsewhere, and {ONLY_SHIPPED} refuses it")
     where, _, member = name.rpartition(":")
+    if not where.endswith(".py"):
+        _installed.add(where)
     module = _provided.get(where) or _opened(kind, name, where)
     found = _member(module, member, kind, name)
     if not where.endswith(".py"):
@@ -305,24 +312,71 @@ def _opened(kind: str, name: str, where: str) -> Any:
         return _imported(where)
     except Error:
         raise
-    except Exception as error:  # whatever somebody's own code raises
+    except BaseException as error:  # whatever somebody's own code raises
+        if not isinstance(error, Exception) and not _ends_the_process(error):
+            raise
         known = isinstance(error, (ImportError, OSError, SyntaxError))
-        said = str(error) if known else f"{type(error).__name__}: {error}"
-        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{line_of(error, where)}") from error
+        said = str(error) if known else _said(error)
+        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{line_of(error)}") from error
 
 
-def line_of(error: Exception, where: str = "") -> str:
+@contextmanager
+def contained() -> Iterator[None]:
+    """Raise RunError for what a plug-in raises beyond `Exception`, such as SystemExit: it would end the process."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or not _ends_the_process(error):
+            raise
+        raise RunError(
+            f"{_said(error)}{line_of(error)}: a plug-in may end a run by an Exception alone"
+        ) from error
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _ends_the_process(error: BaseException) -> bool:
+    """Whether a plug-in raised this, beyond `Exception`; not so a real Ctrl-C in the middle of one."""
+    root = _root(error)
+    if not line_of(error) or type(root).__module__.partition(".")[0] == "fedsim":
+        return False
+    if not isinstance(root, KeyboardInterrupt):
+        return True
+    *_, last = _tracebacks(root)
+    ours = str(last.tb_frame.f_globals.get("__name__")).startswith("fedsim.")
+    return not ours and last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _root(error: BaseException) -> BaseException:
+    """Return what an error was raised from first: SimPy raises a copy of what a process raises."""
+    seen = {id(error)}
+    while error.__cause__ is not None and id(error.__cause__) not in seen:
+        error = error.__cause__
+        seen.add(id(error))
+    return error
+
+
+def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
+    tb = error.__traceback__
+    while tb is not None:
+        yield tb
+        tb = tb.tb_next
+
+
+def line_of(error: BaseException) -> str:
     """Return the last line of a plug-in's own file that an error went through, in brackets; nothing if there is none.
 
-    `where` is the module of a plug-in, which need not be a file elsewhere. A syntax error says its own line.
+    A syntax error says its own line.
     """
     if isinstance(error, SyntaxError):
         return ""
     lines = [
-        (Path(frame.f_code.co_filename).name, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).startswith(_PREFIX)
-        or frame.f_globals.get("__name__") == where
+        (Path(tb.tb_frame.f_code.co_filename).name, tb.tb_lineno)
+        for through in (error, _root(error))
+        for tb in _tracebacks(through)
+        if (module := str(tb.tb_frame.f_globals.get("__name__"))).startswith(_PREFIX) or module in _installed
     ]
     return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
 

@@ -21,7 +21,7 @@ from fedsim import checkpoint, memory, plugins
 from fedsim.config import RunConfig
 from fedsim.course import Course
 from fedsim.crew import Crew
-from fedsim.errors import RunError, ServerLost
+from fedsim.errors import Error, RunError, ServerLost
 from fedsim.evaluation import Evaluation
 from fedsim.files import write_json, write_text
 from fedsim.folders import alone, make_folder
@@ -131,6 +131,7 @@ class Run:
         """Let others run in the folder, as `go` and `until` do at their end."""
         self._held.close()
 
+    @plugins.contained()
     def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
         """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""
         with self._held:
@@ -150,12 +151,12 @@ class Run:
     def _go(self, pool: RayPool | None, watch: Watch) -> Result:
         timeline, trainer = None, None
         try:
-            with self.clock.part("start"):
+            with plugins.contained(), self.clock.part("start"):
                 trainer = self._trainer(pool)
             timeline = self._timeline(trainer, watch)
-            with saying_how_to_reproduce(self.folder, self.course, self.setup.config):
+            with plugins.contained(), saying_how_to_reproduce(self.folder, self.course, self.setup.config):
                 ended_by = timeline.run()
-            digest = self._finish(timeline, trainer, "done", ended_by)
+                digest = self._finish(timeline, trainer, "done", ended_by)
         except KeyboardInterrupt:
             self._finish(timeline, None, "interrupted", "interrupt")
             return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
@@ -189,8 +190,9 @@ class Run:
         self._go_on_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
 
     def _fail(self, timeline: Timeline | None, error: Exception) -> None:
+        line = "" if isinstance(error, Error) else plugins.line_of(error)
         with suppress(RunError):  # on a full disk the first error counts, and the manifest may say less
-            self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}")
+            self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
     def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
         def tell(course: Course) -> None:

@@ -234,6 +234,7 @@ class Scenario:
     """What its world does after the horizon unless somebody says otherwise: `stop` where an end is the point of it."""
 
 
+@plugins.contained()
 def make_trace(
     name: str,
     options: Mapping[str, Any],

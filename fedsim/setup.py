@@ -90,6 +90,7 @@ class Setup:
         return 4 * self.network.widest * min(rows, EVAL_ROWS)
 
 
+@plugins.contained()
 def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None) -> Setup:
     """Build all parts. Raises ConfigError, DataError or TraceError before anything is written.
 

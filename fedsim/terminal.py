@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import errno
+import io
+import os
+import sys
 import unicodedata
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -31,6 +36,40 @@ def _spelled(sign: str) -> str:
 
 
 codecs.register_error(PLAIN, _plainly)
+
+
+class _Unread(io.FileIO):
+    """An output that nobody need read: when its reader has gone, what is written is dropped."""
+
+    def write(self, data: Any, /) -> int | None:
+        """Write, or let all that follows go nowhere."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(nowhere := os.open(os.devnull, os.O_WRONLY), self.fileno())
+            os.close(nowhere)
+            return len(data)
+
+
+def keep_streams_open() -> None:
+    """Let a command do its work though standard output or error is closed, or its reader goes away (`| head -1`)."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        try:
+            os.fstat(number)
+        except OSError as error:
+            if error.errno != errno.EBADF:
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            if nowhere != number:  # else a file of the run would be given the number, and what is printed
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+        stream = getattr(sys, name)
+        text = {"encoding": "utf-8", "errors": "replace", "line_buffering": True}
+        if stream is not None:
+            with suppress(OSError):
+                stream.flush()
+            text = {key: getattr(stream, key) for key in text}
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(_Unread(number, "w", closefd=False)), **text))
 
 
 def visible(text: str) -> str:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from fedsim.errors import FolderError
+from fedsim.folders import is_running
 from fedsim.invariants import bounds, clients, evals, files, jobs, promises, rows, steps
 from fedsim.invariants.evidence import Evidence
 from fedsim.invariants.finding import Invariant, Unchecked, Violation
@@ -40,8 +42,10 @@ def check(folder: Path) -> Verdict:
     """Check the invariants of the run in `folder`; none of its files changes.
 
     If values lie out of range, what depends on them is not looked at. Raises RunError or ConfigError for a folder
-    that is no run's or cannot be read.
+    that is no run's, cannot be read, or is written by a run that goes on.
     """
+    if is_running(folder):
+        raise FolderError(f"{folder}: expected a run that has ended, found one that is still going on")
     evidence = Evidence(folder)
     violations: list[Violation] = []
     checked: list[str] = []

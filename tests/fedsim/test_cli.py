@@ -267,3 +267,37 @@ def test_what_the_system_refuses_is_said_in_a_line(
     monkeypatch.setattr("analysis.study.is_study", refused)
     code, _, err = call("report", tmp_path, capsys=capsys)
     assert (code, err) == (1, "error: [Errno 13] Permission denied: 'runs/a/study.json'\n")
+
+
+@pytest.mark.parametrize("closed", [(1,), (1, 2)], ids=["output", "output and error"])
+def test_a_command_whose_output_is_closed_does_its_work(
+    file: Path, tmp_path: Path, closed: tuple[int, ...]
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'exec "$@" {" ".join(f"{number}>&-" for number in closed)}', "bash", FEDSIM]
+        + ["run", file, "--out", tmp_path, "--workers", "0"],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    opened = analysis.open(tmp_path / "small")
+    assert opened.manifest["status"] == "done"
+    assert len(opened.steps) == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(("run", "FILE"), 0), (("list", "rules"), 0), (("run", "none.toml"), 2)]
+)
+def test_a_reader_that_goes_away_stops_no_command(
+    file: Path, tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    """As `| true` does; a run is worth more than what it prints."""
+    words = [str(file) if a == "FILE" else a for a in arguments]
+    more = ["--out", str(tmp_path), "--workers", "0"] if words[0] == "run" else []
+    here, there = os.pipe()
+    os.close(here)
+    done = subprocess.run([FEDSIM, *words, *more], stdout=there, stderr=there)
+    os.close(there)
+    assert done.returncode == code
+    if words[1] == str(file):
+        assert analysis.open(tmp_path / "small").manifest["status"] == "done"

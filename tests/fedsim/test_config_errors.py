@@ -1,5 +1,6 @@
 """Reading TOML, assignments, and how validation errors are told."""
 
+import time
 import tomllib
 from typing import Annotated, Literal
 
@@ -111,6 +112,40 @@ def test_an_assignment_changes_one_key_only():
 def test_what_is_no_assignment_is_refused(text):
     with pytest.raises(ConfigError, match="expected KEY=VALUE"):
         assign({}, text)
+
+
+def dotted(parts: int) -> str:
+    return ".".join(["a"] * parts) + "=1"
+
+
+@pytest.mark.parametrize("parts", [2_000, 50_000])
+def test_a_key_of_thousands_of_parts_is_refused_at_once(tmp_path, parts):
+    began = time.process_time()
+    with pytest.raises(ConfigError, match=f"expected a key of at most 100 parts, found {parts:,}") as told:
+        assign({}, dotted(parts))
+    assert len(str(told.value)) < 400
+    (file := tmp_path / "long.toml").write_text(dotted(parts))
+    with pytest.raises(ConfigError, match=f"expected keys of at most 100 parts, found one of {parts:,}"):
+        read_toml(file)
+    assert time.process_time() - began < 1
+
+
+def test_a_key_of_a_hundred_parts_is_read(tmp_path):
+    (file := tmp_path / "long.toml").write_text(dotted(100))
+    assign(table := {}, dotted(100))
+    assert table == read_toml(file)
+
+
+def test_dots_in_values_are_no_parts_of_keys(tmp_path):
+    (file := tmp_path / "many.toml").write_text("x = [" + "1.5, " * 1_000 + "]\ny = '" + "a.b " * 500 + "'")
+    assert len(read_toml(file)["x"]) == 1_000
+
+
+def test_a_long_value_is_cut_in_the_message():
+    with pytest.raises(ConfigError) as told:
+        validated(Root, {"name": "x", "size": "x" * 100_000}, "file")
+    assert len(str(told.value)) < 400
+    assert "(100,002 signs)" in str(told.value)
 
 
 def test_an_assignment_into_what_is_no_table_is_refused():

@@ -308,8 +308,15 @@ def test_what_the_machine_does_besides_is_not_taken_for_the_run(monkeypatch: pyt
 def test_a_plan_in_which_nothing_happens_can_be_told() -> None:
     found = forecast(small(dropout={"chance": 1.0}, stop={"steps": 2}), workers=0)
     assert set(found.jobs) == {"lost"}
-    assert dict(lines(found))["staleness*"] == "nan | nan | nan steps"
+    assert dict(lines(found))["staleness*"] == "none"
     assert found.passes == 0
+
+
+def test_a_plan_without_a_step_can_be_told() -> None:
+    found = forecast(small(stop={"time": "1us"}), workers=0)
+    told = dict(lines(found))
+    assert found.steps == 0
+    assert told["time between steps*"] == told["staleness*"] == "none"
 
 
 def test_a_written_plan_opens_like_a_run_that_is_not_complete(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import inputs
 from fedsim.config import load
+from fedsim.errors import FolderError
 from fedsim.invariants import Verdict, check, invariants
 from fedsim.pacing import Pacing
 from fedsim.records import TABLES
@@ -439,3 +440,19 @@ def test_every_example_passes(path: str, root: Path, tmp_path: Path) -> None:
     inputs.data_of(configs[0].task.name)
     for result in simulate(configs, out=tmp_path, workers=0):
         assert check(result.folder).violations == ()
+
+
+def test_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
+    """Its tables are written one after the other: what they hold need not agree."""
+    refused = []
+
+    def look(progress: Any) -> None:
+        with pytest.raises(
+            FolderError, match="expected a run that has ended, found one that is still going on"
+        ):
+            check(progress.folder)
+        refused.append(progress.course.step)
+
+    folder = run(small(stop={"steps": 3}), tmp_path, watch=look).folder
+    assert refused
+    assert not check(folder).violations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,19 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
 from fedsim import plugins
+from fedsim.cli import main
 from fedsim.combining import combine
 from fedsim.data import Task
 from fedsim.errors import ConfigError, DataError, RunError
+from fedsim.interrupts import Interrupts
 from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.manifest import read_manifest
 from fedsim.materials import federation
 from fedsim.rules import build_rule
 from fedsim.selection import Selector
 from fedsim.simulation import simulate
 from fedsim.stack import Needs
+from fedsim.study_cell import Player
+from fedsim.study_grid import Cell
 from fedsim.task_check import checked
 from noise import noise
 from small import small
@@ -317,6 +324,119 @@ def test_an_exception_in_the_middle_of_a_run_says_how_it_goes_on(mine: Any, tmp_
     (note,) = raised.value.__notes__
     assert "failed at step 2" in note
     assert note.endswith(f"fedsim resume {tmp_path / 'small'}")
+
+
+ENDS: dict[str, tuple[str, str, str]] = {
+    "rule": ("algorithm", "", "return stateless(end)"),
+    "rule's factory": ("algorithm", "", "end()"),
+    "wrapper": ("wrapper", "rule", "return stateless(end)"),
+    "client": ("client", "", "return ClientMethod(end)"),
+    "personal": ("client", "", "return ClientMethod(personal=end)"),
+    "selector": ("selection", "", "return choosing(end)"),
+    "model": (
+        "model",
+        "*, in_shape, n_classes",
+        "m = torch.nn.Linear(64, 10); m.forward = end; return m",
+    ),
+    "task": ("task", "*, clients, seed, data_dir", "end()"),
+    "partitioner": ("partition", "", "return end"),
+    "adversary": ("adversary", "", "return Attack(send=end)"),
+    "metric": ("metric", "accuracy, n", "end()"),
+    "scenario": ("scenario", "", "def live(env, me): yield env.timeout(5); end()\n    return Scenario(live)"),
+}
+"""Where code of one's own runs: the table that names it, its parameters, and how it calls `end`."""
+BEFORE = {"rule's factory", "model", "task", "partitioner", "scenario"}
+"""What is called before there is a folder."""
+
+
+def changes_of(table: str, name: str) -> dict[str, Any]:
+    """Return the changes of the small configuration that name a plug-in."""
+    return {"world": ALWAYS, "stop": {"steps": 2}} | {
+        "wrapper": {"algorithm": {"name": "fedavg", "wrap": [{"name": name}]}},
+        "adversary": {"adversary": [{"name": name, "share": 1.0}]},
+        "metric": {"stop": {"steps": 2, "metric": name, "patience": 1}},
+        "scenario": {"world": {"scenario": name, "horizon": "2h"}},
+        "task": {"task": {"name": name, "clients": 12}},
+    }.get(table, {table: {"name": name}})
+
+
+@pytest.mark.parametrize(
+    "raised", ["SystemExit(0)", "KeyboardInterrupt", "GeneratorExit", "type('Odd', (BaseException,), {})"]
+)
+@pytest.mark.parametrize("where", ENDS)
+def test_what_would_end_the_process_ends_the_run_alone(
+    mine: Any, tmp_path: Path, where: str, raised: str
+) -> None:
+    table, parameters, body = ENDS[where]
+    name = mine(f"def end(*args, **kwargs): raise {raised}\n    {body}", parameters)
+    word = raised.replace("type('", "").partition("(")[0].partition("'")[0]
+    assert_fails(tmp_path, RunError, rf"{word}.* \(mine.py, line 11\)", **changes_of(table, name))
+    folder = tmp_path / "runs" / "small"
+    assert folder.exists() == (where not in BEFORE)
+    if where not in BEFORE:
+        found = read_manifest(folder)
+        assert found["status"] == "failed"
+        assert f"{word}" in found["error"]
+        assert "(mine.py, line 11)" in found["error"]
+
+
+def test_the_text_of_a_plug_in_may_not_end_the_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys\n\nsys.exit(0)\n")
+    with pytest.raises(ConfigError, match=r"cannot import the rule '.*': SystemExit: 0 \(mine.py, line 3\)"):
+        plugins.factory("rule", f"{tmp_path}/mine.py:mine")
+
+
+def test_an_ordinary_exception_is_recorded_with_its_line(mine: Any, tmp_path: Path) -> None:
+    name = mine("return stateless(lambda s: 1 / 0)")
+    assert_fails(tmp_path, ZeroDivisionError, "division", algorithm={"name": name}, world=ALWAYS)
+    assert (
+        read_manifest(tmp_path / "runs/small")["error"]
+        == "ZeroDivisionError: division by zero (mine.py, line 11)"
+    )
+
+
+def test_ctrl_c_in_the_middle_of_a_plug_in_interrupts(mine: Any, tmp_path: Path) -> None:
+    """Twice, it is raised where the code of the plug-in stands."""
+    hear = "import signal; signal.raise_signal(signal.SIGINT); signal.raise_signal(signal.SIGINT)"
+    name = mine(f"def heard(s):\n        {hear}\n    return stateless(heard)")
+    result = simulate(small(algorithm={"name": name}, world=ALWAYS), out=tmp_path, workers=0)[0]
+    assert result.status == "interrupted"
+
+
+def test_a_plug_in_that_ends_the_process_fails_its_cell_alone(mine: Any, tmp_path: Path) -> None:
+    name = mine("def end(s): raise SystemExit(0)\n    return stateless(end)")
+    cell = Cell(0, {}, small(algorithm={"name": name}, world=ALWAYS))
+    ended = Player("cpu", Interrupts()).play(cell, tmp_path / "cell", lambda said: None)
+    assert ended.state.status == "failed"
+    assert "SystemExit: 0 (mine.py, line 11)" in str(ended.state.error)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("where", ["rule", "client"])
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "KeyboardInterrupt"])
+def test_what_would_end_a_worker_ends_the_run(
+    mine: Any, tmp_path: Path, two_workers: Any, where: str, raised: str
+) -> None:
+    table, parameters, body = ENDS[where]
+    name = mine(f"def end(*args): raise {raised}\n    {body}", parameters)
+    with pytest.raises(RunError, match=rf"{raised.partition('(')[0]}.*mine.py, line 11"):
+        simulate(small(**changes_of(table, name)), out=tmp_path, pool=two_workers)
+    assert read_manifest(tmp_path / "small")["status"] == "failed"
+
+
+def test_the_command_fails_where_a_plug_in_ends_the_process(mine: Any, tmp_path: Path, capsys: Any) -> None:
+    """Before there is a run as well; `fedsim run` ended with 0 and said nothing."""
+    file = tmp_path / "mine.toml"
+    for body in ("raise SystemExit(0)", "def end(s): raise SystemExit(0)\n    return stateless(end)"):
+        name = mine(body)
+        config = small(algorithm={"name": "fedavg"}, world=ALWAYS).resolved() | {"algorithm": {"name": name}}
+        file.write_text(tomli_w.dumps(config))
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--quiet"])
+        assert ended.value.code == 1
+        assert "error: SystemExit: 0 (mine.py, line 11)" in capsys.readouterr().err
+        for module in [m for m in sys.modules if m.startswith("fedsim_plugin_")]:
+            del sys.modules[module]
 
 
 TASK = Task("mine", np.ones((6, 2), np.float32), np.arange(6) % 3, 3, np.zeros(6, dtype=bool))
