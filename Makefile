@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV = 0
 
-.PHONY: help install run test check audit format bench clean
+.PHONY: help install run test check audit format mutants bench clean
 
 help:  ## Show these lines
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ audit: $(STAMP)  ## Look for published weaknesses of the installed packages, whe
 format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+mutants: $(STAMP)  ## Change the code in small ways, and see whether the tests notice: what changed, or MODULE=fedsim/server.py
+	$(BIN)/python tests/mutants.py $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: $(STAMP)  ## Measure training against bare torch, on data that needs no download
 	$(BIN)/python benchmarks/works.py --works W2 W4
