@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -67,6 +68,14 @@ def two_workers(ray_cluster: None) -> Iterator[RayPool]:
 
     with RayPool(2) as pool:
         yield pool
+
+
+@pytest.fixture
+def hearing() -> Iterator[None]:
+    """Hear Ctrl-C, also where a shell began the tests in the background, which then ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

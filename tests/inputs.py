@@ -34,7 +34,7 @@ FILES = {
     "vehicle": ("vehicle/vehicle_train_subset.npz",),
 }
 """The files of each task that is read from a folder; other tasks need none."""
-_DOWNLOADED_BY = {
+DOWNLOADED_BY = {
     "fashion_mnist": "examples/fashion_mnist.toml",
     "mnist": "examples/papers/fedfv_mnist.toml",
 }
@@ -46,8 +46,8 @@ def missing(task: str) -> str | None:
     names = ", ".join(name for name in FILES.get(task, ()) if not (DATA / name).is_file())
     if not names:
         return None
-    if task in _DOWNLOADED_BY:
-        get = f"`fedsim plan {_DOWNLOADED_BY[task]}` in the clone's folder downloads them"
+    if task in DOWNLOADED_BY:
+        get = f"`fedsim plan {DOWNLOADED_BY[task]}` in the clone's folder downloads them"
     else:
         get = "docs/tasks.md says where to get them"
     return f"no {names} in {DATA}: {get}; FEDSIM_DATA names another folder"

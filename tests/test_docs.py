@@ -16,6 +16,7 @@ import programs
 from fedsim.cli import app
 from fedsim.config import RunConfig, load
 from fedsim.simulation import simulate
+from fedsim.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -169,3 +170,18 @@ def test_every_configuration_key_is_documented_with_its_table() -> None:
         assert f"`{table}`" in manual if not keys else told_of(table, manual), table
         missing = {key for key in keys if f"`{key}`" not in told_of(table, manual)}
         assert not missing, f"[{table}]: {missing}"
+
+
+def test_the_architecture_names_methods_that_its_nouns_have() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    [row] = [line for line in page.splitlines() if line.startswith("| `Trainer`")]
+    named = re.findall(r"`(\w+)`", row.split("|")[2])
+    assert len(named) > 4
+    assert [name for name in named if not hasattr(Trainer, name)] == []
+
+
+def test_readers_are_told_where_fedsim_is_installed_from() -> None:
+    """The package of that name on the index is another project."""
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+        text = " ".join(page.read_text().split())
+        assert re.search(r"`pip install fedsim` (brings|would bring) another project", text), page.name

@@ -66,9 +66,9 @@ def test_clients_may_be_named_in_any_order() -> None:
 
 def test_to_look_for_one_of_many_attackers_takes_no_time() -> None:
     many, one = Adversary("drop", {}, tuple(range(200_000))), jobs().part(slice(0, 1))
-    started = time.perf_counter()
+    started = time.process_time()
     assert all(many.strikes(7, one)[0] for _ in range(400))
-    assert time.perf_counter() - started < 2, "some 25 ms each, it was"
+    assert time.process_time() - started < 2, "some 25 ms each, it was"
 
 
 def test_a_loss_that_nobody_asked_for_stays_so() -> None:

@@ -114,6 +114,7 @@ def test_a_run_that_exists_is_exit_code_1(
     assert len({out.split("digest")[1] for _, out, _ in told}) == 1
 
 
+@pytest.mark.usefixtures("hearing")
 def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_go_on(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,12 +178,13 @@ def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
         "'--set', 'stop.steps=100000', '--quiet'])"
     )
     run = subprocess.Popen([sys.executable, "-c", code], env=environment)
-    for _ in range(2400):
-        if (tmp_path / "small" / "parts" / "steps-00002.parquet").is_file():
-            break
-        time.sleep(0.1)
-    run.kill()
-    run.wait()
+    try:
+        while not (tmp_path / "small" / "parts" / "steps-00002.parquet").is_file():
+            assert run.poll() is None
+            time.sleep(0.01)
+    finally:
+        run.kill()
+        run.wait()
     opened = analysis.open(tmp_path / "small")
     assert json.loads((tmp_path / "small" / "manifest.json").read_text())["status"] == "running"
     assert len(opened.steps) > 0

@@ -90,7 +90,8 @@ def below(process: psutil.Process) -> list[tuple[psutil.Process, str]]:
 def test_nothing_but_stand_ins_run_below_a_raylet(ray_cluster: None, two_workers: RayPool) -> None:
     import ray
 
-    ray.get([client.call.remote([], "ready") for client in two_workers.processes().clients])
+    there = two_workers.processes()
+    ray.get([process.call.remote([], "ready") for process in (*there.clients, there.server)])
     session = ray._private.worker._global_node.get_session_dir_path()
     ours = {command: process for process, command in below(psutil.Process()) if session in command}
     names = {Path(command.split()[0]).name: process for command, process in ours.items()}

@@ -17,6 +17,28 @@ from fedsim.pool import RayPool, begun
 from fedsim.simulation import device_of
 
 
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_the_server_is_here_or_where_a_share_of_a_gpu_is_left(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docs/cluster.md says: with GPUs no node is named, and it may be lost with any of them."""
+    cluster.load(own=True)
+    from fedsim import hosts
+
+    asked: dict[str, Any] = {}
+
+    def remote(**options: Any) -> Any:
+        asked.update(options)
+        return lambda host: SimpleNamespace(remote=lambda: host)
+
+    monkeypatch.setattr(hosts, "ray", SimpleNamespace(remote=remote))
+    assert hosts.server(share, "ab" * 28) is hosts.ServerHost
+    assert asked["num_gpus"] == share
+    where = asked["scheduling_strategy"]
+    assert where == "DEFAULT" if share else where.node_id == "ab" * 28
+    assert "max_restarts" not in asked
+
+
 class Nodes:
     """A cluster of two nodes."""
 

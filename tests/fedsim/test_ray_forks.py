@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +45,7 @@ CONTEXT = "--serialized-runtime-env-context="
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
     made = Forks()
+    answered(shlex.split(made.command(""))[-1], b"")  # it has imported all: who asks waits for a while only
     yield made
     made.close()
 
@@ -112,14 +112,19 @@ def test_one_with_an_environment_of_its_own_is_started_as_ever(
     assert launched(forks, [*words, context], tmp_path).startswith(f"set up {words[2]} {CONTEXT}")
 
 
+def answered(name: str, said: bytes) -> bytes:
+    """Say something at the socket of this name, and return what comes back when it was read."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(f"\0{name}")
+        peer.sendall(said)
+        peer.shutdown(socket.SHUT_WR)
+        return peer.recv(1)
+
+
 def test_who_says_nothing_or_nonsense_disturbs_nobody(forks: Forks, words: list[str], tmp_path: Path) -> None:
     name = shlex.split(forks.command(""))[-1]
     for said in (b"", b"\0\0\0\0\0\0\0\4nope", b"x"):
-        with socket.socket(socket.AF_UNIX) as peer:
-            peer.connect(f"\0{name}")
-            peer.sendall(said)
-            peer.shutdown(socket.SHUT_WR)
-            assert peer.recv(1) == b""
+        assert answered(name, said) == b""
     test_a_worker_is_forked_and_goes_on_as_what_was_started(forks, words, tmp_path)
 
 
@@ -151,6 +156,7 @@ def test_places_of_modules_may_be_anything(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_ray_starts_the_workers_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path, "a\0b"])
+    monkeypatch.setattr(cluster, "load", lambda own: None)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     assert cluster.begun(own=True) is None
 
@@ -178,16 +184,22 @@ def test_without_the_process_workers_are_started_as_ever(words: list[str], tmp_p
 
 
 def test_the_process_ends_with_the_one_that_began_it_and_does_not_hear_ctrl_c() -> None:
-    began = "from fedsim.ray_forks import Forks; import time; print(Forks().pid, flush=True); time.sleep(60)"
+    began = (
+        "import signal, time; from fedsim.ray_forks import Forks; forks = Forks(); "
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); "
+        "print(forks.pid, forks.command(''), flush=True); time.sleep(600)"
+    )
     with subprocess.Popen(
         [sys.executable, "-c", began], stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
         assert process.stdout is not None
-        forks = psutil.Process(int(process.stdout.readline()))
-        os.killpg(process.pid, signal.SIGINT)
-        time.sleep(0.5)
-        assert forks.status() != psutil.STATUS_ZOMBIE
-        process.kill()
+        try:
+            pid, *command = shlex.split(process.stdout.readline())
+            forks = psutil.Process(int(pid))
+            os.killpg(process.pid, signal.SIGINT)
+            assert answered(command[-1], b"x") == b"", "it still listens"
+        finally:
+            process.kill()
     assert not psutil.wait_procs([forks], timeout=20)[1]
 
 

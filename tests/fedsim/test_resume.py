@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import random
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -309,14 +308,6 @@ def test_parts_of_which_some_were_removed_are_not_taken_for_a_table(tmp_path: Pa
     pq.write_table(jobs.slice(10), folder / "parts" / "jobs-00001.parquet")
     cut_tables(folder, {"jobs": 5})
     assert pq.read_table(folder / "parts" / "jobs-00000.parquet").equals(jobs.slice(0, 5))
-
-
-@pytest.fixture
-def hearing() -> Iterator[None]:
-    """Hear Ctrl-C, also where the tests run in the background."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("hearing")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import tomli_w
 from rich.console import Console
 
 from fedsim import cli_study, materials, threads
+from fedsim.checkpoint import checkpoints
 from fedsim.cli import main
 from fedsim.config import RunConfig, load
 from fedsim.config_errors import read_toml, validated
@@ -445,7 +447,7 @@ def listen_to_interrupts() -> None:
 
 @pytest.fixture
 def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """A study in two processes, of which a cell has been saved, and the arguments of its command."""
+    """A study in two processes that stand still, of which a cell has been saved, and the arguments of its command."""
     arguments = [str(SMALLEST), "--out", str(tmp_path), *SLOW]
     with subprocess.Popen(
         [FEDSIM, "study", *arguments, "--jobs", "2"],
@@ -456,12 +458,14 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]
         preexec_fn=listen_to_interrupts,
     ) as process:
         try:
-            while not list(tmp_path.glob("smallest/runs/*/*/checkpoints/*-*")):
+            while not any(map(checkpoints, tmp_path.glob("smallest/runs/*/*"))):
                 assert process.poll() is None, process.communicate()
                 time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGSTOP)  # nothing is over before a test has done what it wants to
             yield process, arguments
         finally:
-            process.kill()
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 slow_study = pytest.mark.xdist_group("slow study")  # one process runs it in peace, for both tests
@@ -501,6 +505,7 @@ def test_a_study_that_is_killed_goes_on(
     assert len(below) >= 2
     process.kill()
     process.wait()
+    os.killpg(process.pid, signal.SIGCONT)
     assert gone_on(tmp_path / "smallest", arguments, capsys) == slow_digests
     assert not psutil.wait_procs(below, timeout=10)[1]
 
@@ -514,7 +519,8 @@ def test_ctrl_c_saves_the_running_cells(
 ) -> None:
     process, arguments = under_way
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the foreground group gets it
-    out, _ = process.communicate(timeout=60)
+    os.killpg(process.pid, signal.SIGCONT)
+    out, _ = process.communicate()
     assert process.returncode == 130, out
     assert out.count("stopping") == 1
     assert "the same command goes on with it" in out
