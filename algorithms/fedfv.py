@@ -44,8 +44,8 @@ def fedfv(
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 
     `alpha` is the share of clients, those of largest loss, whose updates stay as they are. `order` is the
-    order of the targets: ascending loss, descending loss (`reverse`) or random, drawn from `seed` and the
-    step.
+    order of the targets: ascending loss, descending loss (`reverse`) or random, drawn from `seed`, in a run
+    by default that of the run, and the step.
     """
     first_step, ages = (tau, range(tau, 0, -1)) if window == "paper" else (tau - 1, range(tau - 1, -1, -1))
 

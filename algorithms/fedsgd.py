@@ -1,10 +1,12 @@
 """FedSGD: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", section 2.
 
 w <- w - η Σ p_k ∇F_k(w): the average of FedAvg over rows that are single gradient steps, η ∇F_k(w). What makes
-it FedSGD is the clients' training: one epoch with the full batch, no momentum.
+it FedSGD is the clients' training, and other training is refused: one epoch with the full batch, no momentum.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from algorithms.fedavg import Weighting, fedavg
 from fedsim.stack import Algorithm
@@ -12,4 +14,5 @@ from fedsim.stack import Algorithm
 
 def fedsgd(*, weighting: Weighting = "data") -> Algorithm:
     """Average the clients' gradient steps, weighted by their numbers of training samples or as in `fedavg`."""
-    return fedavg(weighting=weighting)
+    average = fedavg(weighting=weighting)
+    return replace(average, needs=replace(average.needs, gradients=True))

@@ -3,7 +3,8 @@
 With g_k = ∇F_k(w) = Δ_k / η: D_k = F_k^q g_k, h_k = q F_k^(q-1) ‖g_k‖² + L F_k^q, w <- w - Σ D_k / Σ h_k.
 
 Deviations and choices:
-- Rows must be single full-batch steps of learning rate η: one epoch, the full batch, no momentum.
+- Rows must be single full-batch steps of learning rate η: one epoch, the full batch, no momentum. Other training is
+  refused.
 - L = 1/η unless `L` is given; without it the rule equals q-FedAvg on the same rows. η is that of the step whose model
   a row started from, if the clients' learning rate decays.
 - `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
@@ -42,4 +43,4 @@ def qfedsgd(
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, 1 / eta)))
 
-    return stateless(direction, Needs(gram="model", losses=True))
+    return stateless(direction, Needs(gram="model", losses=True, gradients=True))

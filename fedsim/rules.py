@@ -16,16 +16,18 @@ def build_rule(
     wrap: Sequence[Mapping[str, Any]] = (),
     *,
     lr: float | None = None,
+    seed: int | None = None,
 ) -> Algorithm:
     """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
 
     The first wrapper is the innermost: it takes the rule, the next one takes what came of that. `lr`, the
-    clients' learning rate, goes to a rule that has an option of that name and was not given it.
+    clients' learning rate, and `seed`, that of the run, go to a rule that has an option of that name and was not given
+    it.
     Raises ConfigError, which names the rule or wrapper, for unknown names and options, and for combinations that
     cannot work.
     """
-    takes_lr = "lr" in options_of(factory("rule", name))
-    own = {"lr": lr} if lr is not None and takes_lr and "lr" not in options else {}
+    known, offered = options_of(factory("rule", name)), {"lr": lr, "seed": seed}
+    own = {k: v for k, v in offered.items() if v is not None and k in known and k not in options}
     algorithm = _checked(build("rule", name, options, **own), f"rule {name!r}")
     if wrap and algorithm.needs.search:
         raise ConfigError(

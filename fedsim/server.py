@@ -43,6 +43,8 @@ class ServerSpec:
     """Wrappers around the rule, the innermost first: the name of each, and its options."""
     lr: float | None = None
     """The clients' learning rate, for rules that need it."""
+    seed: int = 0
+    """Of the run, for rules that draw at random."""
     lr_decay: float = 1.0
     """What it is multiplied by at each step."""
     conflicts: GramLevel = "none"
@@ -61,7 +63,7 @@ class ServerSpec:
 
     def algorithm(self) -> Algorithm:
         """Build the rule inside its wrappers."""
-        return build_rule(self.rule, self.options, self.wrap, lr=self.lr)
+        return build_rule(self.rule, self.options, self.wrap, lr=self.lr, seed=self.seed)
 
     def slots(self) -> int:
         """Return the number of rows that the history is made for."""

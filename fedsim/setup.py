@@ -112,6 +112,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
         blocks=network.blocks,
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
         lr=config.train.lr,
+        seed=config.seed,
         lr_decay=config.train.lr_decay,
         conflicts=_LEVELS[config.record.conflicts],
         device=device,
@@ -156,6 +157,8 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
             f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
             "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
         )
+    if server.algorithm().needs.gradients:
+        _check_gradients(config, data.train.sizes)
     least = config.pacing.pacing().least_candidates
     if least > server.n_clients:
         raise ConfigError(
@@ -175,6 +178,25 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
             f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
             "replays): a job for the record alone would leave a trace. Use another method, or no audit"
         )
+
+
+def _check_gradients(config: RunConfig, sizes: Ints) -> None:
+    """Refuse training in which jobs of clients with `sizes` [K] samples are more than one step on all of them."""
+    train, wants = (
+        config.train,
+        f"rule {config.algorithm.name!r} wants one gradient step on all samples of a client",
+    )
+    if train.batch_size != "full" and train.batch_size < sizes.max(initial=0):
+        raise ConfigError(
+            f"train.batch_size: {wants}: expected 'full', found {train.batch_size}, and client {sizes.argmax()} has "
+            f"{sizes.max()} samples"
+        )
+    if train.epochs != 1:
+        raise ConfigError(f"train.epochs: {wants}: expected 1, found {train.epochs}")
+    if train.momentum:
+        raise ConfigError(f"train.momentum: {wants}: expected 0, found {train.momentum}")
+    if (mode := config.cost.completeness.mode) != "all":
+        raise ConfigError(f"cost.completeness.mode: {wants}: expected 'all', found {mode!r}")
 
 
 def _check_precision(network: Network, bench: WorkbenchSpec) -> None:

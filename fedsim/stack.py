@@ -134,6 +134,8 @@ class Needs:
     """Blocks are to be equal slices of the parameters, as many as the model has layers, instead of the layers."""
     search: bool = False
     """The length of a step is found by trying: present clients report their losses after trial steps."""
+    gradients: bool = False
+    """Each row must be one gradient step on all training samples of its client; anything else is refused."""
 
     def __post_init__(self) -> None:
         levels = get_args(GramLevel)

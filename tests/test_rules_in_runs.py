@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.torch
+import torch
+from torch.nn import functional
 
 import analysis
 from fedsim import plugins
+from fedsim.errors import ConfigError
 from fedsim.setup import prepare
 from small import run, small
 
@@ -18,10 +23,71 @@ TIMINGS: dict[str, dict[str, Any]] = {
 }
 
 
+def training(rule: str) -> dict[str, Any]:
+    """Return a table that trains as the rule wants it."""
+    full = plugins.build("rule", rule, {"lr": 0.1} if rule == "qfedsgd" else {}).needs.gradients
+    return {"train": {"batch_size": "full"}} if full else {}
+
+
+WANTED = r"rule '\w+' wants one gradient step on all samples of a client: expected"
+
+
+@pytest.mark.parametrize("rule", ["fedsgd", "qfedsgd"])
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({}, rf"train.batch_size: {WANTED} 'full', found 32, and client \d+ has \d+ samples"),
+        ({"train": {"batch_size": "full", "epochs": 2}}, f"train.epochs: {WANTED} 1, found 2"),
+        ({"train": {"batch_size": "full", "momentum": 0.5}}, f"train.momentum: {WANTED} 0, found 0.5"),
+        (
+            {
+                "train": {"batch_size": "full"},
+                "cost": {"completeness": {"mode": "epochs", "low": 2, "high": 3}},
+            },
+            f"cost.completeness.mode: {WANTED} 'all', found 'epochs'",
+        ),
+    ],
+    ids=["default batches", "two epochs", "momentum", "completeness"],
+)
+def test_rules_of_gradients_refuse_other_training(rule: str, changes: dict[str, Any], match: str) -> None:
+    plain: dict[str, Any] = {"train": {}, "pacing": TIMINGS["sync"]}
+    with pytest.raises(ConfigError, match=match):
+        prepare(
+            small(algorithm={"name": rule, "wrap": [{"name": "clipped", "norm": 1.0}]}, **plain | changes)
+        )
+    prepare(small(algorithm={"name": "fedavg"}, **plain | changes))
+
+
+@pytest.mark.parametrize("batch_size", ["full", 10_000])
+def test_a_minibatch_that_holds_all_samples_is_the_full_set(batch_size: Any) -> None:
+    made = prepare(small(algorithm={"name": "fedsgd"}, train={"batch_size": batch_size}))
+    assert made.server.algorithm().needs.gradients
+
+
+def test_fedsgd_moves_by_the_mean_gradient_of_all_samples(tmp_path: Path) -> None:
+    """One step, computed without the simulator: the gradient of the loss over the samples of the step's clients."""
+    config = small(algorithm={"name": "fedsgd"}, train={"batch_size": "full", "lr": 0.5}, stop={"steps": 1})
+    made, found = prepare(config), run(config, tmp_path)
+    jobs = analysis.open(found.folder).frame("jobs")
+    clients = jobs.client[jobs.status == "aggregated"].tolist()
+    rows = np.concatenate([made.data.train.rows(client) for client in clients])
+    start, module = made.initial(), made.network.module
+    made.network.load(start.clone())
+    loss = functional.cross_entropy(
+        module(torch.from_numpy(made.data.x[rows])), torch.from_numpy(made.data.y[rows])
+    )
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+    end = torch.cat(
+        [t.flatten() for t in safetensors.torch.load_file(found.folder / "model.safetensors").values()]
+    )
+    assert len(clients) == 4
+    torch.testing.assert_close(start - end, 0.5 * gradient, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("timing", TIMINGS)
 @pytest.mark.parametrize("rule", plugins.names("rule"))
 def test_a_rule_runs(rule: str, timing: str, tmp_path: Path) -> None:
-    config = small(algorithm={"name": rule}, pacing=TIMINGS[timing], stop={"steps": 5})
+    config = small(algorithm={"name": rule}, pacing=TIMINGS[timing], stop={"steps": 5}, **training(rule))
     first = run(config, tmp_path / "a")
     opened = analysis.open(first.folder)
     steps = opened.frame("steps")
@@ -54,9 +120,6 @@ def test_a_wrapper_runs(wrapper: str, tmp_path: Path) -> None:
 
 
 def test_an_averaged_iterate_is_evaluated_and_kept(tmp_path: Path) -> None:
-    import safetensors.torch
-    import torch
-
     result = run(small(algorithm={"name": "afl"}), tmp_path)
     found = safetensors.torch.load_file(result.folder / "model.safetensors")
     assert sorted(found) == ["average", "params"]

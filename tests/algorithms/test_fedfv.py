@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,10 @@ from stacks import assert_same, distinct_losses, seeds, updates
 from algorithms._geometry import off_absent
 from algorithms.fedfv import fedfv, internal
 from fedsim.combining import combine
+from fedsim.rng import rng
+from fedsim.setup import prepare
+from fedsim.stack import Algorithm
+from small import small
 
 fast = settings(max_examples=60, deadline=None)
 sizes = st.integers(2, 10)
@@ -152,10 +158,80 @@ def test_opposite_and_zero_updates_make_no_move_and_no_nan() -> None:
     assert_same(run(with_zero, np.array([1.0, 2.0, 3.0])), with_zero.mean(axis=0))
 
 
-def test_orders_differ_and_random_order_depends_on_seed_and_step_alone() -> None:
-    rows, losses = updates(5, 8, 4, 0.0), distinct_losses(5, 8)
-    results = {order: run(rows, losses, order=order) for order in ("loss", "reverse", "random")}
-    assert len({r.tobytes() for r in results.values()}) == 3
-    np.testing.assert_array_equal(run(rows, losses, order="random"), results["random"])
-    steps = {run(rows, losses, order="random", seed=s).tobytes() for s in range(4)}
-    assert len(steps) > 1
+def by_hand(
+    rows: NDArray[np.float64],
+    losses: NDArray[np.float64],
+    ages: list[int],
+    targets: Sequence[int],
+    alpha: float,
+    tau: int,
+) -> NDArray[np.float64]:
+    """Algorithms 1 to 3 on the vectors themselves, with the targets of Algorithm 2 in a given order."""
+    m = ages.count(0)
+    by_loss = sorted(range(m), key=lambda i: losses[i])
+    n_kept = m - math.ceil((m - 1) * (1 - alpha)) if alpha > 0 else 0
+    projected = rows[:m].copy()
+    for i in by_loss[: m - n_kept]:
+        for j in targets:
+            inner = projected[i] @ rows[j]
+            if j != i and inner < 0:
+                projected[i] = projected[i] - inner / (rows[j] @ rows[j]) * rows[j]
+    mean = projected.mean(axis=0)
+    for age in range(tau, 0, -1):
+        total = sum((row for row, a in zip(rows, ages, strict=True) if a == age and row @ mean < 0), 0 * mean)
+        if mean @ total < 0:
+            mean = mean - (mean @ total) / (total @ total) * total
+    return mean * np.linalg.norm(rows[:m].mean(axis=0)) / np.linalg.norm(mean)
+
+
+@fast
+@given(seeds, sizes, alphas, st.integers(0, 3), st.integers(0, 3), st.integers(0, 5))
+def test_each_order_is_that_of_the_definition(
+    seed: int, m: int, alpha: float, tau: int, absent: int, step: int
+) -> None:
+    """More dimensions than rows, so that no projection leaves nothing."""
+    rows, losses = updates(seed, m + absent, 20, 0.0), distinct_losses(seed, m + absent)
+    ages = [0] * m + [1 + i % 3 for i in range(absent)]
+    by_loss = np.argsort(losses[:m]).tolist()
+    drawn = rng(seed, "fedfv", tau + step).permutation(m).tolist()
+    given_rows: dict[str, Any] = {
+        "losses": losses,
+        "ages": ages,
+        "step": tau + step,
+        "alpha": alpha,
+        "tau": tau,
+    }
+    for order, targets in {"loss": by_loss, "reverse": by_loss[::-1], "random": drawn}.items():
+        found = combine("fedfv", rows, **given_rows, order=order, seed=seed).direction
+        assert_same(found, by_hand(rows, losses, ages, targets, alpha, tau), 1e-7)
+
+
+def test_orders_by_pencil() -> None:
+    """Three updates in the plane: the sums of what projecting leaves are (-1, -1) and (0.4, -0.5)."""
+    rows, losses = np.array([[2.0, 0.0], [-1.0, 1.0], [-1.0, -2.0]]), np.array([0.1, 0.2, 0.3])
+    for order, left in (("loss", [-1.0, -1.0]), ("reverse", [0.4, -0.5])):
+        expected = np.array(left) / np.linalg.norm(left) / 3  # the mean of the updates is (0, -1 / 3)
+        assert_same(run(rows, losses, order=order), expected, 1e-12)
+
+
+def test_a_random_order_is_drawn_from_the_seed_of_the_run_and_the_step() -> None:
+    """Replicates of a study draw orders of their own; outside a run, and where one is given, the option counts."""
+    rows, losses = updates(5, 8, 20, 0.0), distinct_losses(5, 8)
+
+    def moved(made: Algorithm, step: int = 4) -> NDArray[np.float64]:
+        return combine(made, rows, losses=losses, step=step).direction
+
+    def of_run(seed: int, own: dict[str, int] | None = None) -> Algorithm:
+        chosen = {"name": "fedfv", "order": "random", "alpha": 0.0, "tau": 0, **(own or {})}
+        return prepare(small(seed=seed, algorithm=chosen)).server.algorithm()
+
+    for seed in (3, 4):
+        targets = [rng(seed, "fedfv", step).permutation(8).tolist() for step in (4, 5)]
+        assert targets[0] != targets[1]
+        for step, order in zip((4, 5), targets, strict=True):
+            assert_same(moved(of_run(seed), step), by_hand(rows, losses, [0] * 8, order, 0.0, 0), 1e-9)
+    assert not np.allclose(moved(of_run(3)), moved(of_run(4)))
+    np.testing.assert_array_equal(moved(of_run(3, {"seed": 9})), moved(of_run(4, {"seed": 9})))
+    np.testing.assert_array_equal(
+        run(rows, losses, order="random", step=4), run(rows, losses, order="random", step=4, seed=0)
+    )
