@@ -16,6 +16,8 @@ class Beside:
 
     value: Any
     beside: dict[str, Any] = field(default_factory=dict)
+    without: str = ""
+    """A key that goes when the value comes."""
 
 
 def beside(value: Any, **others: Any) -> Beside:
@@ -61,14 +63,17 @@ _IMAGES = {
 
 CONFIG: dict[str, Any] = {
     "seed": 2,
-    "task.name": Beside("landmine", {"task": {"name": "digits", "clients": 8}, "partition": {"name": "iid"}}),
+    "task.name": Beside("landmine", {"task": {"name": "synthetic", "clients": 8}}),
     "task.clients": 7,
-    "task.pool": Beside("train", {}),
+    "task.pool": Beside(
+        "train",
+        {"task": {"name": "mnist", "clients": 8, "data_dir": "OUT/data"}, "partition": {"name": "iid"}},
+    ),
     "task.fractions": [0.5, 0.3, 0.2],
     "task.shuffle": False,
     "model.name": Beside("mlp", {}),
     "partition.name": Beside("shards", {"task": {"name": "digits", "clients": 8}, "partition.name": "iid"}),
-    "world.scenario": Beside("permanent_dropout", {}),
+    "world.scenario": "correlated_outage",
     "world.trace": Beside("OUT/fast.parquet", {"world": {"trace": "OUT/calm.parquet"}}),
     "world.join.availability": Beside("OUT/fast.parquet", _PARTS),
     "world.join.compute": Beside("OUT/calm.parquet", _PARTS),
@@ -78,14 +83,14 @@ CONFIG: dict[str, Any] = {
         "rank", {"world": {"join": {"availability": "OUT/sparse.parquet", "compute": "OUT/calm.parquet"}}}
     ),
     "world.join.replace": Beside(True, _PARTS),
-    "world.clients": 9,
-    "world.horizon": Beside("30min", {"stop.steps": 12}),
+    "world.clients": Beside(20, {"world": {"join": {"availability": "OUT/sparse.parquet"}}}),
+    "world.horizon": "40s",
     "world.seed": 9,
     "world.unknown": Beside("offline", {"world": {"trace": "OUT/unknown.parquet", "unknown": "online"}}),
-    "world.after_end": Beside("stop", {"world.horizon": "10min"}),
+    "world.after_end": Beside("stop", {"world.horizon": "40s"}),
     "world.options": {"mean_on": "5min", "mean_off": "10min"},
     "world.confound.what": Beside("downlink", _CONFOUND),
-    "world.confound.to": Beside("n_samples", {**_CONFOUND, "world.confound.labels": []}),
+    "world.confound.to": Beside("n_samples", _CONFOUND, without="world.confound.labels"),
     "world.confound.labels": Beside([3, 4], _CONFOUND),
     "world.confound.run": Beside(
         "OUT/two", {"world.confound": {"what": "compute", "to": "loss", "run": "OUT/one"}}
@@ -94,16 +99,18 @@ CONFIG: dict[str, Any] = {
     "world.confound.sign": Beside("negative", _CONFOUND),
     "world.confound.night_start": Beside(2.0, {**_CONFOUND, "world.confound.what": "night"}),
     "world.confound.night_end": Beside(2.0, {**_CONFOUND, "world.confound.what": "night"}),
-    "pacing.preset": Beside("deadline", {"pacing.deadline": "3min"}),
+    "pacing.preset": Beside(
+        "periodic", {"pacing": {"preset": "fedasync", "concurrency": 4, "deadline": "10s"}}
+    ),
     "pacing.clients": 3,
-    "pacing.extra": Beside(2, {"pacing.preset": "overselect", "pacing.extra": 1}),
-    "pacing.factor": Beside(1.5, {"pacing.preset": "overselect", "pacing.factor": 1.1}),
-    "pacing.deadline": Beside("4min", {"pacing.preset": "deadline", "pacing.deadline": "2min"}),
+    "pacing.extra": Beside(3, {"pacing.preset": "overselect", "pacing.clients": 2, "pacing.extra": 1}),
+    "pacing.factor": Beside(2.5, {"pacing.preset": "overselect", "pacing.clients": 2, "pacing.factor": 1.1}),
+    "pacing.deadline": Beside("30s", {"pacing.preset": "deadline", "pacing.deadline": "10s"}),
     "pacing.concurrency": Beside(5, _STALE),
     "pacing.buffer": Beside(3, _STALE),
     "pacing.refill": Beside("step", _STALE),
-    "pacing.late": Beside("keep", {"pacing.preset": "deadline", "pacing.deadline": "2min"}),
-    "pacing.minimum": Beside(3, {"pacing.preset": "deadline", "pacing.deadline": "2min"}),
+    "pacing.late": Beside("keep", {"pacing.preset": "deadline", "pacing.deadline": "10s"}),
+    "pacing.minimum": Beside(3, {"pacing.preset": "deadline", "pacing.deadline": "10s"}),
     "pacing.max_staleness": Beside(0, _STALE),
     "pacing.least_candidates": 6,
     "selection.name": "round_robin",
@@ -141,14 +148,14 @@ CONFIG: dict[str, Any] = {
     "cost.completeness.low": Beside(2, {"cost.completeness": {"mode": "epochs", "high": 2}}),
     "cost.completeness.high": Beside(2, {"cost.completeness.mode": "epochs"}),
     "cost.completeness.fixed": Beside(True, {"cost.completeness": {"mode": "epochs", "high": 2}}),
-    "dropout.leave": "pause_resume",
+    "dropout.leave": Beside("pause_resume", {"stop.steps": 14}),
     "dropout.chance": 0.5,
     "dropout.law": Beside("uniform", {"dropout.chance": 0.5}),
     "dropout.within": Beside("upload", {"dropout.chance": 0.5}),
     "dropout.notice": Beside("20min", {"dropout.chance": 0.5}),
     "dropout.retries": Beside(2, {"dropout.chance": 0.5}),
     "dropout.replace": Beside(True, {"dropout.chance": 0.5}),
-    "dropout.partial": Beside(True, {"pacing.preset": "deadline", "pacing.deadline": "2min"}),
+    "dropout.partial": Beside(True, {"pacing.preset": "deadline", "pacing.deadline": "10s"}),
     "stop.steps": 5,
     "stop.time": "2min",
     "stop.bytes": "30 MB",
@@ -166,8 +173,8 @@ CONFIG: dict[str, Any] = {
     "adversary.name": Beside("zero", _ATTACK),
     "adversary.clients": Beside([1, 2, 3], {"adversary": {"name": "sign_flip", "clients": [0]}}),
     "adversary.share": Beside(1.0, _ATTACK),
-    "adversary.after": Beside("5min", _ATTACK),
-    "adversary.until": Beside("5min", _ATTACK),
+    "adversary.after": Beside("30s", _ATTACK),
+    "adversary.until": Beside("30s", _ATTACK),
     "adversary.steps": Beside([2, 3], _ATTACK),
     "adversary.chance": Beside(0.3, _ATTACK),
     "bad_updates.policy": Beside("clip", {"bad_updates.limit": 0.1}),
@@ -182,20 +189,20 @@ _FEDBUFF = {"pacing": {"preset": "fedbuff", "concurrency": 4, "buffer": 2}}
 _LONG = {"stop.steps": 14}
 
 
-_FEDSCALE = {"variant": "fedscale", "stop.steps": 14}
+_FEDSCALE = {"variant": "fedscale", "task.clients": 40}
 
 _CNN = {"task.shape": (3, 16, 16), "channels": [4, 4], "hidden": [5], "kernel": 3}
 
 OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "rule": {
-        "afl": {"gamma_lambda": 0.5, "partial": "importance", "average": False, "projection": "fair_flearn"},
+        "afl": {"gamma_lambda": 0.5, "partial": "importance", "average": False, "projection": "gfedplat"},
         "drfl": {"q": 2.0},
         "fedasync": {"alpha": 0.5, "staleness": "constant", "a": 0.7, "b": beside(2.0, staleness="hinge")},
         "fedavg": {"weighting": "uniform"},
         "fedavg_n": {
             "lambda0": "samples",
             "server_lr": 0.5,
-            "decay": Beside(0.5, {"stop.steps": 2, "seed": 1}),
+            "decay": 0.5,
         },
         "fedbuff": {"server_lr": 0.5, "staleness": "none", "normalise": True},
         "fedfa": {"beta": 0.2, "gamma": 0.2, "server_lr": beside(0.5, form="easyfl"), "form": "gfedplat"},
@@ -221,9 +228,9 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fedmdfg": {
             "theta_deg": 90.0,
-            "absent": False,
+            "absent": Beside(False, {"stop.steps": 10}),
             "search": Beside(3, {"seed": 1}),
-            "lr": Beside(0.5, {"search": 3, "train.lr": 0.1}),
+            "lr": Beside(1e-4, {"search": 3, "stop.steps": 10}),
             "guard": 0.5,
             "zero_tolerance": 0.9,
             "solver": "cvxpy",
@@ -235,20 +242,20 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "cap": 0.5,
             "normalise": False,
             "server_lr": 0.5,
-            "decay": Beside(0.5, {}),
+            "decay": 0.5,
             "solver": "cvxpy",
         },
         "fedsgd": {"weighting": "uniform"},
         "fedstaleweight": {"window": 2, "offset": 0.5},
         "mifa": {"divisor": "all"},
         "qfedavg": {
-            "q": 2.0,
+            "q": beside(2.0, lr=0.1),
             "lr": beside(0.5, lr=0.1),
             "L": beside(2.0, L=10.0),
             "guard": beside(0.5, lr=0.1),
         },
         "qfedsgd": {
-            "q": 2.0,
+            "q": beside(2.0, lr=0.1),
             "lr": beside(0.5, lr=0.1),
             "L": beside(2.0, L=10.0),
             "guard": beside(0.5, lr=0.1),
@@ -265,28 +272,28 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "zero_tolerance": Beside(0.5, {"rule.name": "fedmgda"}),
         },
         "server_opt": {"kind": "adam", "lr": 0.5, "betas": [0.5, 0.9], "tau": beside(0.1, kind="adam")},
-        "with_absent": {"window": 1},
+        "with_absent": {"window": Beside(1, {"stop.steps": 10})},
     },
     "client": {
         "ditto": {"lam": 0.5, "epochs": 1, "lr": 0.3},
         "ditto_global": {"lam": 0.5},
-        "fedcka": {"mu": 1.0, "layers": 1},
+        "fedcka": {"mu": 1.0, "layers": Beside(1, {"model": {"name": "mlp", "hidden": [8, 8]}})},
         "fedprox": {"mu": 0.5, "form": "doubled"},
         "plain": {},
         "qmaml": {"inner_lr": 0.1, "inner_steps": 2, "support": 0.3, "order": "second"},
     },
     "selector": {
-        "availability_forecast": {"prefer": "leaving", "ahead": "1h"},
+        "availability_forecast": {"prefer": Beside("leaving", _LONG), "ahead": Beside("1h", _LONG)},
         "biased": {
             "by": "speed",
             "strength": 1.0,
             "sign": -1,
             "labels": Beside([1], {"by": "label", "labels": [0], "strength": 1.0}),
             "values": Beside(
-                ["true"],
+                ["True"],
                 {
                     "by": "late",
-                    "values": ["false"],
+                    "values": ["False"],
                     "strength": 1.0,
                     "world": {
                         "scenario": "late_joiners",
@@ -297,14 +304,14 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "fastest_first": {},
         "fedcs": {
-            "deadline": beside("1min", deadline="1h"),
-            "upload_share": Beside(1.0, {"deadline": "3min", "seed": 1}),
+            "deadline": beside("12s", deadline="1h"),
+            "upload_share": Beside(1.0, {"deadline": "20s", "seed": 1}),
         },
         "fixed": {
             "clients": beside([4, 5, 6, 7], clients=[0, 1, 2, 3]),
             "table": Beside("OUT/two.csv", {"table": "OUT/one.csv"}),
         },
-        "longest_absent": {"since": "dispatched"},
+        "longest_absent": {"since": Beside("dispatched", _LONG)},
         "loss_based": {
             "variant": "afl",
             "alpha1": beside(0.2, variant="afl"),
@@ -316,7 +323,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "variant": "fedscale",
             "exploration": 0.2,
             "exploration_decay": 0.3,
-            "exploration_floor": 0.95,
+            "exploration_floor": beside(1.0, exploration=0.2),
             "clip": Beside(0.1, _LONG),
             "uncertainty": Beside(50.0, _LONG),
             "penalty": Beside(0.0, _LONG),
@@ -332,13 +339,13 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "few_samples": Beside(1, _FEDSCALE),
             "window": Beside(1.0, _FEDSCALE),
         },
-        "power_of_choice": {"d": 8, "losses": "reported"},
+        "power_of_choice": {"d": 5, "losses": "reported"},
         "quota": {"group": "label", "floor": 1.0},
         "refl": {
-            "variant": "released",
-            "forecast": "trace",
-            "a": 0.9,
-            "initial": "10s",
+            "variant": Beside("released", _LONG),
+            "forecast": Beside("trace", _LONG),
+            "a": Beside(0.9, {"forecast": "trace", **_LONG}),
+            "initial": beside("10s", forecast="trace"),
             "kept": beside(0.0, forecast="trace", variant="released"),
             "adaptive": Beside(True, _FEDBUFF),
             "target": 2,
@@ -353,7 +360,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "odds": beside([1.0, 0.0], tiers=2),
             "credits": Beside(1, {"tiers": 2, "odds": [1.0, 0.01]}),
             "interval": Beside(1, {"evaluate.every_steps": 1, "tiers": 2, **_LONG}),
-            "t_max": "1min",
+            "t_max": "12s",
         },
         "uniform": {},
         "weighted": {"replacement": True},

@@ -69,7 +69,7 @@ def config(**changes: Any) -> Any:
     """Eight clients with 16 samples each, jobs of 10 to 50 seconds, sessions of a minute or two."""
     options = {"mean_on": "80s", "mean_off": "20s"}
     tiny = {
-        "task": {"name": "synthetic", "clients": 8, "sizes": "fixed", "samples": 20, "least": 0},
+        "task": {"name": "synthetic", "clients": 8, "sizes": "fixed", "samples": 20},
         "partition": None,
         "model": {"name": "softmax"},
         "world": {"scenario": "churn", "horizon": "2h", "options": options},

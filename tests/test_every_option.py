@@ -1,7 +1,7 @@
 """No key is accepted and ignored: each changes a run in some setting, or is refused where it would not.
 
-The keys are those of the configuration's models and of the signatures of all plug-ins, so that a new one without an entry
-in the tables below fails.
+The keys are those of the configuration's models and of the signatures of all plug-ins, so that a new one without an
+entry in `option_cases.py` fails.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from pydantic import BaseModel
 from fedsim import plugins
 from fedsim.combining import combine
 from fedsim.config import RunConfig, parse
+from fedsim.errors import DataError
+from fedsim.idle import without
 from fedsim.materials import federation
 from fedsim.network import build_network
 from fedsim.scenario import make_trace
@@ -29,6 +31,7 @@ from fedsim.simulation import simulate
 from fedsim.trace import Trace
 from fedsim.units import US
 from option_cases import CONFIG, NOTHING, OPTIONS, TABLES, Beside
+from small_data import write_small_data
 
 DAY_US = 86400 * US
 GIVEN = {
@@ -40,9 +43,9 @@ GIVEN = {
 BASE: dict[str, Any] = {
     "name": "base",
     "seed": 1,
-    "task": {"name": "synthetic", "clients": 8, "least": 12, "log_mean": 2.0, "fractions": [0.6, 0.2, 0.2]},
+    "task": {"name": "synthetic", "clients": 12, "least": 12, "log_mean": 2.0, "fractions": [0.6, 0.2, 0.2]},
     "model": {"name": "softmax"},
-    "world": {"scenario": "churn", "horizon": "1d", "options": {"mean_on": "20min", "mean_off": "10min"}},
+    "world": {"scenario": "churn", "horizon": "1d", "options": {"mean_on": "2min", "mean_off": "1min"}},
     "pacing": {"preset": "sync", "clients": 4},
     "cost": {"payload": "5 MB", "compute_scale": 10},
     "train": {"batch_size": 5, "epochs": 2},
@@ -105,22 +108,25 @@ def test_every_key_of_a_table_of_options_has_an_entry(table: type[BaseModel]) ->
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all runs, with the files that some of them read."""
     folder = tmp_path_factory.mktemp("options")
+    (folder / "data").mkdir()
+    write_small_data(folder / "data")
     worlds: dict[str, tuple[str, dict[str, Any]]] = {
         "calm": ("always_on", {}),
         "fast": ("always_on", {"devices": {"seconds_per_sample": 0.001}}),
         "slow": ("always_on", {"devices": {"uplink_bytes_per_s": 1e4}}),
         "faulty": ("always_on", {"devices": {"fault_every": "5min"}}),
-        "sparse": ("churn", {"mean_on": "20min", "mean_off": "10min"}),
+        "sparse": ("churn", {"mean_on": "2min", "mean_off": "1min"}),
     }
     for name, (scenario, options) in worlds.items():
-        trace = make_trace(scenario, options, clients=8, horizon_us=DAY_US, seed=5, after_end="repeat")
+        trace = make_trace(scenario, options, clients=12, horizon_us=DAY_US, seed=5, after_end="repeat")
         trace.write(folder / f"{name}.parquet")
-    client, end = np.arange(8), np.full(8, DAY_US)
-    kinds = np.where(client < 4, "online", "unknown")
-    unknown = Trace.of(client, 0 * end, end, kinds, clients=8, horizon_us=DAY_US, after_end="repeat")
+    client, end = np.arange(12), np.full(12, DAY_US)
+    kinds = np.where(client < 6, "online", "unknown")
+    unknown = Trace.of(client, 0 * end, end, kinds, clients=12, horizon_us=DAY_US, after_end="repeat")
     unknown.write(folder / "unknown.parquet")
-    for name, seed, first in (("one", 1, 0), ("two", 2, 4)):
-        simulate(parse(BASE | {"name": name, "seed": seed}, name, name), out=folder, workers=0, device="cpu")
+    for name, selector, first in (("one", "uniform", 0), ("two", "round_robin", 4)):
+        chosen = {"name": name, "selection": {"name": selector}}
+        simulate(parse(BASE | chosen, name, name), out=folder, workers=0, device="cpu")
         rows = [f"{step},{client}" for step in range(9) for client in range(first, first + 4)]
         (folder / f"{name}.csv").write_text("\n".join(["step,client", *rows]))
     return folder
@@ -130,9 +136,10 @@ def laid(base: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Return nested tables with one key changed."""
     found: dict[str, Any] = deepcopy(dict(base))
     *path, last = key.split(".")
-    below = found
+    below: Any = found
     for step in path:
         below = below.setdefault(step, {})
+        below = below[0] if isinstance(below, list) else below
     below[last] = value
     return found
 
@@ -155,8 +162,9 @@ def test_every_key_changes_some_run(key: str, out: Path) -> None:
     value, beside = (case.value, case.beside) if isinstance(case, Beside) else (case, {})
     base = dict(BASE)
     for place, other in beside.items():
-        base = laid(base, place, in_folder(other, out)) if other is not None else dropped(base, place)
-    assert ran(laid(base, key, in_folder(value, out)), out) != ran(base, out)
+        base = laid(base, place, in_folder(other, out))
+    gone = [case.without] if isinstance(case, Beside) and case.without else []
+    assert ran(without(laid(base, key, in_folder(value, out)), gone), out) != ran(base, out)
 
 
 def dropped(base: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -165,6 +173,8 @@ def dropped(base: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def in_folder(value: Any, out: Path) -> Any:
     """Return a value with the folder of the runs where it says so."""
+    if isinstance(value, dict):
+        return {key: in_folder(below, out) for key, below in value.items()}
     return value.replace("OUT", str(out)) if isinstance(value, str) else value
 
 
@@ -174,7 +184,7 @@ def cases() -> list[tuple[str, str, str]]:
     ]
 
 
-@pytest.mark.parametrize(("kind", "name", "option"), cases(), ids="-".join)
+@pytest.mark.parametrize(("kind", "name", "option"), cases())
 def test_every_option_changes_something(kind: str, name: str, option: str, out: Path) -> None:
     case = OPTIONS[kind][name][option]
     value, beside = (case.value, case.beside) if isinstance(case, Beside) else (case, {})
@@ -207,6 +217,9 @@ def made(kind: str, name: str, options: dict[str, Any], around: dict[str, Any], 
     match kind:
         case "rule":
             return _in_a_run(kind, name, options, around, out) if around else _of_steps(name, options, [])
+        case "wrapper" if "stop.steps" in around:
+            around = {**around, "algorithm.wrap": [{"name": name, **options}]}
+            return _in_a_run("rule", "fedavg", {}, around, out)
         case "wrapper":
             return _of_steps(around.get("rule.name", "fedavg"), {}, [(name, options)])
         case "scenario":
@@ -218,8 +231,10 @@ def made(kind: str, name: str, options: dict[str, Any], around: dict[str, Any], 
             more = {"n_labels": [4, 2, 2, 1, 2, 2], "labels": [4] * 6}
             trace = make_trace(name, options, clients=6, horizon_us=2 * DAY_US, seed=1, facts=facts | more)
             return trace.digest()
-        case "task" | "partitioner":
-            return _of_data(kind, name, options, around)
+        case "task":
+            return _of_task(name, options, out)
+        case "partitioner":
+            return _of_partition(name, options)
         case "model":
             return _of_model(name, options, around.get("task.shape", (60,)))
     return _in_a_run(kind, name, options, around, out)
@@ -228,9 +243,9 @@ def made(kind: str, name: str, options: dict[str, Any], around: dict[str, Any], 
 def _in_a_run(kind: str, name: str, options: dict[str, Any], around: dict[str, Any], out: Path) -> str:
     raw = dict(BASE)
     for place, other in around.items():
-        raw = laid(raw, place, in_folder(other, out)) if other is not None else dropped(raw, place)
+        raw = laid(raw, place, in_folder(other, out))
     table = {"rule": "algorithm", "client": "client", "selector": "selection", "adversary": "adversary"}[kind]
-    own = raw.get(table, {}) if kind == "adversary" else {}
+    own = raw.get(table, {}) if kind in ("adversary", "rule") else {}
     return ran({**raw, table: {**own, "name": name, **options}}, out)
 
 
@@ -256,7 +271,7 @@ def _of_steps(rule: str, options: dict[str, Any], wrap: list[tuple[str, dict[str
             wrap=wrap,
             state=state,
             vectors=vectors,
-            step=step + 3,
+            step=step + 98,
             n_clients=9,
         )
         state, vectors = combined.state, combined.vectors
@@ -265,24 +280,22 @@ def _of_steps(rule: str, options: dict[str, Any], wrap: list[tuple[str, dict[str
     return found.hexdigest()
 
 
-def _of_data(kind: str, name: str, options: dict[str, Any], around: dict[str, Any]) -> str:
-    raw = dict(BASE)
-    if kind == "partitioner":
-        raw |= {"task": {"name": "digits", "clients": 8}, "partition": {"name": name, **options}}
-    else:
-        natural = plugins.factory("task", name).__module__.rpartition(".")[2] in ("synthetic", "shakespeare")
-        raw |= {"task": {"name": name, "clients": 8, **options}}
-        raw |= {} if natural else {"partition": {"name": "iid"}}
-    for place, other in around.items():
-        raw = laid(raw, place, other)
-    _, data = federation(parse(raw, "case", "base")[0])
-    parts = [
-        data.x,
-        data.y,
-        *(split.indices for split in (data.train, data.valid, data.test)),
-        data.train.sizes,
-    ]
-    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in parts)).hexdigest()
+def _of_task(name: str, options: dict[str, Any], out: Path) -> str:
+    task = plugins.build("task", name, options, clients=3, seed=1, data_dir=out / "data")
+    return _hashed(task.x, task.y, *(task.natural or ()))
+
+
+def _of_partition(name: str, options: dict[str, Any]) -> str:
+    raw = {**BASE, "task": {"name": "digits", "clients": 8}, "partition": {"name": name, **options}}
+    try:
+        _, data = federation(parse(raw, "case", "base")[0])
+    except DataError as error:
+        return str(error)
+    return _hashed(*(split.indices for split in data.splits().values()), data.train.sizes)
+
+
+def _hashed(*arrays: Any) -> str:
+    return hashlib.sha256(b"".join(np.ascontiguousarray(part).tobytes() for part in arrays)).hexdigest()
 
 
 def _of_model(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> str:

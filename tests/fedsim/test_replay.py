@@ -323,7 +323,10 @@ def test_the_command_says_why_it_refuses(
 
 
 def raw() -> dict[str, Any]:
-    config: RunConfig = small(algorithm={"name": "fedlf", "level": "model", "rows": "current"})
+    config: RunConfig = small(
+        algorithm={"name": "fedlf", "level": "model", "rows": "current"},
+        pacing={"preset": "fedbuff", "concurrency": 4, "buffer": 2},
+    )
     return {"algorithm": config.resolved()["algorithm"]}
 
 

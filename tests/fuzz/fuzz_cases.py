@@ -6,12 +6,17 @@ Everything is small: at most twelve clients with a few samples each, and a dozen
 from __future__ import annotations
 
 import random
+import re
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 from fuzz_worlds import PAYLOAD, SLOW, world
 
 from fedsim import plugins
+from fedsim.config import parse
+from fedsim.errors import ConfigError
+from fedsim.idle import without
 
 Raw = dict[str, Any]
 
@@ -86,7 +91,21 @@ def case(seed: int, folder: Path) -> Raw:
         )
     if draw.random() < 0.15:
         raw["audit"] = {"every": draw.choice([1, 2, 5]), "clients": draw.choice([1, 4, 20])}
-    return raw
+    return _with_effect(raw)
+
+
+def _with_effect(raw: Raw) -> Raw:
+    """Leave out what would have no effect beside the rest, which would be refused."""
+    while True:
+        try:
+            parse(deepcopy(raw), "fuzz", "fuzz")
+        except ConfigError as error:
+            idle = re.findall(r": ([\w.]+): it would have no effect", str(error))
+            if not idle:
+                return raw
+            raw = without(raw, idle)
+        else:
+            return raw
 
 
 def _sometimes(draw: random.Random, likely: float, /, **tables: Any) -> Raw:
@@ -109,8 +128,8 @@ def _named(draw: random.Random, kind: str) -> Raw:
 def _task(draw: random.Random, clients: int) -> Raw:
     sizes: Raw = draw.choice(
         [
-            {"sizes": "fixed", "samples": 10, "least": 0},
-            {"sizes": "fixed", "samples": 3, "least": 0},
+            {"sizes": "fixed", "samples": 10},
+            {"sizes": "fixed", "samples": 3},
             {"sizes": "lognormal", "log_mean": 1.5, "least": 3},
         ]
     )

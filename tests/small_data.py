@@ -1,0 +1,43 @@
+"""Data sets of a few samples, in the files of the real ones."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+
+def write_small_data(folder: Path) -> None:
+    """Write MNIST, Fashion-MNIST, CIFAR-10 and Shakespeare."""
+    draws = np.random.default_rng(0)
+    for name in ("MNIST", "FashionMNIST"):
+        raw = folder / name / "raw"
+        raw.mkdir(parents=True)
+        for part in ("train", "t10k"):
+            labels = np.arange(40) % 10
+            _write_idx(raw / f"{part}-labels-idx1-ubyte", labels)
+            _write_idx(raw / f"{part}-images-idx3-ubyte", draws.integers(0, 256, (40, 28, 28)))
+    images = [_jpeg(draws.integers(0, 256, (32, 32, 3))) for _ in range(20)]
+    columns = {"image": images, "label": [i % 10 for i in range(20)], "split": ["train"] * 15 + ["test"] * 5}
+    pq.write_table(pa.table(columns), folder / "cifar10_jpeg.parquet")
+    (folder / "shakespeare").mkdir()
+    blocks = [
+        f"ROLE {chr(65 + i)}:\n{'Now is the winter of our discontent. ' * (30 + 10 * i)}" for i in range(10)
+    ]
+    (folder / "shakespeare" / "input.txt").write_text("\n\n".join(blocks))
+
+
+def _write_idx(path: Path, values: NDArray[np.int64]) -> None:
+    head = np.array([0x800 + values.ndim, *values.shape], dtype=">u4").tobytes()
+    path.write_bytes(head + values.astype(np.uint8).tobytes())
+
+
+def _jpeg(pixels: NDArray[np.int64]) -> bytes:
+    encoded = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(encoded, "JPEG", quality=95)
+    return encoded.getvalue()
