@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.arrays import Floats
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 AGES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 """First age of each group of ages, in server steps."""
@@ -34,7 +34,7 @@ def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
     found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     if found.empty:
         names = ", ".join(str(run.folder) for run in several) or "no run"
-        raise RunError(
+        raise FolderError(
             f"{names}: there is no audit; it is asked for with [audit] every = 20 in the configuration"
         )
     group = np.where(found["present"], GROUPS[0], np.where(found["age"] >= 0, GROUPS[1], GROUPS[2]))

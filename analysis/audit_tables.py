@@ -15,7 +15,7 @@ from rich.table import Table
 from analysis.audit import audit_frame, by_age, realised, useful_age
 from analysis.run import Run, open_all
 from analysis.study import is_study, open_study
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 from fedsim.terminal import shown
 
 AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "told rightly\n%")
@@ -35,7 +35,7 @@ def audit_groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
             levels = ", ".join(cell.levels.values()) or study.name
             found.setdefault(f"{where}{levels}", []).append(study.run(cell))
     if not found:
-        raise RunError(f"{', '.join(map(str, whole))}: no run is done, so there is no audit")
+        raise FolderError(f"{', '.join(map(str, whole))}: no run is done, so there is no audit")
     return found
 
 

@@ -42,13 +42,16 @@ class Closing:
     empty_steps: int
     virtual_us: int
     wall_s: float
+    warning: str | None = None
+    """Why the numbers tell nothing of learning."""
 
     def cells(self) -> list[str]:
         """Return the row as texts, in the order of `HEADINGS`; a dash says that there is no number."""
         share = f" ({100 * self.lost / self.jobs:.0f}%)" if self.jobs else ""
-        accuracy = [_fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
+        accuracy = [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
         counts = [str(self.steps), f"{self.lost}{share}", str(self.late), str(self.empty_steps)]
-        label = self.label if self.status == "done" else f"{self.label} [{self.status}]"
+        told = [self.status] * (self.status != "done") + [self.warning or ""] * bool(self.warning)
+        label = f"{self.label} [{', '.join(told)}]" if told else self.label
         hours = self.virtual_us / 3.6e9
         return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
 
@@ -69,6 +72,7 @@ def closing(run: Run, split: str | None = None) -> Closing:
         empty_steps=steps.get("empty", 0),
         virtual_us=virtual_end_us(run),
         wall_s=wall_s(run),
+        warning=run.manifest.get("warning"),
     )
 
 
@@ -154,12 +158,13 @@ def _spent(seconds: float, total: float, steps: int, jobs: int) -> list[str]:
         (1e3 * seconds / steps if steps else math.nan),
         (1e6 * seconds / jobs if jobs else math.nan),
     )
-    return [f"{seconds:.3f}", share, _fixed(per_step, 3), _fixed(per_job, 1)]
+    return [f"{seconds:.3f}", share, fixed(per_step, 3), fixed(per_job, 1)]
+
+
+def fixed(value: float, digits: int, sign: str = "") -> str:
+    """Write a number with so many digits behind the point; a dash if there is none."""
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
 
 
 def _brief(value: float, digits: int) -> str:
-    return _fixed(value, digits if value < 100 else 0)
-
-
-def _fixed(value: float, digits: int) -> str:
-    return "–" if math.isnan(value) else f"{value:.{digits}f}"
+    return fixed(value, digits if value < 100 else 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +10,11 @@ from rich import box
 from rich.table import Table
 
 from analysis.arrays import Floats, Ints
-from analysis.closing import ACCURACIES
+from analysis.closing import ACCURACIES, fixed
 from analysis.joining import two_runs
 from analysis.run import Evaluation, Run
 from analysis.study import Point
-from fedsim.errors import RunError
+from fedsim.errors import FolderError, RunError
 from fedsim.terminal import shown
 from fedsim.traits import HOUR_US
 from fedsim.units import show_bytes
@@ -65,7 +64,7 @@ class Comparison:
     @property
     def equal(self) -> int:
         """Clients with the same accuracy in both."""
-        return len(self.difference_percent) - self.gained - self.lost
+        return int((self.difference_percent == 0).sum())
 
     def table(self) -> Table:
         """Return a table for the terminal."""
@@ -87,7 +86,7 @@ class Comparison:
         for heading, name in ACCURACIES.items():
             a, b = self.metrics[name]
             digits = 3 if name == "angle_rad" else 2
-            rows.append((heading, f"{a:.{digits}f}", f"{b:.{digits}f}", f"{b - a:+.{digits}f}"))
+            rows.append((heading, fixed(a, digits), fixed(b, digits), fixed(b - a, digits, "+")))
         counts = (
             ("clients better off", self.gained),
             ("clients worse off", self.lost),
@@ -100,7 +99,7 @@ class Comparison:
     def mean_shown(self) -> str:
         """The mean difference with its standard error, in words; a dash stands for that of one client."""
         error = self.standard_error_percent
-        return f"{self.mean_percent:+.2f} ± {'–' if math.isnan(error) else f'{error:.2f}'}"
+        return f"{fixed(self.mean_percent, 2, '+')} ± {fixed(error, 2)}"
 
     def note(self) -> str:
         """Say what the comparison rests on."""
@@ -157,7 +156,7 @@ def equal_table(found: Sequence[Comparison]) -> Table:
             "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)
         )
         rest = [
-            f"{each.metrics[name][1] - each.metrics[name][0]:+.{digits}f}"
+            fixed(each.metrics[name][1] - each.metrics[name][0], digits, "+")
             for name, digits in (("worst10_percent", 2), ("std_percent", 2), ("angle_rad", 3))
         ]
         table.add_row(each.at, steps, times, moved, each.mean_shown, *rest)
@@ -184,15 +183,15 @@ def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation)
     where = f"{first.folder} and {second.folder} cannot be compared client by client on split {a.split!r}"
     if not np.array_equal(a.client, b.client):
         odd = np.setxor1d(a.client, b.client)[0]
-        raise RunError(f"{where}: client {odd} was evaluated in only one of them")
+        raise FolderError(f"{where}: client {odd} was evaluated in only one of them")
     different = np.flatnonzero(a.n != b.n)
     if len(different):
         at = different[0]
-        raise RunError(
+        raise FolderError(
             f"{where}: client {a.client[at]} has {a.n[at]} samples in the first, {b.n[at]} in the second"
         )
     if not (a.n > 0).any():
-        raise RunError(f"{where}: no client has samples in it")
+        raise FolderError(f"{where}: no client has samples in it")
 
 
 def _same_world(first: Run, second: Run) -> bool | None:

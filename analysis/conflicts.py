@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,7 @@ def conflict_table(run: Run) -> pd.DataFrame:
     """
     each = run.frame("conflicts")
     if each.empty:
-        raise RunError(
+        raise FolderError(
             f'{run.folder}: no conflicts were recorded; run it with [record] conflicts = "layers" (or "model")'
         )
     steps = each.step.nunique()

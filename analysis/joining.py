@@ -7,7 +7,7 @@ from pathlib import Path
 
 from analysis.run import Run
 from analysis.study import Cell, Study
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 
 def two_runs(first: Run, second: Run) -> Study:
@@ -30,7 +30,7 @@ def two_studies(first: Study, second: Study) -> Study:
     Raises RunError if the axes differ.
     """
     if set(first.axes) != set(second.axes):
-        raise RunError(
+        raise FolderError(
             f"{first.folder} and {second.folder}: expected studies with the same axes, "
             f"found {', '.join(first.axes) or 'none'} and {', '.join(second.axes) or 'none'}"
         )
@@ -52,4 +52,4 @@ def _names(first: Study, second: Study) -> tuple[str, str]:
     for names in ((first.name, second.name), (str(first.folder), str(second.folder))):
         if names[0] != names[1]:
             return names
-    raise RunError(f"{first.folder}: expected two different studies, found the same one twice")
+    raise FolderError(f"{first.folder}: expected two different studies, found the same one twice")

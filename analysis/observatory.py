@@ -15,7 +15,7 @@ from analysis.arrays import Floats
 from analysis.conflicts import ORTHOGONAL
 from analysis.plots._picture import spans
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ def recorded(run: Run) -> pd.DataFrame:
     Raises RunError, with the setting that would record them, if there are none.
     """
     if not len(run.conflicts):
-        raise RunError(f"{run.folder}: no conflicts were recorded; run it with {HOW}")
+        raise FolderError(f"{run.folder}: no conflicts were recorded; run it with {HOW}")
     rows = run.frame("conflicts")
     rows["kind"] = np.where(rows.age == 0, *KINDS)
     rows["against"] = rows.cosine < -ORTHOGONAL

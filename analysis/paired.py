@@ -15,7 +15,7 @@ from analysis.paired_tests import holm, seeds_needed, sign_test, signed_rank_tes
 from analysis.pairing import pairing_factor
 from analysis.study import Cell, Point, Study
 from fedsim import plugins
-from fedsim.errors import RunError, closest
+from fedsim.errors import FolderError, closest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,7 +153,9 @@ def differences_of(
     among = study.axis(axis)
     base = study.baseline(among, baseline)
     if column not in frame:
-        raise RunError(f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}")
+        raise FolderError(
+            f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}"
+        )
     falling = plugins.smaller_is_better(column) if smaller_is_better is None else smaller_is_better
     found = []
     for level, others in _comparisons(study, among, base):
@@ -161,7 +163,7 @@ def differences_of(
         labels = (column, at, among, level, base)
         found.append(_difference(study, labels, others, sides, falling, size))
     if not found:
-        raise RunError(
+        raise FolderError(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
             f"levels: {', '.join(study.axes[among])}"
         )
@@ -282,7 +284,7 @@ def _require_alike(a: pd.DataFrame, b: pd.DataFrame, names: str) -> None:
     if "clients" not in a or (same := np.asarray(a["clients"]) == np.asarray(b["clients"])).all():
         return
     at = int(np.flatnonzero(~same)[0])
-    raise RunError(
+    raise FolderError(
         f"{names}, seed {a.index[at]}: evaluated on {a['clients'].iloc[at]} and {b['clients'].iloc[at]} clients, "
         "which cannot be compared; compare at the end, or evaluate all clients ([evaluate] without clients)"
     )

@@ -15,7 +15,7 @@ from analysis.run import CONFIG, Run
 from analysis.tables import WORLD
 from analysis.waste import USED
 from fedsim.availability import UNKNOWNS, Unknown, sessions_of
-from fedsim.errors import ConfigError, RunError, closest
+from fedsim.errors import ConfigError, FolderError, closest
 from fedsim.reshape import laps_us
 from fedsim.spans import cut, repeated
 from fedsim.trace import MODELLED, Trace, read_trace
@@ -105,7 +105,7 @@ def label_counts(run: Run) -> Ints:
         said = data.get(section)
         name = said.get("name") if isinstance(said, dict) else None
         if name is not None and name not in plugins.names(kind):
-            raise RunError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
+            raise FolderError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
     config = parse(
         data | {"pacing": {"preset": "sync", "clients": 1}, "stop": {"steps": 1}}, str(file), "data"
     )[0]
@@ -179,7 +179,7 @@ def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
     """Return what the world says about each client. Raises TraceError."""
     trace = read_trace(run.folder / WORLD)
     if trace.clients < clients:
-        raise RunError(
+        raise FolderError(
             f"{run.folder}: {WORLD} has {trace.clients} clients, but client {clients - 1} is in the tables"
         )
     shares = availability(trace, virtual_end_us(run), unknown_of(run))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from analysis.arrays import Ints
 from analysis.run import Evaluation, Run
 from fedsim.chrome_trace import ChromeTrace, writing
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 from fedsim.files import write_atomically
 
 SERVER = (1, 1)
@@ -59,14 +59,14 @@ def export_perfetto(
     """
     end_us = np.iinfo(np.int64).max if to_us is None else to_us
     if end_us < from_us:
-        raise RunError(
+        raise FolderError(
             f"{run.folder}: expected a stretch of time, found one from {from_us} us to {end_us} us"
         )
     jobs = _chosen(_overlapping(run.jobs, from_us, end_us), clients)
     steps = run.steps.filter(_within(run.steps["time_us"], from_us, end_us))
     evaluations = [e for e in run.evaluations() if from_us <= e.time_us <= end_us]
     if not len(jobs) and not len(steps):
-        raise RunError(
+        raise FolderError(
             f"{run.folder}: no job and no step to write, of {len(run.jobs):,} and {len(run.steps):,}"
         )
     write_atomically(out, lambda beside: _write(beside, run.label, jobs, steps, evaluations))

@@ -20,7 +20,7 @@ from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from analysis.plots.staleness import staleness, used_staleness
 from analysis.run import Run
 from analysis.run_sections import run_section
-from fedsim.errors import RunError
+from fedsim.errors import FolderError, RunError
 from fedsim.files import write_text
 
 
@@ -49,7 +49,7 @@ def write_page(content: Document, out: str | Path) -> Path:
 def run_document(runs: Sequence[Run], command: str = "") -> Document:
     """Return the report about runs, with its figures yet to be drawn. Raises RunError if there is no run."""
     if not runs:
-        raise RunError("a report needs at least one run")
+        raise FolderError("a report needs at least one run")
     command = command or report_command([run.folder for run in runs])
     return Document(_title(runs), command, tuple(_blocks(runs)))
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 
 from analysis.arrays import Floats, Ints
 from analysis.fairness import summary
-from analysis.tables import read_table, read_world, word_counts
+from analysis.tables import check_rows, read_table, read_world, word_counts
 from fedsim import plugins
 from fedsim.columns import array, texts
-from fedsim.errors import FolderError, RunError, closest
+from fedsim.errors import FolderError, closest
 from fedsim.files import from_json, from_toml
 from fedsim.manifest import MANIFEST, existing, read_manifest
 from fedsim.records import PERSONAL
@@ -66,30 +66,36 @@ class Run:
     label: str
     """The name used in tables and legends."""
 
+    def _table(self, name: str, *, complete: bool) -> pa.Table:
+        task = self.config.get("task")
+        clients = task.get("clients") if isinstance(task, dict) else None
+        found = read_table(self.folder, name, complete)
+        return check_rows(self.folder, name, found, clients if isinstance(clients, int) else None)
+
     @cached_property
     def jobs(self) -> pa.Table:
         """One row per job (`fedsim.records.JOBS`)."""
-        return read_table(self.folder, "jobs", complete=self.done)
+        return self._table("jobs", complete=self.done)
 
     @cached_property
     def steps(self) -> pa.Table:
         """One row per server step (`fedsim.records.STEPS`)."""
-        return read_table(self.folder, "steps", complete=self.done)
+        return self._table("steps", complete=self.done)
 
     @cached_property
     def evals(self) -> pa.Table:
         """One row per evaluation, split and client (`fedsim.records.EVALS`)."""
-        return read_table(self.folder, "evals", complete=self.done)
+        return self._table("evals", complete=self.done)
 
     @cached_property
     def conflicts(self) -> pa.Table:
         """One row per step, block and row of the stack (`fedsim.records.CONFLICTS`); empty unless it was asked for."""
-        return read_table(self.folder, "conflicts", complete=False)
+        return self._table("conflicts", complete=False)
 
     @cached_property
     def audit(self) -> pa.Table:
         """One row per audited step and client (`fedsim.records.AUDIT`); empty unless it was asked for."""
-        return read_table(self.folder, "audit", complete=False)
+        return self._table("audit", complete=False)
 
     @cached_property
     def world(self) -> pa.Table:
@@ -111,7 +117,7 @@ class Run:
         """Return `jobs`, `steps`, `evals`, `conflicts`, `audit` or `world` as a pandas frame."""
         known = ("jobs", "steps", "evals", "conflicts", "audit", "world")
         if table not in known:
-            raise RunError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
+            raise FolderError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
         return cast("pd.DataFrame", getattr(self, table).to_pandas(ignore_metadata=True))
 
     @property
@@ -125,7 +131,7 @@ class Run:
         """Return the evaluations on a split (default: the run's) by virtual time; empty if there was none."""
         split = self.split if split is None else split
         if split not in SPLITS:
-            raise RunError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
+            raise FolderError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
         return list(_evaluations(self.evals, split))
 
     def final(self, split: str | None = None) -> Evaluation:
@@ -134,7 +140,7 @@ class Run:
         if not found:
             held = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
             wanted = self.split if split is None else split
-            raise RunError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
+            raise FolderError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
         return found[-1]
 
     def history(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from analysis.arrays import Ints
 from analysis.run import Evaluation, Run, open_run
 from fedsim.config_errors import validated
-from fedsim.errors import ConfigError, FolderError, RunError, closest
+from fedsim.errors import ConfigError, FolderError, closest
 from fedsim.files import from_json
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Study:
         if wanted in self.axes:
             return str(wanted)
         if not self.axes:
-            raise RunError(f"{self.folder}: the study has no axis, so there are no levels to compare")
+            raise FolderError(f"{self.folder}: the study has no axis, so there are no levels to compare")
         raise ConfigError(f"{self.folder}: the study has no axis {wanted!r}{closest(str(wanted), self.axes)}")
 
     def baseline(self, axis: str, level: str | None = None) -> str:

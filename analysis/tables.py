@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedsim.columns import array
 from fedsim.errors import FolderError
 from fedsim.files import read_parquet
 from fedsim.records import STATUSES, STEP_STATUSES, TABLES
@@ -15,6 +17,13 @@ from fedsim.records import STATUSES, STEP_STATUSES, TABLES
 PARTS, WORLD = "parts", "world.parquet"
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 does not say "none"."""
+KEYS = {
+    "jobs": ("job",),
+    "steps": ("step",),
+    "evals": ("step", "time_us", "split", "client"),
+    "audit": ("step", "client"),
+}
+"""The columns whose values together come once in a table."""
 _STATUSES = {*STATUSES, *STEP_STATUSES}
 
 
@@ -32,6 +41,47 @@ def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
         raise FolderError(f"{folder}: {merged.name} is missing, and so are its parts in {PARTS}/")
     tables = [_conformed(part, read_parquet(part, FolderError), TABLES[name]) for part in parts]
     return pa.concat_tables([TABLES[name].empty_table(), *tables]).unify_dictionaries().combine_chunks()
+
+
+def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) -> pa.Table:
+    """Return a table in which each row has a key of its own, and a client of the run's.
+
+    Raises FolderError that names the file and the first row that is foreign.
+    """
+    path = folder / f"{name}.parquet"
+    if clients is not None and "client" in table.column_names:
+        foreign = np.flatnonzero(array(table["client"]) >= clients)
+        if len(foreign):
+            found = table["client"][int(foreign[0])].as_py()
+            raise FolderError(
+                f"{path}, row {foreign[0]}: expected one of the run's {clients:,} clients, found client {found}"
+            )
+    if name in KEYS and (row := _second(table.select(KEYS[name]))) is not None:
+        said = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
+        raise FolderError(
+            f"{path}, row {row}: expected each {' and '.join(KEYS[name])} once, found {said} again"
+        )
+    return table
+
+
+def _second(keys: pa.Table) -> int | None:
+    """Return the first row whose key stands in a row before; None if there is none."""
+    names = keys.column_names
+    if len(names) == 1 and pc.count_distinct(keys[names[0]]).as_py() == len(keys):
+        return None
+    plain = pa.table(
+        [pc.cast(c, pa.string()) if pa.types.is_dictionary(c.type) else c for c in keys.columns], names
+    )
+    first = (
+        plain.append_column("row", pa.array(np.arange(len(plain))))
+        .group_by(names)
+        .aggregate([("row", "min")])
+    )
+    if len(first) == len(plain):
+        return None
+    fresh = np.zeros(len(plain), dtype=bool)
+    fresh[array(first["row_min"])] = True
+    return int(np.flatnonzero(~fresh)[0])
 
 
 def read_world(folder: Path) -> pa.Table:

@@ -43,7 +43,7 @@ def evaluation_of(measured: Measured) -> analysis.Evaluation:
         client=found.clients,
         n=found.n,
         correct=found.correct,
-        accuracy=found.correct / found.n,
+        accuracy=found.accuracy,
         loss=found.loss,
     )
 

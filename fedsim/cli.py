@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
+"""The command line. Its exit codes are those of `docs/reliability.md`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    epilog="Exit codes: 0 done; 1 begun, and failed or found a fault; 2 what was asked for, or a file that it names, "
+    "is wrong, and nothing was begun; 130 interrupted.",
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
@@ -43,8 +45,9 @@ for registered in (a for each in (app, trace_app, export_app) for a in each.regi
     assert registered.callback is not None
     registered.callback = plugins.contained()(registered.callback)
 
-_OUTSIDE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
-"""What the system refuses, of which its own words name the file."""
+_NAMED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
+_OUTSIDE = (errno.ENOSPC, errno.EROFS, *_NAMED)
+"""What the system refuses, of which its own words name the file; some of it because of what was named."""
 _KINDS = {
     "rules": "rule",
     "wrappers": "wrapper",
@@ -149,10 +152,11 @@ def _code(arguments: list[str] | None) -> int:
         return 130
     except Error as error:
         say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
-        return 2 if isinstance(error, INPUT_ERRORS) else 1
+        begun = hasattr(error, "__notes__")  # a run that fails adds where it did
+        return 2 if isinstance(error, INPUT_ERRORS) and not begun else 1
     except OSError as error:
         if error.errno not in _OUTSIDE:
             raise
         say(f"error: {error}", err=True)
-        return 1
+        return 2 if error.errno in _NAMED else 1
     return 0

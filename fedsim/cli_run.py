@@ -51,6 +51,14 @@ TensorBoard = Annotated[
 Config = Annotated[Path, typer.Argument(help="A TOML file; see docs/config.md.")]
 
 
+_WARNED = {
+    "no finite update": "no update that arrived was finite, so the model is the one that it began with: jobs are "
+    "nonfinite in its table; a smaller train.lr may help",
+    "accuracy is no number": "the model's outputs are no numbers, so there is no accuracy; a smaller train.lr may help",
+}
+"""What a run's warning means."""
+
+
 def run(
     config: Config,
     sets: Sets = None,
@@ -226,6 +234,8 @@ def close(
     console.print(closing_table(runs))
     for run in runs:
         console.print(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}", soft_wrap=True)
+        if warning := run.manifest.get("warning"):
+            console.print(f"{run.label}: {_WARNED.get(warning, warning)}", soft_wrap=True)
         if run.manifest.get("ended_by") == "world":
             console.print(
                 f"{run.label}: ended at step {run.manifest['steps']:,}, before [stop] says so: nobody is online, or "

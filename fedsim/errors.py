@@ -6,12 +6,13 @@ fedsim.Error
 ├─ TraceError       overlapping or reversed intervals, a world that ends; names client and row
 ├─ SolverError      a subproblem was not solved; carries the Gram matrix
 ├─ RunError         a run cannot go on, or its folder cannot be written
-│  ├─ FolderError   a run folder that is to be read is missing, foreign or damaged
+│  ├─ FolderError   a folder is missing, foreign, damaged, in use, in the way, or has not what was asked for
 │  ├─ LethalJob     a client's training kills the process that does it, again and again
 │  └─ ServerLost    the server's process died, or rows for it were lost with their node
 └─ CheckpointError  a part is missing, or was made by a different config
 
-The first three, FolderError and CheckpointError say that the *input* is at fault: exit code 2 on the command line.
+The first three, FolderError and CheckpointError say that what was handed over is at fault: exit code 2 on the command
+line, unless a run had begun.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RunError(Error):
 
 
 class FolderError(RunError):
-    """A run folder that is to be read is missing, foreign or damaged."""
+    """A folder is missing, foreign, damaged, in use or in the way, or does not hold what was asked for."""
 
 
 class LethalJob(RunError):

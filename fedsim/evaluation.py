@@ -31,6 +31,11 @@ class Evaluation:
     correct: NDArray[np.int64]
     loss: NDArray[np.float64]
 
+    @property
+    def accuracy(self) -> NDArray[np.float64]:
+        """Fractions; NaN where the loss is: logits that are no numbers have no largest one."""
+        return np.where(np.isnan(self.loss), np.nan, self.correct / self.n)
+
 
 class Samples:
     """The samples of a range of a split in the order of its rows, kept for the next evaluation of the same range.

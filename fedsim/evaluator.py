@@ -81,7 +81,7 @@ class Evaluator:
     def _learn(self, found: Evaluation) -> None:
         """Note what an evaluation tells to selectors and to the rules that end a run."""
         course, stop = self.course, self.plan.stop
-        course.known.accuracy[found.clients] = found.correct / found.n
+        course.known.accuracy[found.clients] = found.accuracy
         if self.measure is None:
             return
         value = self.measure(found)

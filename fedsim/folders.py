@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, FolderError, RunError
 from fedsim.files import write_json
 from fedsim.manifest import FORMAT, MANIFEST
 
@@ -28,9 +28,9 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
             (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
         )
         if not known:
-            raise RunError(f"{path} exists and is not a run folder: choose another name with --out")
+            raise FolderError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
-            raise RunError(
+            raise FolderError(
                 f"{path} exists: choose another name with --out, or overwrite it with --force; fedsim run --resume "
                 "goes on with what is there"
             )
@@ -59,7 +59,7 @@ def refuse_parent(folder: Path, parent: Path | str) -> None:
 def _remove(folder: Path) -> None:
     """Remove a run; a link to one is refused, as what it leads to lies elsewhere."""
     if folder.is_symlink():
-        raise RunError(
+        raise FolderError(
             f"{folder} is a link to {folder.resolve()}: remove it, or choose another name with --out"
         )
     old = folder.with_name(f".{folder.name}.old")
@@ -116,7 +116,7 @@ def _locked(path: Path) -> TextIO:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise RunError(f"{path.parent}: another process is running it") from error
+            raise FolderError(f"{path.parent}: another process is running it") from error
         if _is_at(path, file):
             return file
         file.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedsim.config_errors import validated
 from fedsim.errors import ConfigError, FolderError, closest
@@ -16,6 +16,8 @@ FORMAT = 1
 """What the files of a run folder hold; another number stands for columns or keys that mean something else."""
 
 Seconds = dict[str, float]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A whole number of at least 0 that fits into 64 bits; JSON may hold any."""
 
 
 class _Section(BaseModel):
@@ -25,15 +27,20 @@ class _Section(BaseModel):
 
 
 class _Memory(_Section):
-    predicted_bytes: dict[str, NonNegativeInt] | None = None
-    peak_bytes: NonNegativeInt | None = None
+    predicted_bytes: dict[str, Count] | None = None
+    peak_bytes: Count | None = None
 
 
 class _Hardware(_Section):
     cpu: str | None = None
-    cores: NonNegativeInt | None = None
-    memory_bytes: NonNegativeInt | None = None
+    cores: Count | None = None
+    memory_bytes: Count | None = None
     gpu: str | None = None
+
+
+class _Adversary(_Section):
+    name: str
+    clients: list[Count]
 
 
 class _Manifest(_Section):
@@ -42,18 +49,20 @@ class _Manifest(_Section):
     label: str | None = None
     status: str | None = None
     error: str | None = None
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    adversaries: list[_Adversary] | None = None
     rule: str | None = None
     started: str | None = None
     digest: str | None = None
     ended_by: str | None = None
+    warning: str | None = None
     device: str | None = None
-    workers: NonNegativeInt | None = None
-    threads: NonNegativeInt | None = None
-    virtual_us: NonNegativeInt | None = None
-    steps: NonNegativeInt | None = None
-    waits: NonNegativeInt | None = None
-    jobs: dict[str, NonNegativeInt] | None = None
+    workers: Count | None = None
+    threads: Count | None = None
+    virtual_us: Count | None = None
+    steps: Count | None = None
+    waits: Count | None = None
+    jobs: dict[str, Count] | None = None
     resumed: list[dict[str, Any]] | None = None
     versions: dict[str, str] | None = None
     code: dict[str, str] | None = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedsim.config import RunConfig
 from fedsim.course import Course
-from fedsim.errors import FolderError, RunError
+from fedsim.errors import FolderError
 from fedsim.files import write_json, write_text
 from fedsim.folders import make_folder
 from fedsim.ledger import Ledger
@@ -29,7 +29,7 @@ def begin(
     `force` replaces another plan, and never a run. Raises RunError.
     """
     if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
-        raise RunError(f"{folder} is a run, and no plan replaces it: choose another place with --out")
+        raise FolderError(f"{folder} is a run, and no plan replaces it: choose another place with --out")
     make_folder(folder, force=force, manifest={"name": config.name, "status": _PLANNED})
     write_text(folder / "config.resolved.toml", tomli_w.dumps(config.resolved()))
     _manifest(folder, config)

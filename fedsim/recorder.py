@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import math
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -78,6 +79,8 @@ class Recorder:
         self.clipped = 0
         """Updates that were shortened to the limit of `[bad_updates]`."""
         self.last_accuracy = float("nan")
+        self._measured = False
+        """Whether the global model was evaluated on anybody."""
         self._news: News | None = None
         """Nothing is kept for a watcher before one asks."""
         self._tables: dict[str, list[pa.Table]] = {
@@ -185,9 +188,10 @@ class Recorder:
     def _append_evaluation(self, step: int, time_us: int, split: str, found: Evaluation) -> None:
         if self._news:
             self._news.evaluations.append(Measured(step, time_us, split, found))
-        accuracy = found.correct / found.n
+        accuracy = found.accuracy
         if not split.endswith(PERSONAL):
             self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
+            self._measured = len(accuracy) > 0
         k = len(found.clients)
         columns = {
             "step": np.full(k, step),
@@ -232,6 +236,12 @@ class Recorder:
             names = [field.name for field in TABLES["steps"]]
             steps, self._steps = self._steps, []
             self._append("steps", {name: [row[name] for row in steps] for name in names})
+
+    def warning(self) -> str | None:
+        """Say why what was recorded tells nothing of learning; None if it does."""
+        if self.counts.get("nonfinite") and not {"aggregated", "remembered"} & set(self.counts):
+            return "no finite update"
+        return "accuracy is no number" if self._measured and math.isnan(self.last_accuracy) else None
 
     def _flush(self) -> None:
         """Write what is buffered."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tomli_w
 
 from fedsim import checkpoint, memory, plugins
@@ -265,6 +266,7 @@ class Run:
             jobs=dict(sorted(self.recorder.counts.items())),
             waits=self.recorder.waits,
             clipped=self.recorder.clipped,
+            warning=self.recorder.warning(),
         )
         if self.clock.recording:
             write_profile(self.folder, self.setup.config.name, [self.clock.dump(DRIVER), *self.others])
@@ -348,4 +350,9 @@ def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
     if metric is None:
         return None
     of, number = plugins.factory("metric", metric), plugins.number_of
-    return lambda found: number(metric, of(found.correct / found.n, found.n)) if len(found.n) else math.nan
+
+    def measure(found: Evaluation) -> float:
+        known = len(found.n) and not np.isnan(found.accuracy).any()
+        return number(metric, of(found.accuracy, found.n)) if known else math.nan
+
+    return measure

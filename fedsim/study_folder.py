@@ -9,7 +9,7 @@ from pathlib import Path
 import tomli_w
 
 from fedsim.config_study import StudyConfig
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 from fedsim.files import make_directory, write_json, write_text
 from fedsim.found import State, Status, found_in, refuse_others
 from fedsim.study_grid import Cell
@@ -30,7 +30,9 @@ class StudyFolder:
     def __init__(self, path: Path, study: StudyConfig, cells: Sequence[Cell], *, force: bool = False) -> None:
         self.path, self.study, self.cells = path, study, cells
         if path.exists() and not (path / STUDY).is_file() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{path} exists and is not the folder of a study: choose another one with --out")
+            raise FolderError(
+                f"{path} exists and is not the folder of a study: choose another one with --out"
+            )
         found = [found_in(path / cell.folder, cell.config) for cell in cells]
         if not force:
             places = [(path / cell.folder, cell.title) for cell in cells]

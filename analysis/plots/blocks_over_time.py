@@ -7,7 +7,7 @@ import numpy as np
 from analysis.plots._picture import Picture, panels, time_unit, whole_numbers
 from analysis.plots.bands import over_steps
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 
 def blocks_over_time(run: Run) -> Picture:
@@ -15,7 +15,7 @@ def blocks_over_time(run: Run) -> Picture:
     steps = run.frame("steps")
     steps = steps[steps.blocks > 0]
     if not (steps.blocks > 1).any():
-        raise RunError(f"{run.folder}: the rule does not say that it works on several blocks of layers")
+        raise FolderError(f"{run.folder}: the rule does not say that it works on several blocks of layers")
     figure, (ax,) = panels([1.5])
     scale, unit = time_unit(int(steps.time_us.max()))
     blocks = steps.blocks.to_numpy(dtype=float)

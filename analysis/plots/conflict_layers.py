@@ -8,7 +8,7 @@ from analysis.observatory import KINDS, by_layer, layer_times, recorded
 from analysis.plots._heatmap import LEAST_IN, heat, scale_beside, shares
 from analysis.plots._picture import Picture, panels, whole_numbers
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 BINS = 60
 
@@ -21,7 +21,7 @@ def conflict_layers(run: Run) -> Picture:
     rows = recorded(run)
     layers = int(rows.block.max()) + 1
     if not layers:
-        raise RunError(
+        raise FolderError(
             f'{run.folder}: conflicts of the whole model alone were recorded, with [record] "model"'
         )
     there = [kind for kind in KINDS if (rows.kind == kind).any()]

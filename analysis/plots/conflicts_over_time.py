@@ -9,7 +9,7 @@ from analysis.observatory import KINDS, over_time, recorded
 from analysis.plots._picture import Key, Picture, arm_keys, from_zero, panels, time_unit
 from analysis.plots.bands import draw_band, over_steps
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 
 def conflict_counts(run: Run) -> Picture:
@@ -20,7 +20,9 @@ def conflict_counts(run: Run) -> Picture:
     steps = run.frame("steps")
     steps = steps[(steps.updates > 0) & (steps.model_conflicts >= 0)]
     if steps.empty:
-        raise RunError(f"{run.folder}: no step has inner products of updates, which its rule does not need")
+        raise FolderError(
+            f"{run.folder}: no step has inner products of updates, which its rule does not need"
+        )
     figure, axes = panels([1.35] * 3)
     scale, unit = time_unit(int(steps.time_us.max()))
     x = steps.time_us.to_numpy() / scale

@@ -8,7 +8,7 @@ from analysis.observatory import history_age, recorded
 from analysis.plots._picture import Picture, arm_keys, from_zero, panels, time_unit
 from analysis.plots.bands import over_steps
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 
 def memory_over_time(run: Run) -> Picture:
@@ -19,7 +19,7 @@ def memory_over_time(run: Run) -> Picture:
     steps = run.frame("steps")
     steps = steps[steps.updates > 0]
     if steps.empty:
-        raise RunError(f"{run.folder}: no step used an update")
+        raise FolderError(f"{run.folder}: no step used an update")
     ages = history_age(recorded(run)) if len(run.conflicts) else None
     figure, axes = panels([1.3] * (2 if ages is None or ages.empty else 3))
     scale, unit = time_unit(int(steps.time_us.max()))

@@ -15,7 +15,7 @@ from analysis.participation import unknown_of
 from analysis.plots._picture import GREY, Key, Picture, panels, time_unit, whole_numbers
 from analysis.run import Run
 from analysis.tables import WORLD
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 from fedsim.trace import read_trace
 from fedsim.world import World
 
@@ -53,11 +53,13 @@ def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
     """Bin a run's world and jobs. Raises RunError if the run kept no world or covers no time."""
     end_us = virtual_end_us(run)
     if end_us <= 0:
-        raise RunError(f"{run.folder}: the run covers no virtual time")
+        raise FolderError(f"{run.folder}: the run covers no virtual time")
     online = _online(run, end_us, bins)
     highest = int(run.jobs["client"].to_numpy().max(initial=-1))
     if highest >= len(online):
-        raise RunError(f"{run.folder}: a job names client {highest}, but the world has {len(online)} clients")
+        raise FolderError(
+            f"{run.folder}: a job names client {highest}, but the world has {len(online)} clients"
+        )
     order = np.argsort(-online.mean(axis=1), kind="stable")
     k = len(order)
     rows = min(rows, k)
@@ -96,7 +98,7 @@ def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
     """Return [K, T] whether each client was online in the middle of each bin."""
     path = run.folder / WORLD
     if not path.is_file():
-        raise RunError(f"{run.folder}: {WORLD} is missing")
+        raise FolderError(f"{run.folder}: {WORLD} is missing")
     world = World(read_trace(path), _clients(run), unknown=unknown_of(run))
     middles = (2 * np.arange(bins) + 1) * end_us // (2 * bins)
     return np.stack([world.online(int(t)) for t in middles], axis=1)

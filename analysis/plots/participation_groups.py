@@ -37,7 +37,7 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
             style = arm_style(index)
             ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
             ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)
-            if len(table):
+            if table["mean_percent"].notna().any():
                 low = table.loc[table["mean_percent"].idxmin()]
                 words.append(
                     f"{label}, by {_plain(by)}: worst group {low['group']} with {low['mean_percent']:.1f} %"

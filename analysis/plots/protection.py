@@ -5,7 +5,7 @@ from __future__ import annotations
 from analysis.observatory import by_client, recorded
 from analysis.plots._picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
 from analysis.run import Run
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 
 _MOST = 2000
 
@@ -17,7 +17,7 @@ def protection(run: Run) -> Picture:
     """
     clients = by_client(recorded(run))
     if not clients.absent_steps.any():
-        raise RunError(f"{run.folder}: no update of an absent client was in any step")
+        raise FolderError(f"{run.folder}: no update of an absent client was in any step")
     shown = clients.iloc[:: -(-len(clients) // _MOST)]
     figure, axes = panels([1.7, 1.7])
     x = shown.present_steps.to_numpy()

@@ -36,10 +36,10 @@ def evaluation_values(e: Evidence) -> Iterator[Violation]:
 def accuracy_is_the_share_of_correct_answers(e: Evidence) -> Iterator[Violation]:
     """`accuracy` is `correct / n`."""
     evals = e.evals
-    want = evals["correct"] / evals["n"]
+    want = np.where(np.isnan(evals["loss"]), np.nan, evals["correct"] / evals["n"])
     yield from wrong(
         "evals",
-        evals["accuracy"] != want,
+        (evals["accuracy"] != want) & ~(np.isnan(evals["accuracy"]) & np.isnan(want)),
         lambda i: f"accuracy {want[i]}",
         lambda i: str(evals["accuracy"][i]),
     )

@@ -17,7 +17,7 @@ from analysis.tables import WORLD
 from fedsim.adversary import Droppers, adversaries_of, nth_jobs
 from fedsim.config import RunConfig, load
 from fedsim.costs import Costs
-from fedsim.errors import RunError
+from fedsim.errors import FolderError
 from fedsim.intervals import NEVER
 from fedsim.invariants.finding import Unchecked
 from fedsim.job import Cohort
@@ -133,7 +133,7 @@ class Evidence:
 
     @cached_property
     def model(self) -> dict[str, NDArray[Any]]:
-        """The tensors that the run left. Raises Unchecked if it left none, RunError if they cannot be read."""
+        """The tensors that the run left. Raises Unchecked if it left none, FolderError if they cannot be read."""
         if not (self.folder / MODEL).is_file():
             raise Unchecked(f"needs {MODEL}, which only a run that came to its end has")
         found: dict[str, NDArray[Any]] = {}
@@ -142,7 +142,14 @@ class Evidence:
             try:
                 found |= load_file(path) if path.is_file() else {}
             except (SafetensorError, OSError) as error:
-                raise RunError(f"{path}: not readable: {error}") from error
+                raise FolderError(f"{path}: not readable: {error}") from error
+        params = found.get("params")
+        if params is None or params.ndim != 1 or params.dtype != np.float32:
+            held = (
+                ", ".join(f"{name} {v.dtype}{list(v.shape)}" for name, v in sorted(found.items()))
+                or "nothing"
+            )
+            raise FolderError(f"{self.folder / MODEL}: expected float32 'params' [P], found {held}")
         return found
 
     @cached_property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -20,7 +21,7 @@ def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]
     """Steps, jobs by status and waits of the manifest are those of the tables."""
     e.need_closed()
     told, steps = e.manifest, len(e.steps)
-    missing = int(told.get("steps", 0)) - steps
+    missing = int(told.get("steps") or 0) - steps
     if missing not in ((0,) if e.ended else (0, 1)):  # the last step of a run that failed may be missing
         yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(told.get("steps")))
     words, counts = np.unique(e.jobs["status"], return_counts=True)
@@ -60,7 +61,7 @@ def the_run_ends_by_a_rule_that_it_has(e: Evidence) -> Iterator[Violation]:
     """`ended_by` names the rule of `[stop]` that the tables fulfil, and no other was fulfilled before."""
     e.need_closed()
     stop, why = e.config.stop.stop(), str(e.manifest.get("ended_by"))
-    now, n = int(e.manifest.get("virtual_us", 0)), len(e.steps)
+    now, n = int(e.manifest.get("virtual_us") or 0), len(e.steps)
     rules = {"steps": stop.steps, "time": stop.time_us, "bytes": stop.moved_bytes, "target": stop.target}
     rules |= {"patience": stop.patience, "wall": stop.wall_s, "world": 0}
     if e.status in ("interrupted", "failed"):
@@ -81,7 +82,7 @@ def _moved(e: Evidence, why: str, limit: int | None) -> Iterator[Violation]:
         return
     over = e.jobs["status"] != "unfinished"
     moved = int((e.jobs["download_bytes"] + e.jobs["upload_bytes"])[over].sum())
-    unseen = over & (e.jobs["status"] == "lost") & (e.seen_us > int(e.manifest.get("virtual_us", 0)))
+    unseen = over & (e.jobs["status"] == "lost") & (e.seen_us > int(e.manifest.get("virtual_us") or 0))
     moved -= int((e.jobs["download_bytes"] + e.jobs["upload_bytes"])[unseen].sum())
     if (why == "bytes") != (moved >= limit) and e.ended:
         bound = "at least" if why == "bytes" else "less than"
@@ -147,7 +148,11 @@ def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
     first = np.flatnonzero(fresh)
     cuts = pairwise([*first.tolist(), len(rows)])
     accuracy, n = evals["accuracy"], evals["n"]
-    return evals["time_us"][rows[first]], [float(of(accuracy[rows[a:b]], n[rows[a:b]])) for a, b in cuts]
+    found = [
+        math.nan if np.isnan(accuracy[rows[a:b]]).any() else float(of(accuracy[rows[a:b]], n[rows[a:b]]))
+        for a, b in cuts
+    ]
+    return evals["time_us"][rows[first]], found
 
 
 INVARIANTS = (

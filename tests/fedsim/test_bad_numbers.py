@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedsim.bad_numbers import SKIP, BadUpdates, Judged, Policy, diverged, judge
 from fedsim.cli import main
 from fedsim.config import RunConfig
 from fedsim.errors import ConfigError, RunError
+from fedsim.invariants import check
 from fedsim.job import Reports
 from small import run, small
 
@@ -251,3 +253,47 @@ def test_the_longest_update_of_a_step_that_diverged_is_named() -> None:
 
 def test_by_default_bad_updates_are_skipped_and_none_is_too_long() -> None:
     assert BadUpdates() == SKIP == BadUpdates("skip_and_record", None)
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN")
+def test_a_run_without_a_finite_update_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = changed({"name": "nan", "share": 1.0}, world={"scenario": "always_on", "horizon": "2h"})
+    opened = analysis.open(run(config, tmp_path).folder)
+    assert opened.manifest["warning"] == "no finite update"
+    assert set(opened.frame("jobs").status) == {"nonfinite"}
+    assert main_says(opened.folder, capsys).startswith("small [no")
+    assert analysis.open(run(small(name="sound"), tmp_path).folder).manifest["warning"] is None
+
+
+def test_a_model_whose_outputs_are_no_numbers_has_no_accuracy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It had accuracy 0.00 and angle 0.000, as if it were perfectly fair."""
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\nclass Net(torch.nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x.flatten(1)) * float('nan' if not self.training else 1)\n\n"
+        "def mine(*, in_shape, n_classes):\n    return Net(64, n_classes)\n"
+    )
+    stop = {"steps": 4, "metric": "angle_rad", "target": 0.01}
+    model = {"name": f"{tmp_path}/mine.py:mine"}
+    opened = analysis.open(run(small(model=model, stop=stop, algorithm={"name": "fedavg"}), tmp_path).folder)
+    assert opened.manifest["ended_by"] == "steps"
+    assert opened.manifest["warning"] == "accuracy is no number"
+    assert opened.frame("evals").accuracy.isna().all()
+    assert all(math.isnan(value) for value in opened.final().summary().values())
+    assert not check(opened.folder).violations
+    assert "–    –" in main_says(opened.folder, capsys)
+    sound = run(small(name="sound"), tmp_path).folder
+    assert opened.history()["angle_rad"].isna().all()
+    compared = analysis.compare(analysis.open(sound), opened)
+    assert (compared.gained, compared.lost, compared.equal) == (0, 0, 0)
+    assert {row[2:] for row in compared.rows()[:6]} == {("–", "–")}
+
+
+def main_says(folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the row of a run in the closing table that its report shows."""
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(folder)])
+    assert not ended.value.code
+    out = capsys.readouterr().out
+    return out[out.index("small") :]

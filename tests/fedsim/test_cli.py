@@ -100,13 +100,13 @@ def test_bad_input_is_exit_code_2_and_says_why(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_that_exists_is_exit_code_1(
+def test_a_run_that_exists_is_exit_code_2(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ("run", file, "--out", tmp_path, "--workers", 0, "--quiet", "--set", "stop.steps=1")
     assert call(*arguments, capsys=capsys)[0] == 0
     code, _, err = call(*arguments, capsys=capsys)
-    assert code == 1
+    assert code == 2
     assert "--force" in err
     assert "--resume" in err
     told = [call(*arguments, more, capsys=capsys) for more in ("--resume", "--force")]
@@ -268,7 +268,7 @@ def test_what_the_system_refuses_is_said_in_a_line(
 
     monkeypatch.setattr("analysis.study.is_study", refused)
     code, _, err = call("report", tmp_path, capsys=capsys)
-    assert (code, err) == (1, "error: [Errno 13] Permission denied: 'runs/a/study.json'\n")
+    assert (code, err) == (2, "error: [Errno 13] Permission denied: 'runs/a/study.json'\n")
 
 
 @pytest.mark.parametrize("closed", [(1,), (1, 2)], ids=["output", "output and error"])
@@ -276,8 +276,10 @@ def test_a_command_whose_output_is_closed_does_its_work(
     file: Path, tmp_path: Path, closed: tuple[int, ...]
 ) -> None:
     done = subprocess.run(
-        ["bash", "-c", f'exec "$@" {" ".join(f"{number}>&-" for number in closed)}', "bash", FEDSIM]
-        + ["run", file, "--out", tmp_path, "--workers", "0"],
+        [
+            *("bash", "-c", f'exec "$@" {" ".join(f"{n}>&-" for n in closed)}', "bash"),
+            *(FEDSIM, "run", file, "--out", tmp_path, "--workers", "0"),
+        ],
         capture_output=True,
         text=True,
     )
