@@ -19,7 +19,6 @@ from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Pending
 from timelines import plan_of
 
-
 USUAL, NINE_STEPS = Evaluate(), Stop(steps=9)
 
 
@@ -151,6 +150,11 @@ def test_a_value_that_is_no_number_is_no_improvement_and_no_target() -> None:
     found, reached = watched((math.nan, 3.0, math.nan), Stop(metric="gini", patience=5, target=9.0))
     assert repr(found) == "[(nan, 1), (3.0, 0), (3.0, 1)]"
     assert not reached
+
+
+def test_a_patience_that_is_at_its_end_stays_so() -> None:
+    found, _ = watched((3.0, 1.0, 1.0, 4.0), Stop(metric="mean_percent", patience=2))
+    assert found == [(3.0, 0), (3.0, 1), (3.0, 2), (3.0, 2)]
 
 
 def test_without_a_patience_the_best_value_is_followed_for_ever() -> None:
