@@ -203,6 +203,60 @@ def test_the_point_gap_is_the_largest_share_by_which_a_pair_is_apart(at: str, co
     assert np.isnan(differences_of(study, frame.drop(columns=column), "x", at)[0].point_gap)
 
 
+def test_differences_that_differ_by_rounding_alone_are_equal() -> None:
+    study, frame = by_hand({"x": [(0.1, 0.3), (0.3, 0.5), (0.7, 0.9)]})
+    assert len({b - a for a, b in [(0.1, 0.3), (0.3, 0.5), (0.7, 0.9)]}) == 3
+    (found,) = differences_of(study, frame, "x")
+    assert found.values.tolist() == [0.2] * 3
+    assert (found.std, found.effect_size) == (0, np.inf)
+    (back,) = differences_of(study, frame, "x", baseline="b")
+    assert back.effect_size == -np.inf
+    (none,) = differences_of(study, frame.assign(x=1.0), "x")
+    assert np.isnan(none.effect_size)
+    assert none.seeds_needed is None
+
+
+@pytest.mark.parametrize(
+    ("pairs", "how", "better", "worse"),
+    [
+        ([(1.0, 2.0), (1.0, 3.0), (2.0, 2.0), (4.0, 3.0)], {}, 0.5, 0.25),
+        ([(1.0, 2.0), (1.0, 3.0), (2.0, 2.0), (4.0, 3.0)], {"smaller_is_better": True}, 0.25, 0.5),
+        # From 3 to -2 and from -1 to 0 is nearer to zero, from -2 to 2 is as near, from 1 to -4 is not.
+        ([(3.0, -2.0), (-1.0, 0.0), (-2.0, 2.0), (1.0, -4.0)], {"nearer_zero_is_better": True}, 0.5, 0.25),
+    ],
+)
+def test_better_is_what_the_metric_says(
+    pairs: list[tuple[float, float]], how: dict[str, bool], better: float, worse: float
+) -> None:
+    study, frame = by_hand({"x": pairs})
+    (found,) = differences_of(study, frame, "x", baseline="a", **how)  # type: ignore[arg-type]
+    assert (found.better, found.worse) == (better, worse)
+
+
+def test_a_column_that_a_metric_is_named_after_follows_it() -> None:
+    for name in ("angle_rad", "mean_percent", "anything"):
+        study, frame = by_hand({name: [(1.0, 2.0)] * 3})
+        assert differences_of(study, frame, name)[0].smaller_is_better == (name == "angle_rad")
+    with pytest.raises(RunError, match="there is no column 'anythin' to compare; did you mean 'anything'"):
+        differences_of(study, frame, "anythin")
+
+
+def test_runs_evaluated_on_other_numbers_of_clients_are_not_compared() -> None:
+    alike = {"x": [(1.0, 2.0)] * 3, "clients": [(12.0, 12.0), (5.0, 5.0), (12.0, 12.0)]}
+    assert differences_of(*by_hand(alike), "x")[0].n == 3
+    with pytest.raises(RunError, match=r"rule=b and rule=a, seed 1: evaluated on 12\.0 and 5\.0 clients"):
+        differences_of(*by_hand(alike | {"clients": [(12.0, 12.0), (5.0, 12.0), (5.0, 12.0)]}), "x")
+
+
+def test_the_two_interval_methods_need_three_seeds() -> None:
+    for n in (1, 2, 3):
+        (found,) = differences_of(*by_hand({"x": [(0.0, 1.0 + seed) for seed in range(n)]}), "x")
+        assert (found.interval is None, found.t_interval is None) == (n < 3, n < 3)
+        assert np.isnan(found.std) == (n < 2)
+    # 2 ± 4.3027 / √3, the quantile of Student's t with two degrees of freedom
+    assert found.t_interval == pytest.approx((2 - 2.48414, 2 + 2.48414), abs=1e-4)
+
+
 numbers = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=9)
 
 

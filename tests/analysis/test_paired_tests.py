@@ -10,7 +10,15 @@ from scipy import stats
 
 from analysis.arrays import Floats
 from analysis.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
-from analysis.paired_tests import holm, power, seeds_needed, sign_test, signed_rank_test, smallest_p
+from analysis.paired_tests import (
+    MOST_SEEDS,
+    holm,
+    power,
+    seeds_needed,
+    sign_test,
+    signed_rank_test,
+    smallest_p,
+)
 from analysis.pairing import pairing_factor
 
 few = settings(max_examples=60, deadline=None)
@@ -83,6 +91,28 @@ def test_power_is_the_share_of_studies_that_see_the_effect() -> None:
     samples = np.random.default_rng(5).normal(0.9, 1, (20_000, 10))
     seen = np.mean(stats.ttest_1samp(samples, 0, axis=1).pvalue < 0.05)
     assert power(10, 0.9) == pytest.approx(seen, abs=0.01)
+
+
+def test_the_most_seeds_that_are_named() -> None:
+    """The normal law gives (1.96 + 0.8416)² / effect² pairs, and a little more."""
+    pairs = (1.959964 + 0.841621) ** 2
+    assert seeds_needed(np.sqrt(pairs / (MOST_SEEDS - 50))) == pytest.approx(MOST_SEEDS - 48, abs=2)
+    assert seeds_needed(np.sqrt(pairs / (MOST_SEEDS + 50))) is None
+    assert MOST_SEEDS == 100_000
+
+
+@pytest.mark.parametrize("effect", [0.3, 0.37, 0.6, 1.3, 2.2])
+def test_one_pair_fewer_has_too_little_power(effect: float) -> None:
+    n = seeds_needed(effect, alpha=0.01, wanted=0.9)
+    assert n is not None
+    assert power(n, effect, 0.01) >= 0.9 > power(n - 1, effect, 0.01)
+    assert n > (seeds_needed(effect) or 0)
+
+
+def test_the_smallest_p_is_that_of_differences_of_one_sign() -> None:
+    assert [smallest_p(n) for n in (0, 1, 2, 5)] == [1, 1, 0.5, 1 / 16]
+    for n in range(1, 8):
+        assert signed_rank_test(range(1, n + 1)) == sign_test([2.0] * n) == smallest_p(n)
 
 
 def test_where_no_number_of_seeds_helps_none_is_given() -> None:

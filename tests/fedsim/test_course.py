@@ -1,0 +1,92 @@
+"""Where a run stands, as plain data: deadlines and wakings that count, and what a checkpoint keeps."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.course import Course, Dropout, Evaluate, Kind, Stop
+
+
+def test_equal_times_are_ordered_by_meaning_then_by_client() -> None:
+    events = [(5, Kind.WAKE, -1, 0), (5, Kind.DEADLINE, -1, 1), (5, Kind.LOST, 0, 4), (5, Kind.ARRIVE, 3, 1)]
+    events += [(5, Kind.ARRIVE, 2, 9), (4, Kind.WAKE, -1, 0)]
+    heapq.heapify(events)
+    found = [heapq.heappop(events)[1:3] for _ in range(6)]
+    kinds = [Kind.WAKE, Kind.ARRIVE, Kind.ARRIVE, Kind.LOST, Kind.DEADLINE, Kind.WAKE]
+    assert [kind for kind, _ in found] == kinds
+    assert [client for _, client in found[1:3]] == [2, 3]
+
+
+def test_the_deadline_that_was_set_last_counts_while_it_is_armed() -> None:
+    course = Course(2, now_us=10)
+    course.arm(5)
+    (first,) = course.heap
+    assert first == (15, Kind.DEADLINE, -1, 1)
+    assert course.deadline_us == 15
+    assert course.holds(first)
+    course.now_us = 12
+    course.arm(9)
+    second = next(event for event in course.heap if event != first)
+    assert second == (21, Kind.DEADLINE, -1, 2)
+    assert (course.deadline_us, course.deadlines) == (21, 2)
+    assert not course.holds(first)
+    assert course.holds(second)
+    course.armed = False
+    assert not course.holds(second)
+
+
+def test_a_waking_counts_at_the_time_for_which_it_is_set_and_arrivals_always() -> None:
+    course = Course(2, wake_us=7)
+    assert [course.holds((time_us, Kind.WAKE, -1, 0)) for time_us in (6, 7, 8)] == [False, True, False]
+    assert course.holds((3, Kind.ARRIVE, 1, 0))
+    assert course.holds((3, Kind.LOST, 1, 0))
+
+
+def test_jobs_that_are_too_late_already_run_but_do_not_work() -> None:
+    assert Course(9, in_flight=5, overdue_running=2).working == 3
+
+
+def test_a_run_begins_with_nothing() -> None:
+    course = Course(3)
+    values = {f.name: getattr(course, f.name) for f in fields(course)} | {"ledger": None, "known": None}
+    unset = {"deadline_us": -1, "wake_us": -1, "evaluated": -1, "lost_us": -1, "n_clients": 3}
+    assert values.pop("best") != values.get("best"), "not a number"
+    empty: dict[str, Any] = {"heap": [], "buffer": [], "overdue": [], "lost_now": [], "selector_state": {}}
+    false = dict.fromkeys(("begun", "armed", "handed", "reached"), False)
+    zero = {name: 0 for name in values if name not in {*unset, *empty, *false, "ledger", "known"}}
+    assert values == unset | empty | false | zero | {"ledger": None, "known": None}
+    assert len(course.known.dispatched) == 3
+
+
+def test_what_is_restored_is_what_was_saved() -> None:
+    course = Course(
+        3, begun=True, now_us=11, step=4, best=0.5, unimproved=2, buffer=[3], lost_now=[1], lost_us=11
+    )
+    course.arm(6)
+    heapq.heappush(course.heap, (12, int(Kind.ARRIVE), 2, 0))
+    course.known.give_one(1, step=4)
+    course.selector_state = {"turn": np.array([1, 2])}
+    again = Course.restored(course.state())
+    for f in fields(Course):
+        if f.name not in ("ledger", "known"):
+            np.testing.assert_equal(getattr(again, f.name), getattr(course, f.name))
+    assert [heapq.heappop(again.heap) for _ in range(2)] == [(12, 0, 2, 0), (17, 2, -1, 1)]
+    for name, column in course.known.columns().items():
+        np.testing.assert_array_equal(getattr(again.known, name), column)
+    again.known.lose(1)
+    assert course.known.lost[1] == 0, "what was saved stays as it was"
+    with pytest.raises(KeyError):
+        Course.restored({name: value for name, value in course.state().items() if name != "step"})
+
+
+def test_what_is_documented_as_the_default_is_it() -> None:
+    assert Evaluate() == Evaluate(every_steps=10, every_us=0, split="test", personal=False, clients=None)
+    assert Dropout() == Dropout(notice_us=0, retries=0, replace=False, partial=False)
+    stop = Stop()
+    assert (stop.rising, stop.least) == (True, 0.0)
+    assert {getattr(stop, f.name) for f in fields(stop) if f.name not in ("rising", "least")} == {None}
