@@ -206,10 +206,14 @@ class Reached:
         """Run the tests that are new, each as a context of the coverage."""
         from coverage import Coverage
 
+        new = [item for item in items if item.nodeid not in self.seconds]
+        if not new:
+            return self
         cov = Coverage(data_file=None, include=[str(ROOT / file) for file in self.files], config_file=False)
+        cov.set_option("run:disable_warnings", ["no-data-collected"])
         cov.start()
         silent(items)
-        for item, following in in_order([item for item in items if item.nodeid not in self.seconds]):
+        for item, following in in_order(new):
             cov.switch_context(item.nodeid)
             start, failed = time.process_time(), item.session.testsfailed
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -347,8 +351,8 @@ def forked(work: Any, limit_s: float) -> tuple[str, Any]:
                 pickle.dump(answer, pipe)
             status = 0
         except BaseException as err:
-            if "MUTANTS_SHOW" in os.environ:
-                print(repr(err), file=sys.stderr)
+            with os.fdopen(writing, "wb") as pipe:
+                pickle.dump(repr(err), pipe)
         finally:
             os._exit(status)
     os.close(writing)
@@ -363,7 +367,7 @@ def forked(work: Any, limit_s: float) -> tuple[str, Any]:
         signal.signal(signal.SIGALRM, alarm)
     if os.WIFSIGNALED(status):
         return "timeout", None
-    return ("done", pickle.loads(said)) if status == 0 and said else ("crash", None)
+    return ("done" if status == 0 else "crash"), pickle.loads(said) if said else None
 
 
 def memory() -> int:
@@ -422,7 +426,7 @@ class Hunt:
         kept = Reached(self.options.files, self.options.results.with_suffix(".reached"))
         state, reached = forked(lambda: kept.learn(session.items), 3000)
         if state != "done":
-            raise RuntimeError(f"the tests do not run unchanged: {state}")
+            raise RuntimeError(f"the tests do not run unchanged: {reached}")
         seconds = [reached.seconds[name] for name in items if reached.seconds[name] < math.inf]
         print(f"{sum(seconds):.0f} s of processor time for the {len(seconds)} that pass", flush=True)
         accepted = equivalents()
@@ -456,7 +460,7 @@ class Hunt:
         while True:
             run = [items[name] for name in names if name not in unfit]
             state, failed = forked(lambda run=run: first_failure(run, mutant), limit)
-            if failed is None or not fails_unchanged(mutant.file, items[failed], limit):
+            if state != "done" or failed is None or not fails_unchanged(mutant.file, items[failed], limit):
                 break
             unfit.add(failed)
         outcome = "survived" if state == "done" and failed is None else "killed"
