@@ -26,7 +26,8 @@ from fedsim.cli_resume import fork, resume, verify
 from fedsim.cli_run import plan, replay, run
 from fedsim.cli_study import study
 from fedsim.cli_trace import trace_app
-from fedsim.errors import INPUT_ERRORS, ConfigError, Error
+from fedsim.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed
+from fedsim.paths import check_text, check_working_directory
 from fedsim.terminal import PLAIN, Terminal, say
 
 app = typer.Typer(
@@ -132,6 +133,9 @@ def _leave(code: int) -> None:
 def _code(arguments: list[str] | None) -> int:
     command: Any = typer.main.get_command(app)
     try:
+        for text in sys.argv[1:] if arguments is None else arguments:
+            check_text(text, "argument")
+        check_working_directory()
         command.main(args=arguments, prog_name="fedsim")
     except SystemExit as ended:
         return int(ended.code or 0)
@@ -140,7 +144,8 @@ def _code(arguments: list[str] | None) -> int:
         return 130
     except Error as error:
         say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
-        return 2 if isinstance(error, INPUT_ERRORS) else 1
+        errors = error.errors.values() if isinstance(error, SomeFailed) else (error,)
+        return 2 if all(isinstance(one, INPUT_ERRORS) for one in errors) else 1
     except OSError as error:
         if error.errno not in _OUTSIDE:
             raise

@@ -272,6 +272,7 @@ def make_trace(
         after_end=after_end,
         source=source,
         facts=known,
+        name=name,
     )
     return trace
 
