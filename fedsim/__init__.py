@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Error,
         RunError,
         SolverError,
+        SomeFailed,
         TraceError,
     )
     from fedsim.simulation import Result, simulate
@@ -44,6 +45,7 @@ _HOMES = {
         "Error",
         "RunError",
         "SolverError",
+        "SomeFailed",
         "TraceError",
     ),
     "fedsim.simulation": ("Result", "simulate"),
@@ -65,6 +67,7 @@ __all__ = [
     "RunConfig",
     "RunError",
     "SolverError",
+    "SomeFailed",
     "Stack",
     "Trace",
     "TraceError",

@@ -26,7 +26,8 @@ from fedsim.cli_resume import fork, resume, verify
 from fedsim.cli_run import plan, replay, run
 from fedsim.cli_study import study
 from fedsim.cli_trace import trace_app
-from fedsim.errors import INPUT_ERRORS, ConfigError, Error
+from fedsim.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed
+from fedsim.paths import check_text, check_working_directory
 from fedsim.terminal import PLAIN, Terminal, keep_streams_open, say
 
 app = typer.Typer(
@@ -141,9 +142,17 @@ def _leave(code: int) -> None:
         os._exit(code)
 
 
+def _of_input(error: Exception) -> bool:
+    """Return whether what was handed over is at fault; a run that had begun has notes that say where it failed."""
+    return isinstance(error, INPUT_ERRORS) and not hasattr(error, "__notes__")
+
+
 def _code(arguments: list[str] | None) -> int:
     command: Any = typer.main.get_command(app)
     try:
+        for text in sys.argv[1:] if arguments is None else arguments:
+            check_text(text, "argument")
+        check_working_directory()
         command.main(args=arguments, prog_name="fedsim")
     except SystemExit as ended:
         return int(ended.code or 0)
@@ -152,8 +161,8 @@ def _code(arguments: list[str] | None) -> int:
         return 130
     except Error as error:
         say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
-        begun = hasattr(error, "__notes__")  # a run that fails adds where it did
-        return 2 if isinstance(error, INPUT_ERRORS) and not begun else 1
+        errors = error.errors.values() if isinstance(error, SomeFailed) else (error,)
+        return 2 if all(map(_of_input, errors)) else 1
     except OSError as error:
         if error.errno not in _OUTSIDE:
             raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, RunError, SomeFailed
 from fedsim.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -193,24 +193,28 @@ def _simulate(
         console, started = Terminal(), perf_counter()
         names = [config.name for config in configs]
         with watching(console, names, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
-            results = simulate(
-                configs,
-                out=out,
-                workers=0,
-                device=device,
-                force=force,
-                go_on=go_on,
-                watch=watch,
-                profile=profile,
-                shop=shop,
-                pool=pool,
-            )
+            failed, over = None, 0
+            try:
+                results = simulate(
+                    configs,
+                    out=out,
+                    workers=0,
+                    device=device,
+                    force=force,
+                    go_on=go_on,
+                    watch=watch,
+                    profile=profile,
+                    shop=shop,
+                    pool=pool,
+                )
+            except SomeFailed as error:
+                failed, results, over = error, list(error.results), len(error.errors)
         took_s = perf_counter() - started
-    if left := names[len(results) :]:
+    if left := names[len(results) + over :]:
         console.print(
             f"not begun: {', '.join(left)}; all go on with the same command and --resume", soft_wrap=True
         )
-    close(console, results, write_report=write_report, took_s=took_s if profile else None)
+    close(console, results, write_report=write_report, took_s=took_s if profile else None, failed=failed)
     return [result.folder for result in results]
 
 
@@ -223,9 +227,31 @@ def check_tensorboard(asked: Path | None) -> None:
 
 
 def close(
-    console: Terminal, results: Sequence[Result], *, write_report: bool, took_s: float | None = None
+    console: Terminal,
+    results: Sequence[Result],
+    *,
+    write_report: bool,
+    took_s: float | None = None,
+    failed: SomeFailed | None = None,
 ) -> None:
-    """Show what came out; with `took_s` also where that time went. Ends with exit code 130 if a run was interrupted."""
+    """Show what came out; with `took_s` also where that time went. Ends with exit code 130 if a run was interrupted.
+
+    Raises at the end what `failed` besides.
+    """
+    if results:
+        _show(console, results, write_report, took_s)
+    if any(result.status == "interrupted" for result in results):
+        if failed is not None:
+            console.print(f"error: {failed}", soft_wrap=True)
+        again = shlex.quote(str(results[-1].folder))
+        console.print(f"interrupted, and saved; it goes on with: fedsim resume {again}", soft_wrap=True)
+        raise typer.Exit(130)
+    if failed is not None:
+        raise failed
+
+
+def _show(console: Terminal, results: Sequence[Result], write_report: bool, took_s: float | None) -> None:
+    """Show the closing table of runs, and what else there is to say of each."""
     import analysis
     from analysis.closing import closing_table
 
@@ -254,10 +280,6 @@ def close(
         console.print(f"report: {write(runs, parent)}", soft_wrap=True)
     if took_s is not None:
         _show_profiles(console, folders, took_s)
-    if any(result.status == "interrupted" for result in results):
-        again = shlex.quote(str(folders[-1]))
-        console.print(f"interrupted, and saved; it goes on with: fedsim resume {again}", soft_wrap=True)
-        raise typer.Exit(130)
 
 
 def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -12,9 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.errors import ConfigError, RunError
 from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
+from fedsim.precision import untouched
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Floats, Ints, Stack, State, Vectors
-from fedsim.weighing import not_finite, weighed
+from fedsim.weighing import moved, not_finite, weighed
 
 Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
 
@@ -80,6 +82,7 @@ def combine(
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite, and
     RunError where what the rule returns is no finite weights.
     """
+    _check_mappings(options=options, state=state, vectors=vectors)
     algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
@@ -100,15 +103,36 @@ def combine(
     population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
     stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
     name = rule if isinstance(rule, str) else "of the call"
-    direction, after = weighed(algorithm, stack, algorithm.init() if state is None else state, name)
-    if not np.isfinite(direction.weights).all():
-        raise RunError(f"step {step}, rule {name!r}: {not_finite(algorithm)}")
-    moved, kept = weighted_sum(rows, direction.weights, spans), Vectors()
-    if algorithm.then is not None:
-        moved, kept = algorithm.then.apply(moved, vectors or {})
+    with untouched():
+        with _of_this_rule("state", state):
+            direction, after = weighed(algorithm, stack, algorithm.init() if state is None else state, name)
+        if not np.isfinite(direction.weights).all():
+            raise RunError(f"step {step}, rule {name!r}: {not_finite(algorithm)}")
+        with _of_this_rule("vectors", vectors):
+            summed = weighted_sum(rows, direction.weights, spans)
+            vector, kept = moved(algorithm, summed, vectors or {}, step, name)
     weights = _unsorted(np.atleast_2d(direction.weights), order)
-    out = _like(updates, moved)
+    out = _like(updates, vector)
     return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
+
+
+def _check_mappings(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"argument {name!r}: expected a dict, found {type(value).__name__} {value!r}")
+
+
+@contextmanager
+def _of_this_rule(name: str, given: Mapping[str, Any] | None) -> Iterator[None]:
+    """Raise ConfigError where a rule misses a name in what it was given."""
+    try:
+        yield
+    except KeyError as error:
+        if given is None or (missing := error.args[0]) in given:
+            raise
+        raise ConfigError(
+            f"argument {name!r}: expected what this rule returned before, with {missing!r}, found {sorted(given)}"
+        ) from error
 
 
 def _unsorted(weights: Floats, order: NDArray[np.intp]) -> Floats:
@@ -150,16 +174,28 @@ def _stack(
         "n_seen": _seen_before(table),
     }
     least = known | {"n_seen": 0, "step": 0}
-    known |= {name: value for name, value in {**population, "step": step}.items() if value is not None}
+    known |= {"step": step} | {name: value for name, value in population.items() if value is not None}
     for name, value in known.items():
         _check_whole(name, value, least[name])
     grams = _grams(algorithm, rows, spans)
-    long = np.flatnonzero(~np.isfinite(np.einsum("bii->i", grams)))
-    if len(long):
-        raise ConfigError(
-            f"argument 'updates', row {order[long[0]]}: expected a norm whose square {rows.dtype} can hold, found more"
-        )
+    _check_norms(grams, rows, spans, order)
     return Stack(grams=grams, m=int((table["ages"] == 0).sum()), **known, **table), rows, order
+
+
+def _check_norms(grams: Floats, rows: torch.Tensor, spans: Blocks, order: NDArray[np.intp]) -> None:
+    """Refuse rows whose squared norms are too large for their numbers, or round to nothing though the rows do not."""
+    squares = np.einsum("bii->bi", grams)
+    long, short = ~np.isfinite(squares.sum(axis=0)), np.zeros(len(rows), dtype=bool)
+    parts = spans if len(squares) == len(spans) else [(0, rows.shape[1])]
+    for square, (start, stop) in zip(squares, parts, strict=False):
+        if (low := square < np.finfo(np.float64).tiny).any():
+            short |= low & rows[:, start:stop].any(dim=1).cpu().numpy()
+    for wrong, what in ((long, "more"), (short, "less")):
+        if wrong.any():
+            row = order[np.flatnonzero(wrong)[0]]
+            raise ConfigError(
+                f"argument 'updates', row {row}: expected a norm whose square {rows.dtype} can hold, found {what}"
+            )
 
 
 def _check_whole(name: str, value: Any, least: int) -> None:
@@ -171,7 +207,9 @@ def _algorithm(
     rule: str | Algorithm, options: Mapping[str, Any], wrap: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> Algorithm:
     if isinstance(rule, str):
-        return build_rule(rule, options, [{**given, "name": name} for name, given in wrap])
+        return build_rule(rule, options, [_wrapper(given) for given in _wrappers(wrap)])
+    if not isinstance(rule, Algorithm):
+        raise ConfigError(f"argument 'rule': expected the name of a rule or an Algorithm, found {rule!r}")
     if options:
         raise ConfigError(f"options {sorted(options)} go with the name of a rule, found an Algorithm")
     if wrap:
@@ -179,13 +217,28 @@ def _algorithm(
     return rule
 
 
+def _wrappers(wrap: Any) -> Sequence[Any]:
+    if isinstance(wrap, (str, Mapping)) or not isinstance(wrap, Iterable):
+        raise ConfigError(f"argument 'wrap': expected a list of (name, options), found {wrap!r}")
+    return list(wrap)
+
+
+def _wrapper(given: Any) -> dict[str, Any]:
+    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (None, None)
+    name, options = pair
+    if not (isinstance(name, str) and isinstance(options, Mapping)):
+        raise ConfigError(f"argument 'wrap': expected pairs such as ('clipped', {{}}), found {given!r}")
+    return {**options, "name": name}
+
+
 def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
     if not isinstance(updates, (torch.Tensor, np.ndarray)):
         raise ConfigError(
             f"argument 'updates': expected a tensor or an array, found {type(updates).__name__}"
         )
-    array = updates if isinstance(updates, torch.Tensor) else _tensor(updates)
-    rows = array.detach()
+    if isinstance(updates, torch.Tensor):
+        _check_dense("updates", updates)
+    rows = updates.detach() if isinstance(updates, torch.Tensor) else _tensor(updates)
     if rows.ndim != 2 or not rows.numel() or not rows.is_floating_point():
         found = f"{rows.dtype} of shape {tuple(rows.shape)}"
         raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {found}")
@@ -195,7 +248,23 @@ def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
     return rows if rows.dtype == torch.float64 else rows.float()
 
 
+def _check_dense(name: str, given: torch.Tensor) -> None:
+    """Refuse tensors whose numbers are not there one by one."""
+    kind = "nested" if given.is_nested else "meta" if given.is_meta else str(given.layout)
+    if kind != "torch.strided":
+        raise ConfigError(f"argument {name!r}: expected a dense tensor with values, found a {kind} one")
+
+
+def _check_unmasked(name: str, given: object) -> None:
+    if isinstance(given, np.ma.MaskedArray):
+        raise ConfigError(
+            f"argument {name!r}: expected an array without a mask, found a masked one; .filled(0.0) says what masked "
+            "values are"
+        )
+
+
 def _tensor(updates: NDArray[Any]) -> torch.Tensor:
+    _check_unmasked("updates", updates)
     if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
         raise ConfigError(f"argument 'updates': expected floats of at most 64 bits, found {updates.dtype}")
     native = np.ascontiguousarray(updates, dtype=updates.dtype.newbyteorder("="))
@@ -209,6 +278,8 @@ def _like(updates: Rows, moved: torch.Tensor) -> Rows:
 
 
 def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
+    if not isinstance(blocks, Iterable | None):
+        raise ConfigError(f"argument 'blocks': expected a list of sizes, found {blocks!r}")
     sizes = [n_parameters] if blocks is None else list(blocks)
     whole = all(isinstance(size, (int, np.integer)) for size in sizes)
     if not whole or sum(sizes) != n_parameters or min(sizes) < 1:
@@ -219,20 +290,36 @@ def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
+def _given(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return the values of an argument as an array."""
+    _check_unmasked(name, values)
+    try:
+        if not isinstance(values, torch.Tensor):
+            return np.asarray(values)
+        _check_dense(name, values)
+        known = values.detach().cpu()
+        return np.asarray(known.double() if known.is_floating_point() else known)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"argument {name!r}: expected numbers, one per row, found {type(values).__name__}: {error}"
+        ) from error
+
+
 def _column(
     name: str, values: ArrayLike | None, default: NDArray[Any], least: int | None = None
 ) -> NDArray[Any]:
     """Return `values` as an array like `default`; whole numbers of at least `least` where that is given."""
     if values is None:
         return default
-    given = np.asarray(values.cpu() if isinstance(values, torch.Tensor) else values)
+    given = _given(name, values)
     if given.shape != default.shape:
         raise ConfigError(
             f"argument {name!r}: expected {len(default)} values, one per row, found shape {given.shape}"
         )
     if given.dtype.kind not in "biuf":
         raise ConfigError(f"argument {name!r}: expected numbers, found {given.dtype}")
-    column = given.astype(default.dtype)
+    with np.errstate(invalid="ignore"):  # what is no such number is refused below
+        column = given.astype(default.dtype)
     wrong = ~np.isfinite(given) if least is None else (column != given) | (column < least)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

@@ -19,7 +19,7 @@ from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
 from fedsim.config_idle import lacks_of, refusals, settled
 from fedsim.config_memory import MemorySection
-from fedsim.config_section import PluginSection, RunName, Section, run_name
+from fedsim.config_section import PluginSection, RunName, Section, check_distinct, run_name
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
@@ -366,6 +366,7 @@ def _runs(
         return [base], [source]
     if not isinstance(arms, Mapping) or not arms or not all(isinstance(a, Mapping) for a in arms.values()):
         raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
+    check_distinct(arms, f"{source}: the arms")
     runs: list[Mapping[str, Any]] = []
     for arm, changes in arms.items():
         if "name" in changes:

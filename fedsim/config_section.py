@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
 
 import pydantic
@@ -20,6 +21,8 @@ LONGEST_NAME = 100
 _PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{device}{i}" for device in ("com", "lpt") for i in range(1, 10))}
 """Names that Windows keeps for devices, with any ending."""
+_FILES = {"arms.json", "manifest.json", "report.html", "study.json", "study.toml"}
+"""Files that may lie beside the folder of a run."""
 
 
 def run_name(name: str) -> str:
@@ -33,7 +36,25 @@ def run_name(name: str) -> str:
     for part in parts:
         if part.endswith(".") or part.partition(".")[0].lower() in _RESERVED:
             raise ValueError(f"{part!r} is not a name for a folder on every system")
+        if part.lower() in _FILES:
+            raise ValueError(f"{part!r} is the name of a file that fedsim writes beside the folders of runs")
     return name
+
+
+def check_distinct(names: Iterable[str], what: str) -> None:
+    """Raise ConfigError for names whose folders are the same, or one in the other, where case makes no difference."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.get(name.lower())) is not None:
+            same = "the same folder" if other == name else "one folder where case makes no difference"
+            raise ConfigError(f"{what} {other!r} and {name!r} would have {same}: rename one of them")
+        known[name.lower()] = name
+    for name in known.values():
+        experiment, slash, _ = name.partition("/")
+        if slash and experiment.lower() in known:
+            raise ConfigError(
+                f"{what} {name!r} would lie in the folder of {known[experiment.lower()]!r}: rename one of them"
+            )
 
 
 RunName = Annotated[str, AfterValidator(run_name)]

@@ -7,6 +7,7 @@ fedsim.Error
 ├─ SolverError      a subproblem was not solved; carries the Gram matrix
 ├─ RunError         a run cannot go on, or its folder cannot be written
 │  ├─ FolderError   a folder is missing, foreign, damaged, in use, in the way, or has not what was asked for
+│  ├─ SomeFailed    of several runs some failed, and the others are done
 │  ├─ LethalJob     a client's training kills the process that does it, again and again
 │  └─ ServerLost    the server's process died, or rows for it were lost with their node
 └─ CheckpointError  a part is missing, or was made by a different config
@@ -18,7 +19,7 @@ line, unless a run had begun.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -54,6 +55,15 @@ class FolderError(RunError):
     """A folder is missing, foreign, damaged, in use or in the way, or does not hold what was asked for."""
 
 
+class SomeFailed(RunError):
+    """Of several runs some failed; `errors` says why, by name, and `results` are those of the others."""
+
+    def __init__(self, errors: Mapping[str, Exception], results: Sequence[Any]) -> None:
+        lines = [line for name, error in errors.items() for line in _said(name, error)]
+        super().__init__("\n".join([f"{len(errors)} of {len(errors) + len(results)} runs failed", *lines]))
+        self.errors, self.results = errors, results
+
+
 class LethalJob(RunError):
     """A job killed its worker process each time that it was tried."""
 
@@ -71,6 +81,12 @@ class EndOfWorld(UserWarning):
 
 
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
+
+
+def _said(name: str, error: Exception) -> list[str]:
+    """Return what an error says with its notes, for the run of this name."""
+    what = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    return [f"{name}: {what}", *getattr(error, "__notes__", ())]
 
 
 def closest(name: str, known: Iterable[str], beside: Iterable[str] = ()) -> str:

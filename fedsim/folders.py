@@ -23,17 +23,8 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
     Nothing but a run is ever removed, and none in which a process runs; a process that is killed meanwhile leaves a run
     or none. Raises RunError.
     """
+    check_free(path, force=force)
     if path.exists():
-        known = path.is_dir() and (
-            (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
-        )
-        if not known:
-            raise FolderError(f"{path} exists and is not a run folder: choose another name with --out")
-        if not force:
-            raise FolderError(
-                f"{path} exists: choose another name with --out, or overwrite it with --force; fedsim run --resume "
-                "goes on with what is there"
-            )
         with ExitStack() as held:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
                 held.enter_context(alone(run, there=False))
@@ -46,6 +37,25 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         beside.rename(path)
     except OSError as error:
         raise RunError(f"{path}: the folder of the run cannot be made: {error.strerror or error}") from error
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Raise FolderError unless a run may have this folder: it is not there, or is a run that `force` overwrites."""
+    if path.exists():
+        known = path.is_dir() and (
+            (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+        )
+        if not known:
+            raise FolderError(f"{path} exists and is not a run folder: choose another name with --out")
+        if not force:
+            raise FolderError(
+                f"{path} exists: choose another name with --out, or overwrite it with --force; fedsim run --resume "
+                "goes on with what is there"
+            )
+    elif (path.parent / MANIFEST).is_file():
+        raise FolderError(
+            f"{path} would lie in the folder of a run: choose another name, or another place with --out"
+        )
 
 
 def refuse_parent(folder: Path, parent: Path | str) -> None:

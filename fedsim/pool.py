@@ -66,13 +66,15 @@ def workers_of(workers: int | Literal["auto"]) -> int:
     """Return the number of client actors on this machine that is meant by a `--workers` value."""
     if workers == "auto":
         return cores()
-    if not isinstance(workers, int) or workers < 0:
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 0:
         raise ConfigError(f"workers: expected 'auto' or a number of at least 0, found {workers!r}")
     return workers
 
 
 def begun(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
     """Begin to open a pool, here or at a cluster; None if there are to be no workers. Raises ConfigError."""
+    if not isinstance(address, str | None):
+        raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
     gpus: Gpus = "auto" if device == "auto" else device == "cuda"
     if workers == "auto" and address is not None:
         return RayPool("auto", gpus=gpus, address=address)

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 
 Precision = Literal["float32", "tf32", "bfloat16"]
+_CPU = torch.device("cpu")
 _CUBLAS, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
 """With memory of a fixed size cuBLAS chooses the same kernels each time."""
 
@@ -34,6 +35,25 @@ def device_named(name: str) -> torch.device:
     if device.type == "cuda":
         os.environ.setdefault(_CUBLAS, _WORKSPACE)
     return device
+
+
+@contextmanager
+def untouched() -> Iterator[None]:
+    """Compute as torch does by itself, whichever modes and defaults the caller has set."""
+    dtype, products = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    with ExitStack() as held:
+        held.callback(torch.set_default_dtype, dtype)
+        torch.set_default_dtype(torch.float32)
+        if products != "highest":
+            held.callback(torch.set_float32_matmul_precision, products)
+            torch.set_float32_matmul_precision("highest")
+        if torch.get_default_device() != _CPU:  # each call of torch then takes longer
+            held.enter_context(_CPU)
+        for kind in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
+            held.enter_context(torch.autocast(kind, enabled=False))
+        held.enter_context(torch.inference_mode(False))
+        held.enter_context(torch.enable_grad())
+        yield
 
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

@@ -278,6 +278,7 @@ def make_trace(
         after_end=after_end,
         source=source,
         facts=known,
+        name=name,
     )
     return trace
 

@@ -23,7 +23,7 @@ from fedsim.precision import device_named
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
-from fedsim.weighing import not_finite, weighed
+from fedsim.weighing import moved, not_finite, weighed
 
 Rows = Sequence[torch.Tensor] | torch.Tensor
 """n vectors [P], or a tensor [n, P]."""
@@ -219,8 +219,7 @@ class Server:
             direction, self.state = self._weigh(seen, rows)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
-            if self.algorithm.then is not None:
-                vector, self.vectors = self.algorithm.then.apply(vector, self.vectors)
+            vector, self.vectors = moved(self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule)
         self._proposal = _Proposal(stack, seen, slots, direction, vector, rows, arrivals.now_us)
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
+import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,17 @@ from threadpoolctl import threadpool_limits
 from fedsim import checkpoint
 from fedsim.columns import array
 from fedsim.config import RunConfig, load
-from fedsim.errors import CheckpointError, ConfigError, EndOfWorld, FolderError
+from fedsim.config_section import check_distinct
+from fedsim.errors import CheckpointError, ConfigError, EndOfWorld, FolderError, SomeFailed
 from fedsim.files import read_parquet, refuse_links, write_json
-from fedsim.folders import refuse_parent
+from fedsim.folders import check_free, refuse_parent
 from fedsim.found import Status, found_in, refuse_others
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
+from fedsim.paths import place
 from fedsim.pool import RayPool, begun
+from fedsim.precision import untouched
 from fedsim.records import PERSONAL
 from fedsim.result import Progress, Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, owner_of
@@ -58,7 +62,7 @@ def simulate(
         workers: client actors in Ray; 0 runs everything in this process; "auto" takes one per core. The results do
             not depend on it, bit for bit.
         device: "auto" takes a GPU if there is one.
-        force: overwrite an existing run of the same name.
+        force: overwrite an existing run of the same name; with `go_on`, one of another configuration alone.
         go_on: of runs that are there already, those that are done stay as they are, and those that were stopped go on
             (see `resume`). Those of another configuration are refused, or overwritten if `force`.
         watch: called after each server step.
@@ -69,38 +73,44 @@ def simulate(
         pool: processes that are started already and stay afterwards; `workers` and `ray_address` are theirs.
 
     Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known.
+    Of several runs one that fails does not keep the others from running: SomeFailed says at the end which, and why.
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
     """
-    runs = _checked([configs] if isinstance(configs, RunConfig) else list(configs))
+    runs, out = _checked(configs), place(out, "out")
+    check_how(watch, force=force, go_on=go_on, profile=profile)
     device_of(
         device, anywhere := ray_address is not None or pool is not None
     )  # raises before anything starts
-    folders = [_folder(run, Path(out)) for run in runs]
-    statuses = _statuses(runs, folders, force) if go_on else [None] * len(runs)
-    results: list[Result] = []
+    folders = [_folder(run, out) for run in runs]
+    statuses = _statuses(runs, folders, force) if go_on else _begin(folders, force)
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
         build = partial(prepare, device=device_of(device, anywhere, pool), shop=shop or Workshop())
-        for run, folder, status in zip(runs, folders, statuses, strict=True):
-            if results:
-                forget_peak()
+
+        def go(run: RunConfig, folder: Path, status: Status | None) -> Result:
             if status == "done":
-                results.append(_as_it_ended(folder))
-            elif status in ("interrupted", "failed"):
-                again = resume(folder, workers=0, device=device, watch=watch, profile=profile, pool=pool)
-                results.append(again)
-            else:
-                clock = Stopwatch(spans=profile)
-                with clock.part("start"):
-                    tell_of_end(setup := build(run))
-                    made = _made(setup, folder, clock, pool, force=force or go_on)
-                with closing(made):
-                    _write_arms(runs, Path(out))
-                    results.append(made.go(pool, watch))
-            if results[-1].status == "interrupted":
-                break
-    return results
+                return _as_it_ended(folder)
+            if status in ("interrupted", "failed"):
+                return resume(folder, workers=0, device=device, watch=watch, profile=profile, pool=pool)
+            clock = Stopwatch(spans=profile)
+            with clock.part("start"):
+                tell_of_end(setup := build(run))
+                made = _made(setup, folder, clock, pool, force=force or go_on)
+            with closing(made):
+                _write_arms(runs, out)
+                return made.go(pool, watch)
+
+        try:
+            return _in_turn(
+                {
+                    r.name: partial(go, r, f, status)
+                    for r, f, status in zip(runs, folders, statuses, strict=True)
+                }
+            )
+        except SomeFailed as some:
+            _write_arms([r for r in runs if r.name not in some.errors or (out / r.name).is_dir()], out)
+            raise
 
 
 def tell_of_end(setup: Setup) -> None:
@@ -109,15 +119,61 @@ def tell_of_end(setup: Setup) -> None:
         warnings.warn(said, EndOfWorld, stacklevel=3)
 
 
-def _checked(runs: list[RunConfig]) -> list[RunConfig]:
-    """Return what can be run. Raises ConfigError for what is no configuration, or one of a fork."""
+def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
+    """Run what there is by name, up to an interrupt. Raises SomeFailed at the end; a run alone raises its own error."""
+    results: list[Result] = []
+    failed: dict[str, Exception] = {}
+    for name, go in runs.items():
+        if results or failed:
+            forget_peak()
+        try:
+            results.append(go())
+        except Exception as error:
+            if len(runs) == 1:
+                raise
+            traceback.clear_frames(error.__traceback__)  # they hold the run's data and histories
+            failed[name] = error
+            continue
+        if results[-1].status == "interrupted":
+            break
+    if failed:
+        raise SomeFailed(failed, results) from next(iter(failed.values()))
+    return results
+
+
+def _checked(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
+    """Return what can be run. Raises ConfigError for what is no configuration, one of a fork, or nothing at all."""
+    if isinstance(configs, (str, bytes, Mapping)) or not isinstance(configs, (RunConfig, Iterable)):
+        raise ConfigError(
+            f"configs: expected what fedsim.load_config returns, found {type(configs).__name__} {configs!r}"
+        )
+    runs = [configs] if isinstance(configs, RunConfig) else list(configs)
+    if not runs:
+        raise ConfigError("configs: expected at least one configuration, found none")
     for one in runs:
         if not isinstance(one, RunConfig):
             raise ConfigError(
                 f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
             )
         refuse_fork(one)
+    check_distinct([one.name for one in runs], "configs: the runs")
     return runs
+
+
+def check_how(watch: object, **switches: object) -> None:
+    """Raise ConfigError for a watch that cannot be called, or a switch that is neither True nor False."""
+    if not callable(watch):
+        raise ConfigError(f"watch: expected a function of a Progress, found {watch!r}")
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{name}: expected True or False, found {value!r}")
+
+
+def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
+    """Return that all runs begin. Raises RunError unless each may have its folder."""
+    for folder in folders:
+        check_free(folder, force=force)
+    return [None] * len(folders)
 
 
 def _made(setup: Setup, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
@@ -168,7 +224,8 @@ def resume(
     The rest is as for `simulate`. Raises FolderError for what is no run that can go on, and CheckpointError for a
     checkpoint that is damaged, foreign or not there; it names the one before.
     """
-    folder = Path(folder)
+    folder = place(folder, "folder")
+    check_how(watch, profile=profile)
     check_unfinished(folder)
     config = load(folder / CONFIG)[0]
     saved = _saved(folder, step)
@@ -281,11 +338,11 @@ def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> st
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for torch and NumPy: sums then do not depend on the number of cores."""
+    """One thread for torch and NumPy: sums then do not depend on the number of cores, nor on modes of the caller."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with threadpool_limits(1):
+        with threadpool_limits(1), untouched():
             yield
     finally:
         torch.set_num_threads(before)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedsim.errors import RunError
-from fedsim.stack import Algorithm, Direction, Stack, State
+from fedsim.stack import Algorithm, Direction, Stack, State, Vectors
 
 
 def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
@@ -33,6 +34,22 @@ def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tupl
             f"{where}: expected weights [{stack.n}], one per row, or [blocks, {stack.n}], found shape {list(shape)}; "
             f"rows are the {stack.m} updates of the step and {stack.n - stack.m} remembered ones"
         )
+    return found
+
+
+def moved(
+    algorithm: Algorithm, vector: torch.Tensor, vectors: Vectors, step: int, rule: str
+) -> tuple[torch.Tensor, Vectors]:
+    """Return what the rule does to the combined direction itself. Raises RunError if that is no direction any more."""
+    if algorithm.then is None:
+        return vector, vectors
+    found: Any = algorithm.then.apply(vector, vectors)
+    where = f"step {step}, rule {rule!r}, then"
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
+        raise RunError(f"{where}: expected a direction and vectors by name, found {type(found).__name__}")
+    if not (isinstance(found[0], torch.Tensor) and found[0].shape == vector.shape):
+        what = list(found[0].shape) if isinstance(found[0], torch.Tensor) else type(found[0]).__name__
+        raise RunError(f"{where}: expected a direction {list(vector.shape)}, found {what}")
     return found
 
 

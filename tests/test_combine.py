@@ -173,3 +173,74 @@ def test_weights_that_are_not_finite_are_an_error() -> None:
         RunError, match=r"rule 'of the call': weights that are not finite \(a rule without Needs"
     ):
         combine(stateless(by_loss), ROWS, losses=None)
+
+
+GIVEN = np.arange(12, dtype=np.float64).reshape(3, 4) + 1
+LOSSES = [1.0, 2.0, 3.0]
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "no rule": ({"rule": None}, "argument 'rule': expected the name of a rule or an Algorithm, found None"),
+    "a class": ({"rule": Algorithm}, "argument 'rule': expected the name"),
+    "wrap by name": ({"wrap": "clipped"}, r"'wrap': expected a list of \(name, options\), found 'clipped'"),
+    "wraps by name": (
+        {"wrap": ["clipped"]},
+        r"'wrap': expected pairs such as \('clipped', {}\), found 'clipped'",
+    ),
+    "no options": ({"wrap": [("clipped", None)]}, "'wrap': expected pairs"),
+    "no wrap": ({"wrap": None}, "'wrap': expected a list"),
+    "sparse": ({"updates": torch.ones(3, 4).to_sparse()}, "'updates': .* found a torch.sparse_coo one"),
+    "meta": ({"updates": torch.ones(3, 4, device="meta")}, "'updates': .* found a meta one"),
+    "masked": ({"updates": np.ma.masked_array(GIVEN, GIVEN > 5)}, "'updates': .* found a masked one"),
+    "too short": (
+        {"updates": GIVEN * 1e-200},
+        "'updates', row 0: .* whose square torch.float64 .* found less",
+    ),
+    "one too short": ({"updates": GIVEN * [[1], [1e-200], [1]]}, "'updates', row 1: .* found less"),
+    "too long": ({"updates": GIVEN * 1e200}, "'updates', row 0: .* found more"),
+    "masked losses": ({"losses": np.ma.masked_array(LOSSES, [0, 1, 0])}, "'losses': .* found a masked one"),
+    "sparse losses": ({"losses": torch.ones(3).to_sparse()}, "'losses': .* found a torch.sparse_coo one"),
+    "meta losses": ({"losses": torch.ones(3, device="meta")}, "'losses': .* found a meta one"),
+    "ragged": ({"n_samples": [[1], [1, 2], [3]]}, "'n_samples': expected numbers, one per row, found list"),
+    "a block": ({"blocks": 4}, "'blocks': expected a list of sizes, found 4"),
+    "no step": ({"step": None}, "'step': expected a whole number of at least 0, found None"),
+    "options": ({"options": "alpha"}, "'options': expected a dict, found str"),
+    "state": ({"state": 5}, "'state': expected a dict, found int"),
+    "another rule's state": (
+        {"rule": "afl", "state": {"x": 1}},
+        r"'state': .* with 'mixture', found \['x'\]",
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG.values(), ids=WRONG.keys())
+def test_arguments_of_wrong_types_are_refused_in_words(given: dict[str, Any], message: str) -> None:
+    arguments = {"rule": "fedlf", "updates": GIVEN, "losses": LOSSES} | given
+    with pytest.raises(ConfigError, match=message):
+        combine(arguments.pop("rule"), arguments.pop("updates"), **arguments)
+
+
+@pytest.mark.parametrize("then", [lambda d, v: None, lambda d, v: (d[:2], v), lambda d, v: (None, v)])
+def test_a_step_of_ones_own_returns_a_direction(then: Any) -> None:
+    rule = Algorithm(lambda stack, state: (Direction(np.ones(3)), state), then=VectorStep(then))
+    with pytest.raises(RunError, match="rule 'of the call', then: expected a direction"):
+        combine(rule, GIVEN, losses=LOSSES)
+
+
+def test_losses_that_need_gradients_or_are_bfloat16_count_as_numbers() -> None:
+    wanted = combine("fedfv", GIVEN, losses=LOSSES).direction
+    given = torch.tensor(LOSSES, requires_grad=True)
+    for losses in (given, given.detach().to(torch.bfloat16)):
+        np.testing.assert_array_equal(combine("fedfv", GIVEN, losses=losses).direction, wanted)
+
+
+def test_modes_and_defaults_of_the_caller_change_no_bit() -> None:
+    rows = torch.randn(3, 40, generator=torch.Generator().manual_seed(1))
+    momentum = [("server_opt", {"kind": "momentum"})]
+    wanted = combine("fedlf", rows, losses=LOSSES, wrap=momentum).direction
+    for mode in (torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta")):
+        with mode:
+            assert torch.equal(combine("fedlf", rows, losses=LOSSES, wrap=momentum).direction, wanted)
+
+
+def test_rows_of_zeros_have_a_norm() -> None:
+    found = combine("fedlf", GIVEN * [[1], [0], [1]], losses=LOSSES)
+    assert np.isfinite(found.direction).all()

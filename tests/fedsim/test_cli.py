@@ -100,6 +100,60 @@ def test_bad_input_is_exit_code_2_and_says_why(
     assert not (tmp_path / "runs").exists()
 
 
+def test_arms_that_fail_are_told_after_the_others(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with file.open("a") as text:
+        text.write("[arms.lost.partition]\nclasses = 11\n[arms.found]\n")
+    arguments = ("run", file, "--out", tmp_path, "--workers", 0, "--quiet", "--set", "stop.steps=1")
+    code, out, err = call(*arguments, capsys=capsys)
+    assert code == 2
+    assert "small/found  digest" in out
+    assert "error: 1 of 2 runs failed\nsmall/lost: " in err
+    assert "Traceback" not in err
+
+
+def test_arguments_that_are_no_utf_8_are_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call("run", file, "--out", "runs\udcff", capsys=capsys)
+    assert code == 2
+    assert r"argument: expected text in UTF-8, found the bytes b'runs\xff'" in err
+
+
+def test_a_removed_working_directory_is_said(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = call("run", file, "--out", tmp_path / "runs", capsys=capsys)
+    assert code == 2
+    assert "the working directory has been removed" in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"),
+    [
+        (("A", "a"), "the arms 'A' and 'a' would have one folder where case makes no difference"),
+        (("report.html", "b"), "'report.html' is the name of a file that fedsim writes"),
+        (("Arms.json", "b"), "'Arms.json' is the name of a file"),
+        (("con", "b"), "'con' is not a name for a folder on every system"),
+        (("a.", "b"), "'a.' is not a name for a folder on every system"),
+        (("..", "b"), "expected letters, digits"),
+    ],
+)
+def test_names_of_arms_that_are_no_folders_of_their_own(
+    arms: tuple[str, str], message: str, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with file.open("a") as text:
+        text.writelines(f"[arms.{arm!r}]\n" for arm in arms)
+    code, _, err = call("run", file, "--out", tmp_path / "runs", "--workers", 0, capsys=capsys)
+    assert code == 2
+    assert message in err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_run_that_exists_is_exit_code_2(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
+import torch
 
 import analysis
-from fedsim.errors import ConfigError, DataError, RunError, TraceError
+from fedsim.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
 from fedsim.folders import alone
 from fedsim.forking import At, fork
 from fedsim.memory import Footprint
@@ -175,13 +176,104 @@ def test_bad_input_is_refused_before_anything_is_written(
 
 def test_arms_leave_nothing_behind_either(tmp_path: Path) -> None:
     arms = [small(name="x/a", world={"trace": "nowhere.parquet"}), small(name="x/b")]
-    with pytest.raises(TraceError):
+    with pytest.raises(SomeFailed, match=r"1 of 2 runs failed\nx/a: nowhere.parquet") as failed:
         simulate(arms, out=tmp_path, workers=0)
-    assert list(tmp_path.iterdir()) == []
-    simulate(
-        [small(name="x/b", stop={"steps": 1}), small(name="x/a", stop={"steps": 1})], out=tmp_path, workers=0
-    )
+    assert [type(error) for error in failed.value.errors.values()] == [TraceError]
+    assert [result.folder for result in failed.value.results] == [tmp_path / "x" / "b"]
+    assert [r.label for r in analysis.open_all([tmp_path / "x"])] == ["b"]
+    ended = [small(name="x/b", stop={"steps": 1}), small(name="x/a", stop={"steps": 1})]
+    simulate(ended, out=tmp_path, workers=0, force=True)
     assert [r.label for r in analysis.open_all([tmp_path / "x"])] == ["b", "a"]
+
+
+def test_arms_run_though_another_one_fails_on_its_way(tmp_path: Path) -> None:
+    arms = [small(name=f"x/{arm}", stop={"steps": 2}) for arm in "abc"]
+    peace = [run(arm, tmp_path / "peace").digest for arm in arms]
+
+    def fail(progress: Progress) -> None:
+        if progress.folder.name == "b":
+            raise RuntimeError("the disk is on fire")
+
+    with pytest.raises(
+        SomeFailed, match=r"x/b: RuntimeError: the disk is on fire\n.*fedsim resume"
+    ) as failed:
+        simulate(arms, out=tmp_path, workers=0, watch=fail)
+    assert [result.digest for result in failed.value.results] == [peace[0], peace[2]]
+    assert manifest(tmp_path / "x" / "b")["status"] == "failed"
+    again = simulate(arms, out=tmp_path, workers=0, go_on=True)
+    assert [result.digest for result in again] == peace
+
+
+def test_a_folder_that_is_taken_is_refused_before_the_first_run(tmp_path: Path) -> None:
+    run(small(name="b", stop={"steps": 1}), tmp_path)
+    with pytest.raises(RunError, match="b exists"):
+        simulate([small(name="a"), small(name="b")], out=tmp_path, workers=0)
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(RunError, match="b/c would lie in the folder of a run"):
+        run(small(name="b/c"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("a", "a"), "'a' and 'a' would have the same folder"),
+        (("x/A", "x/a"), "'x/A' and 'x/a' would have one folder where case makes no difference"),
+        (("X", "x/a"), "'x/a' would lie in the folder of 'X'"),
+    ],
+)
+def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"configs: the runs {message}"):
+        simulate([small(name=name) for name in names], out=tmp_path / "out", workers=0, force=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"configs": {}}, "configs: expected what fedsim.load_config returns, found dict"),
+        ({"configs": []}, "configs: expected at least one configuration, found none"),
+        ({"configs": None}, "configs: .* found NoneType"),
+        ({"configs": "quickstart.toml"}, "configs: .* found str 'quickstart.toml'"),
+        ({"configs": [None]}, "configs: .* found NoneType"),
+        ({"out": None}, "out: expected a path, found NoneType"),
+        ({"out": b"runs"}, "out: expected a path, found bytes"),
+        ({"out": "runs\0"}, "out: expected a path, found one with a NUL"),
+        ({"out": "runs\udcff"}, r"out: expected text in UTF-8, found the bytes b'runs\\xff'"),
+        ({"force": "no"}, "force: expected True or False, found 'no'"),
+        ({"go_on": None}, "go_on: expected True or False, found None"),
+        ({"profile": 1}, "profile: expected True or False, found 1"),
+        ({"workers": 1.5}, "workers: expected 'auto' or a number of at least 0, found 1.5"),
+        ({"workers": True}, "workers: .* found True"),
+        ({"workers": None}, "workers: .* found None"),
+        ({"device": ["cpu"]}, r"device: .* found \['cpu'\]"),
+        ({"watch": None}, "watch: expected a function of a Progress, found None"),
+        ({"ray_address": 6379, "workers": 1}, "ray_address: expected 'auto' or HOST:PORT, found 6379"),
+    ],
+)
+def test_arguments_of_wrong_types_are_refused_in_words(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    given = {"configs": small(), "out": tmp_path / "out", "workers": 0} | arguments
+    with pytest.raises(ConfigError, match=message):
+        simulate(given.pop("configs"), **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_modes_and_defaults_of_the_caller_change_no_bit(tmp_path: Path) -> None:
+    config = small(stop={"steps": 2})
+    digest = run(config, tmp_path / "plain").digest
+    before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_float32_matmul_precision("medium")
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"):
+            assert run(config, tmp_path / "modes").digest == digest
+            assert torch.empty(0).is_meta
+            assert torch.is_inference_mode_enabled()
+        assert (torch.get_default_dtype(), torch.get_float32_matmul_precision()) == (torch.float64, "medium")
+    finally:
+        torch.set_default_dtype(before[0])
+        torch.set_float32_matmul_precision(before[1])
 
 
 def test_a_trace_for_fewer_clients_is_refused(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_a_fact_is_a_text_a_truth_value_or_a_finite_number(value):
         me.about("region", value)
         yield env.timeout(1)
 
-    with pytest.raises(TypeError, match="client 0, about 'region': expected a text, a truth value"):
+    with pytest.raises(ConfigError, match="client 0, about 'region': expected a text, a truth value"):
         world(client)
 
 
@@ -203,7 +203,7 @@ def test_garbage_is_collected_afterwards_as_before(collecting, fails):
     before = gc.isenabled()
     (gc.enable if collecting else gc.disable)()
     try:
-        with pytest.raises(ValueError, match="broke") if fails else nullcontext():
+        with pytest.raises(ConfigError, match="broke") if fails else nullcontext():
             world(client)
         assert gc.isenabled() == collecting
     finally:
@@ -300,3 +300,83 @@ def test_a_world_that_asks_for_facts_is_not_made_before_they_are_known(tmp_path)
         make_trace("churn", {}, facts=facts, **asked) for facts in (FactsToCome(["n"]), {"n": [5, 6]})
     )
     assert (early.digest(), early.source) == (late.digest(), late.source)
+
+
+OWN = "yield env.timeout(7)"
+MISTAKES = {
+    "a fraction": (
+        f"{OWN}; yield env.timeout(0.5)",
+        "client 0 .* expected whole microseconds .int., found 0.5",
+    ),
+    "not a number": (f"{OWN}; yield env.timeout(float('nan'))", "client 0 .* found nan"),
+    "a negative wait": (f"{OWN}; yield env.timeout(-5)", "client 0 .* at least 0 microseconds, found -5"),
+    "an unknown kind": (f"me.write('onlin', 0, 5); {OWN}", "client 0 .* did you mean 'online'"),
+    "a number": (f"{OWN}; yield 5", 'client 0 .* expected an event, .* yield value "5"'),
+    "nothing": (f"{OWN}; yield", 'client 0 .* expected an event, .* yield value "None"'),
+    "its own error": (f"{OWN}; raise KeyError('mine')", "client 0 .* KeyError: 'mine'"),
+    "an exit": (f"{OWN}; raise SystemExit(0)", "client 0 .* SystemExit: 0"),
+    "another world": (f"{OWN}; yield simpy.Environment().timeout(5)", "client 0 .* found one of another"),
+    "a run": (f"{OWN}; env.run(until=9)", "client 0 .* do not make it pass"),
+    "a helper's": (f"{OWN}; yield env.process(helper(env))", 'client 0 .* yield value "7"'),
+    "no helper": (f"{OWN}; yield env.process(7)", "client 0 .* expected a process, found int"),
+    "a failed event": (
+        f"env.event().fail(KeyError('mine')); {OWN}",
+        "an event that nobody waits for: KeyError",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), MISTAKES.values(), ids=MISTAKES.keys())
+def test_a_mistake_is_told_with_scenario_client_and_line(tmp_path, body, message):
+    file = tmp_path / "mine.py"
+    head = (
+        "import simpy\nfrom fedsim.scenario import Scenario\ndef helper(env): yield 7\ndef client(env, me):\n"
+    )
+    file.write_text(f"{head}    {body}\ndef mine(): return Scenario(client)\n")
+    with pytest.raises(ConfigError, match=f"^scenario '{file}:mine', {message}") as told:
+        make_trace(f"{file}:mine", {}, clients=3, horizon_us=100, seed=1)
+    line = 3 if "helper(env)" in body else 5
+    assert "nobody" in message or f" (mine.py, line {line}): " in str(told.value)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("steps", ["yield env.timeout(0)", "yield store.put(1); yield store.get()"])
+def test_a_client_for_whom_no_time_passes_is_told_with_the_instant(tmp_path, monkeypatch, steps):
+    monkeypatch.setattr("scenarios._simulate._MOST", 500)
+    monkeypatch.setattr("scenarios._simulate._MOST_OF_EACH", 10)
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import simpy\nfrom fedsim.scenario import Scenario\ndef mine():\n    def client(env, me):\n"
+        "        store = simpy.Store(env, 1)\n        yield env.timeout(10 + me.id)\n"
+        f"        while me.id == 1:\n            {steps}\n        yield env.timeout(50)\n    return Scenario(client)\n"
+    )
+    with pytest.raises(ConfigError, match=r"client 1 .mine.py, line 8.: .* found 530 events at 11 us"):
+        make_trace(f"{file}:mine", {}, clients=3, horizon_us=100, seed=1)
+
+
+def test_many_events_at_one_instant_are_no_loop():
+    def client(env, me):
+        for _ in range(50_000):
+            yield env.timeout(0)
+        me.online(env.now, env.now + 10)
+        yield env.timeout(math.inf)
+
+    assert rows(world(client)) == [(0, "online", 0, 10, 1.0)]
+
+
+def test_whole_numbers_of_numpy_are_times():
+    def client(env, me):
+        yield env.timeout(np.int64(5))
+        me.online(env.now, env.now + 1)
+
+    assert rows(world(client)) == [(0, "online", 5, 6, 1.0)]
+
+
+def test_a_world_and_a_cell_that_fail_are_named():
+    def broken(env, place):
+        raise KeyError("mine")
+
+    with pytest.raises(ConfigError, match=r"its world \(test_scenario_protocol.py, line \d+\): KeyError"):
+        world(idle, world=broken)
+    with pytest.raises(ConfigError, match=r"cell 0 \(test_scenario_protocol.py, line \d+\): KeyError"):
+        world(idle, cell=broken)
