@@ -74,7 +74,7 @@ def flgo(
     availability: Literal["IDL", "YMF", "MDF", "LDF", "YFF", "HOMO", "LN", "SLN", "YC"] = "IDL",
     beta: Annotated[float | None, Unless("availability", "IDL")] = None,
     formula: Annotated[Literal["code", "docstring"], With("availability", "MDF", "LDF")] = "code",
-    round: Annotated[str | float, Drawn, With("roundwise", True)] = "10min",
+    round: Annotated[str | float, Drawn] = "10min",
     unit: Annotated[str | float, Unit] = "1min",
     roundwise: Annotated[bool, Drawn] = True,
     federation: Annotated[int | None, With("availability", "LN", "SLN")] = None,

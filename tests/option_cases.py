@@ -46,6 +46,10 @@ NOTHING = {
     },
 }
 """Keys that change nothing of what a run does, and why."""
+NO_OPTION = {
+    "task.synthetic.alpha": "adds the same to the logits of all classes, as in the paper, and so moves no label",
+}
+"""Options that change nothing, and why they are there."""
 
 _STALE = {"pacing": {"preset": "fedbuff", "concurrency": 4, "buffer": 2}, "algorithm.name": "fedbuff"}
 
@@ -63,7 +67,7 @@ _IMAGES = {
 
 CONFIG: dict[str, Any] = {
     "seed": 2,
-    "task.name": Beside("landmine", {"task": {"name": "synthetic", "clients": 8}}),
+    "task.name": Beside("landmine", {"task": {"name": "synthetic", "clients": 29}}),
     "task.clients": 7,
     "task.pool": Beside(
         "train",
@@ -75,7 +79,7 @@ CONFIG: dict[str, Any] = {
     "partition.name": Beside("shards", {"task": {"name": "digits", "clients": 8}, "partition.name": "iid"}),
     "world.scenario": "correlated_outage",
     "world.trace": Beside("OUT/fast.parquet", {"world": {"trace": "OUT/calm.parquet"}}),
-    "world.join.availability": Beside("OUT/fast.parquet", _PARTS),
+    "world.join.availability": Beside("OUT/sparse.parquet", _PARTS),
     "world.join.compute": Beside("OUT/calm.parquet", _PARTS),
     "world.join.network": Beside("OUT/slow.parquet", _PARTS),
     "world.join.faults": Beside("OUT/faulty.parquet", _PARTS),
@@ -112,7 +116,7 @@ CONFIG: dict[str, Any] = {
     "pacing.late": Beside("keep", {"pacing.preset": "deadline", "pacing.deadline": "10s"}),
     "pacing.minimum": Beside(3, {"pacing.preset": "deadline", "pacing.deadline": "10s"}),
     "pacing.max_staleness": Beside(0, _STALE),
-    "pacing.least_candidates": 6,
+    "pacing.least_candidates": 10,
     "selection.name": "round_robin",
     "train.epochs": 3,
     "train.batch_size": 3,
@@ -120,7 +124,7 @@ CONFIG: dict[str, Any] = {
     "train.lr_decay": 0.5,
     "train.momentum": 0.5,
     "train.weight_decay": 0.1,
-    "train.mode": Beside("loop", {**_IMAGES, "train.mode": "vmap"}),
+    "train.mode": Beside("loop", {"model": {"name": "mlp", "hidden": [8]}, "train.mode": "dense"}),
     "train.augment.crop": Beside(1, {**_IMAGES, "train.augment.flip": True}),
     "train.augment.flip": Beside(True, {**_IMAGES, "train.augment.crop": 1}),
     "train.precision": "bfloat16",
@@ -185,8 +189,15 @@ CONFIG: dict[str, Any] = {
 }
 """Keys of a run's configuration: another value, or one beside others."""
 
-_FEDBUFF = {"pacing": {"preset": "fedbuff", "concurrency": 4, "buffer": 2}}
+_FEDBUFF = {"pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 2, "refill": "step"}}
 _LONG = {"stop.steps": 14}
+_DAYS = {
+    "world": {"scenario": "diurnal", "horizon": "2d", "options": {"day_share": 0.4}},
+    "cost": {"payload": "1 MB", "compute_scale": 5000},
+    "dropout.leave": "pause_resume",
+    "stop.steps": 30,
+    "task.clients": 30,
+}
 
 
 _FEDSCALE = {"variant": "fedscale", "task.clients": 40}
@@ -283,7 +294,10 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "qmaml": {"inner_lr": 0.1, "inner_steps": 2, "support": 0.3, "order": "second"},
     },
     "selector": {
-        "availability_forecast": {"prefer": Beside("leaving", _LONG), "ahead": Beside("1h", _LONG)},
+        "availability_forecast": {
+            "prefer": Beside("leaving", _LONG),
+            "ahead": Beside("9h", _DAYS),
+        },
         "biased": {
             "by": "speed",
             "strength": 1.0,
@@ -440,7 +454,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "round": beside("1h", availability="HOMO"),
             "unit": beside("2min", availability="HOMO", roundwise=False),
             "roundwise": beside(False, availability="HOMO"),
-            "federation": beside(60, availability="LN"),
+            "federation": beside(600, availability="LN", beta=0.9),
             "responsiveness": "LN",
             "latency_mean": beside(50.0, responsiveness="LN"),
             "latency_var": beside(90.0, responsiveness="LN"),
@@ -497,7 +511,6 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "mnist": {"normalise": True, "classes": [0, 2, 6]},
         "shakespeare": {"length": 40, "least": 3000, "stride": 5},
         "synthetic": {
-            "alpha": 0.1,
             "beta": 0.1,
             "variant": "hybrid",
             "sizes": "fixed",
@@ -538,8 +551,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "partitioner": {
         "dirichlet": {
             "alpha": 0.5,
-            "min_samples": 80,
-            "tries": Beside(1, {"alpha": 0.1, "min_samples": 100, "seed": 1}),
+            "min_samples": 150,
+            "tries": Beside(1, {"min_samples": 120}),
         },
         "iid": {"sizes": "lognormal", "sigma": beside(0.3, sizes="lognormal")},
         "pathological": {"classes": 3, "assignment": "blocks", "unbalanced": True},
@@ -556,8 +569,8 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "label_flip": {"change": Beside([[5, 3]], {"adversary.share": 0.5})},
         "loss_bias": {"bias": Beside(3.0, {"adversary.share": 0.5, "algorithm.name": "fedfv"})},
         "nan": {
-            "value": Beside("inf", {"adversary.share": 0.5}),
-            "entries": Beside(9, {"adversary.share": 0.5}),
+            "value": Beside("inf", {"adversary.share": 0.5, "bad_updates.policy": "stop"}),
+            "entries": Beside(9, {"adversary.share": 0.5, "bad_updates.policy": "stop"}),
         },
         "replay": {},
         "scale": {

@@ -138,7 +138,7 @@ def test_modes_that_need_data_say_so(mode):
         ({"responsiveness": "UNI", "latency_max": 0}, "'latency_max': expected a number from 1"),
         ({"responsiveness": "LN", "job_samples": 0}, "'job_samples'"),
         ({"responsiveness": "LN", "job_samples": 9, "devices": {}}, "both say how fast clients are"),
-        ({"round": "0s"}, "'round': expected at least 1 us"),
+        ({"availability": "HOMO", "round": "0s"}, "'round': expected at least 1 us"),
     ],
 )
 def test_bad_options_are_refused(options, message):

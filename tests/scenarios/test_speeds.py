@@ -124,8 +124,8 @@ def test_a_transfer_is_the_integral_of_its_bandwidth():
         ("flaky_network", {"levels": [1.0]}, "'levels' and 'stay': expected two or more levels"),
         ("flaky_network", {"stay": ["1h"]}, "found 3 and 1"),
         ("flaky_network", {"levels": [1.0, 0.0, 0.1]}, r"'levels\[1\]': expected a number from 1e-06"),
-        ("flaky_network", {"step": "1ms"}, "'step': expected at least 1000000 us"),
-        ("flaky_network", {"sigma": 9}, "'sigma': expected a number from 0 to 5"),
+        ("flaky_network", {"model": "ar1", "step": "1ms"}, "'step': expected at least 1000000 us"),
+        ("flaky_network", {"model": "ar1", "sigma": 9}, "'sigma': expected a number from 0 to 5"),
         ("flaky_network", {"model": "ar2"}, "option 'model'"),
     ],
 )
