@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -337,3 +338,63 @@ def test_products_of_rounded_rows_make_a_gram_matrix() -> None:
         kept.settle(slots)
     for gram in grams:
         assert np.linalg.eigvalsh(gram)[0] >= -1e-12 * np.trace(gram)
+
+
+@pytest.mark.parametrize("rung", ["float32", "bfloat16", "host_float32", "host_bfloat16"])
+def test_a_history_that_is_restored_goes_on_as_the_one_that_was_saved(rung: Rung) -> None:
+    """Also where rows were given up, in places that hold anything before."""
+    noise = torch.Generator().manual_seed(4)
+    kept, again = (history(8, 3, math.inf, rung=rung, cap=4) for _ in range(2))
+    for tier in again.tiers:
+        tier.rows.fill_(math.nan)
+    rows = torch.randn(4, 3, 11, generator=noise, dtype=torch.float64)
+    for step, clients in enumerate([[0, 1, 2], [3, 4, 5], [6, 0, 6]]):
+        kept.settle(receive(kept, step, clients, rows[step]))
+    assert kept.evicted == 4
+    again.restore(copy.deepcopy(kept.state()))
+    before, after = (
+        {name: part for name, part in one.state().items() if name != "rows"} for one in (kept, again)
+    )
+    np.testing.assert_equal(after, before)
+    found = []
+    for one in (kept, again):
+        present = receive(one, 3, [4, 2], rows[3][:2])
+        slots = one.order(present)
+        weights = np.linspace(1, 2, len(slots))
+        assert one.combine(slots, weights).isfinite().all()
+        found.append(
+            (one.client[slots], one.received[slots], one.grams_of(slots), one.combine(slots, weights).numpy())
+        )
+        one.settle(present)
+    np.testing.assert_equal(found[1], found[0])
+    assert again.evicted == kept.evicted == 5
+
+
+def test_a_rule_is_shown_what_it_asked_for_whatever_is_recorded() -> None:
+    rows = torch.randn(3, 11, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    by_block = np.stack([(rows[:, a:b] @ rows[:, a:b].T).numpy() for a, b in BLOCKS])
+    whole = (rows @ rows.T).numpy()[None]
+    for level, recorded, made, shown in (
+        ("model", "blocks", np.concatenate([by_block, whole]), whole),
+        ("blocks", "none", by_block, by_block),
+        ("blocks", "model", by_block, by_block),
+        ("model", "none", whole, whole),
+        ("none", "blocks", by_block, by_block[:0]),
+        ("none", "none", by_block[:0], by_block[:0]),
+    ):
+        kept = GradientHistory(3, BLOCKS, Needs(gram=level), torch.device("cpu"), torch.float64, recorded)  # type: ignore[arg-type]
+        grams = kept.grams_of(kept.add(rows, np.arange(3), 0, {}))
+        np.testing.assert_allclose(grams, made, rtol=1e-12)
+        np.testing.assert_array_equal(kept.of_rule(grams), grams[len(grams) - len(shown) :])
+
+
+def test_slots_are_those_of_a_step_and_of_all_who_may_be_remembered() -> None:
+    assert [slots_needed(20, 3, memory) for memory in (0, 1, 2, 6, 7, math.inf)] == [3, 6, 9, 21, 23, 23]
+
+
+def test_rows_of_an_earlier_step_are_kept_for_as_long_as_the_memory_lasts() -> None:
+    kept = history(4, 1, 2)
+    kept.settle(receive(kept, 0, [3], torch.ones(1, 11, dtype=torch.float64)))
+    for step, there in ((1, True), (2, True), (3, False)):
+        kept.forget(step)
+        assert (3 in kept.client) == there

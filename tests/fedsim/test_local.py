@@ -157,8 +157,8 @@ def test_evaluation_adds_up_client_by_client(data: FederatedData) -> None:
 
 
 def test_samples_that_stay_gathered_are_those_asked_for() -> None:
-    x, samples = torch.randn(7000, 60), Samples()
-    rows = torch.randperm(7000)[:5000]
+    x, samples = torch.randn(7000, 60, generator=torch.Generator().manual_seed(1)), Samples()
+    rows = torch.randperm(7000, generator=torch.Generator().manual_seed(2))[:5000]
     for first, count in ((0, 5000), (0, 5000), (3000, 2000), (0, 5000)):
         asked = rows[first : first + count]
         batches = list(samples.batches(x, asked, ("test", first, first + count)))
@@ -169,8 +169,8 @@ def test_samples_that_stay_gathered_are_those_asked_for() -> None:
 
 
 def test_many_samples_are_gathered_batch_by_batch() -> None:
-    x, samples = torch.randn(9000, 500), Samples()
-    rows = torch.randperm(9000)
+    x, samples = torch.randn(9000, 500, generator=torch.Generator().manual_seed(3)), Samples()
+    rows = torch.randperm(9000, generator=torch.Generator().manual_seed(4))
     batches = iter(samples.batches(x, rows, ("test", 0, 9000)))
     assert next(batches).untyped_storage().nbytes() == EVAL_ROWS * 500 * 4
     assert torch.equal(next(batches), x[rows[EVAL_ROWS : 2 * EVAL_ROWS]])

@@ -5,7 +5,18 @@ from pathlib import Path
 import pytest
 
 from fedsim.errors import ConfigError
-from fedsim.pacing import Pacing, deadline, extra_of, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.pacing import (
+    Late,
+    Pacing,
+    Refill,
+    deadline,
+    extra_of,
+    fedasync,
+    fedbuff,
+    overselect,
+    periodic,
+    sync,
+)
 from fedsim.setup import prepare
 from fedsim.trace import Trace
 from small import small
@@ -67,6 +78,72 @@ def test_a_clock_that_jobs_would_not_move_is_refused(tmp_path: Path, payload: st
     with pytest.raises(ConfigError, match=r"stop\.steps: needed, .* jobs take no time"):
         prepare(small(**timeless, stop={"time": "1h"}))
     assert prepare(small(**timeless, stop={"steps": 3, "time": "1h"}))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"concurrency": 1, "buffer": 1, "least_candidates": 1, "max_staleness": 0, "minimum": 0},
+        {"concurrency": 3, "buffer": 3, "deadline_us": 1, "minimum": 3},
+        {"concurrency": 3, "buffer": 2, "deadline_us": 1, "minimum": 2},
+        {"concurrency": 3, "buffer": None, "deadline_us": 1, "minimum": 3},
+        {"concurrency": 3, "buffer": 3, "refill": "arrival", "late": "keep"},
+        {"concurrency": 3, "buffer": 3, "late": "history"},
+    ],
+)
+def test_what_just_works_is_not_refused(arguments: dict[str, object]) -> None:
+    assert Pacing(**arguments).concurrency == arguments["concurrency"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"concurrency": 3, "buffer": 2, "deadline_us": 5, "minimum": 3},
+            r"minimum \(3\) is more than a step",
+        ),
+        ({"concurrency": 3, "buffer": None, "deadline_us": 5, "minimum": 4}, r"minimum \(4\) is more than"),
+        ({"concurrency": 3, "buffer": 3, "minimum": -1}, "minimum must be at least 0, found -1"),
+        ({"concurrency": 3, "buffer": 3, "max_staleness": -1}, "max_staleness must be at least 0, found -1"),
+        ({"concurrency": 3, "buffer": 3, "refill": "arrival", "late": "history"}, 'late must be "keep"'),
+        (
+            {"concurrency": 3, "buffer": None, "deadline_us": 5, "refill": "arrival", "late": "keep"},
+            "without a buffer would let a step have any number",
+        ),
+        (
+            {"concurrency": 0, "buffer": 0},
+            "concurrency must be at least 1, found 0\nbuffer must be at least 1",
+        ),
+    ],
+)
+def test_what_just_does_not_work_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pacing(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("preset", "concurrency", "buffer", "deadline_us", "refill", "late", "most"),
+    [
+        (sync(4), 4, 4, None, "step", "drop", 4),
+        (overselect(4, 2), 6, 4, None, "step", "drop", 4),
+        (deadline(4, 9), 4, 4, 9, "step", "drop", 4),
+        (fedbuff(6, 2), 6, 2, None, "arrival", "keep", 2),
+        (fedasync(6), 6, 1, None, "arrival", "keep", 1),
+        (periodic(6, 9), 6, None, 9, "step", "keep", 6),
+    ],
+)
+def test_presets_are_those_of_the_table(
+    preset: Pacing,
+    concurrency: int,
+    buffer: int | None,
+    deadline_us: int | None,
+    refill: Refill,
+    late: Late,
+    most: int,
+) -> None:
+    assert preset == Pacing(concurrency, buffer, deadline_us, refill, late, 0, None, 1)
+    assert preset.most_updates == most
+    assert preset.cancels == (late == "drop")
 
 
 def test_presets_are_values() -> None:

@@ -10,7 +10,10 @@ from fedsim.scoring import correct_of, losses_of
 
 
 def test_losses_are_the_cross_entropy() -> None:
-    logits, labels = torch.randn(3, 50, 7), torch.randint(0, 7, (3, 50))
+    logits, labels = (
+        torch.randn(3, 50, 7, generator=torch.Generator().manual_seed(1)),
+        torch.randint(0, 7, (3, 50), generator=torch.Generator().manual_seed(2)),
+    )
     found = losses_of(logits.transpose(1, 2), labels)
     expected = functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     torch.testing.assert_close(found, expected)
@@ -23,7 +26,7 @@ def test_correct_is_argmax_with_equal_logits_too() -> None:
     first = torch.from_numpy(logits.numpy().argmax(axis=0))
     assert torch.equal(correct_of(logits, labels), first == labels)
     assert correct_of(torch.zeros(4, 1000), labels).sum() == (labels == 0).sum(), "not all are right"
-    unequal = torch.randn(4, 1000)
+    unequal = torch.randn(4, 1000, generator=torch.Generator().manual_seed(3))
     assert torch.equal(correct_of(unequal, labels), unequal.argmax(dim=0) == labels)
 
 
