@@ -233,6 +233,10 @@ class Reached:
         names = {name for line in at for name in lines.get(line, [])} or {
             n for ns in lines.values() for n in ns
         }
+        if (
+            mutant.line not in lines
+        ):  # a default, say: whoever looks at signatures runs none of the module's lines
+            names |= {name for name in there if Path(mutant.file).stem in name}
         taken, left = [], budget
         for name in sorted(names & self.seconds.keys(), key=self.seconds.__getitem__):
             left -= self.seconds[name]

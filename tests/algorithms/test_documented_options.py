@@ -196,3 +196,15 @@ def test_a_range_ends_where_it_should(line: str) -> None:
         check(kind, name, {option: int(inside) if whole else inside}, GIVEN[kind])
         with pytest.raises(ConfigError, match=option):
             check(kind, name, {option: int(outside) if whole else outside}, GIVEN[kind])
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_momentum_is_at_least_0_and_below_1(at: int) -> None:
+    for beta, right in ((0.0, True), (1 - 1e-9, True), (-1e-9, False), (1.0, False)):
+        betas = [0.5, 0.5]
+        betas[at] = beta
+        if right:
+            check("wrapper", "server_opt", {"betas": betas}, ["rule"])
+        else:
+            with pytest.raises(ConfigError, match="betas"):
+                check("wrapper", "server_opt", {"betas": betas}, ["rule"])

@@ -183,3 +183,11 @@ def test_a_search_is_refused_where_nobody_could_answer() -> None:
         combine("fedmdfg", updates(0, 3, 5), losses=np.arange(1.0, 4), search=3)
     with pytest.raises(ConfigError, match="leave out one"):
         build_rule("fedmdfg", {"search": 3}, [{"name": "clipped", "norm": 1.0}])
+
+
+def test_losses_that_are_all_zero_are_as_equal_as_can_be() -> None:
+    gone, none = np.zeros(2), np.zeros(2)
+    assert accepted(Trial(0.1, gone), BEFORE, none, guided=True)
+    assert not accepted(
+        Trial(0.1, gone), gone, none, guided=True
+    )  # they do not become more equal than they are

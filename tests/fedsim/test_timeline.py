@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.planning import PlanningTrainer
+from fedsim.plugins import build
 from fedsim.selection import Clients, Facts, View, stateless
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
@@ -243,6 +245,37 @@ def test_fedbuff_takes_a_client_as_soon_as_it_comes_online() -> None:
     assert [j[:3] for j in log.jobs if j[1] == "aggregated"] == [(3, "aggregated", 0), (6, "aggregated", 0)]
     assert (6.5, "unfinished", 1, 0) not in log.jobs  # it is cut at the end of the run
     assert any(status == "unfinished" and client == 1 for _, status, client, _ in log.jobs)
+
+
+def test_of_clients_lost_together_one_that_is_still_there_is_asked_again_a_second_later() -> None:
+    """Client 0 fails and stays, client 1 leaves for good, both after a second; client 2 comes after 500 s."""
+    place = world(online={1: [(0, 1)], 2: [(500, 1000)]}, faults=[(0, 1, 1.5)])
+    log, _, _ = run(sync(2), place, Stop(steps=2))
+    assert log.jobs[:3] == [(1, "lost", 0, 0), (1, "lost", 1, 0), (5, "aggregated", 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("pacing", "buffer"), [(fedbuff(3, 2), 2), (overselect(2, 1), 2), (sync(3), 3), (periodic(3, 4 * US), 3)]
+)
+def test_a_selector_sees_how_many_updates_make_a_step(pacing: Pacing, buffer: int) -> None:
+    seen = []
+
+    def look(view: View, k: int, rng: np.random.Generator) -> Clients:
+        seen.append(view.buffer)
+        return view.candidates[:k]
+
+    run(pacing, world(), select=look)
+    assert set(seen) == {buffer}
+
+
+@pytest.mark.parametrize("pacing", [fedasync(1), sync(1), fedbuff(1, 1)], ids=["fedasync", "sync", "fedbuff"])
+def test_each_choice_is_a_draw_of_its_own(pacing: Pacing) -> None:
+    """One place at a time, thirty times: each of three clients is drawn, and seldom in turn."""
+    log, _, timeline = run(pacing, world(), Stop(steps=30), selector=build("selector", "uniform", {}))
+    chosen = [client for *_, client, _ in sorted(log.jobs)]
+    assert timeline.course.draws >= 30
+    assert min(chosen.count(client) for client in range(3)) >= 4
+    assert len(set(pairwise(chosen))) >= 7
 
 
 def test_an_empty_world_ends_the_run() -> None:

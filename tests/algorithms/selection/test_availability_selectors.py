@@ -228,3 +228,14 @@ def test_target_shrinks_by_the_stragglers_about_to_report(
     busy = np.arange(n) < len(busy_s)
     later = replace(view(n, range(len(busy_s), n), last_duration_us=durations), busy=busy > 0)
     assert len(choose(selector, later, 8, 0, state)[0]) == expected
+
+
+def test_chances_shrink_towards_the_client_s_own_mean_and_that_towards_a_half() -> None:
+    """Watched for 4 hours at five o'clock, there in 3: (3 + 1) / (4 + 2) at any hour, (3 + 2 / 3) / (4 + 1) at five."""
+    seen, watched = np.zeros((2, 24)), np.zeros((2, 24))
+    seen[0, 5], watched[0, 5] = 3, 4
+    state = {"seen": seen, "watched": watched}
+    at = np.array([5, 7]) * HOUR_US
+    for hour, expected in zip(at, ((3 + 2 / 3) / 5, 2 / 3), strict=True):
+        found = chances(state, np.array([0, 1]), np.array([hour]), np.array([hour + HOUR_US]))
+        assert found == pytest.approx([expected, 0.5])

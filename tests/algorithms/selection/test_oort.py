@@ -253,6 +253,36 @@ def test_fedscale_begins_at_random() -> None:
     assert often == pytest.approx(np.full(5, 0.4), abs=0.03)
 
 
+def used_once(rms: list[float]) -> View:
+    """Clients of one sample each that a step has used, so that their utilities are the losses, at step 1."""
+    n = len(rms)
+    ones = np.ones(n, dtype=np.int64)
+    same = {"n_samples": ones, "received": ones, "dispatched": ones, "last_step": np.zeros(n, dtype=np.int64)}
+    return view(n, step=1, last_loss_rms=rms, expected_us=lookup(np.full(n, US)), **same)
+
+
+def test_by_default_the_paper_draws_from_95_percent_of_the_best_on() -> None:
+    often = shares(make("oort", uncertainty=0.0, clip=1.0), used_once([100.0, 95.5, 94.5, 50.0]), 1, 600)
+    assert often == pytest.approx([100 / 195.5, 95.5 / 195.5, 0, 0], abs=0.07)
+
+
+def test_by_default_fedscale_draws_from_5_percent_of_the_best_on() -> None:
+    """One client gives the lowest utility, 25 have 3 % of the best once that is taken off, 15 are the best."""
+    seen = used_once([1.0] + [31.0] * 25 + [1000.0] * 15)
+    often = shares(make("oort", variant="fedscale", uncertainty=0.0), seen, 1, 300)
+    assert often[:26].sum() == 0
+    lower = shares(make("oort", variant="fedscale", uncertainty=0.0, cut_off=0.01), seen, 1, 300)
+    assert lower[1:26].sum() > 0
+
+
+@pytest.mark.parametrize(("variant", "n"), [("paper", 21), ("fedscale", 20)])
+def test_by_default_outliers_are_cut_off_at_a_quantile(variant: str, n: int) -> None:
+    """Of 21 utilities the quantile 0.95 is the last but one, and so is the code's position 0.9 n of 20."""
+    seen = used_once([0.001] * (n - 2) + [1.0, 1000.0])
+    often = shares(make("oort", variant=variant, uncertainty=0.0, cut_off=0.0), seen, 1, 400)
+    assert often[-2:] == pytest.approx([0.5, 0.5], abs=0.09)
+
+
 # Barring
 
 

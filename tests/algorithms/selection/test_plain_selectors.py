@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.selection._draws import highest, lowest, proportional, topped_up
+from algorithms.selection._draws import highest, lowest, part, proportional, topped_up
 from fedsim.errors import ConfigError
 from fedsim.selection import Selector, View
 from fedsim.units import US
@@ -223,6 +223,8 @@ def make_table(path: Path) -> Selector:
     [
         ("client,stp\n1,0\n", r"has no column 'step'; did you mean 'stp'\?"),
         ("client,step\nx,0\n", "column 'client': expected whole numbers, found string"),
+        ("client,step\n1,0\n-1,1\n", "row 1, column 'client': expected a number of at least 0"),
+        ("client,step\n1,0\n,1\n", "row 1, column 'client': expected a number of at least 0"),
         ("client,step\n1,0\n-2,1\n", "row 1, column 'client': expected a number of at least 0"),
     ],
 )
@@ -248,3 +250,16 @@ def test_all_clients_get_their_turn_with_a_fair_selector() -> None:
     for name in ("round_robin", "minimise_reuse", "longest_absent", "quota"):
         _, seen = rounds(make(name), 9, 2, 60, there=0.6)
         assert seen.dispatched.min() > 5, name
+
+
+def test_a_share_of_places_is_rounded_down_and_of_less_than_one_it_is_a_chance() -> None:
+    rng = np.random.default_rng(0)
+    assert [part(k, share, rng) for k, share in ((100, 0.29), (10, 0.25), (3, 1.0), (4, 0.25))] == [
+        29,
+        2,
+        3,
+        1,
+    ]
+    assert {part(7, 0.0, rng) for _ in range(50)} == {0}
+    assert np.mean([part(1, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.3, abs=0.04)
+    assert np.mean([part(3, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.9, abs=0.03)
