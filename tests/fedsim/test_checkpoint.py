@@ -134,7 +134,7 @@ def test_what_is_foreign_is_refused(tmp_path: Path) -> None:
         read(path, "you")
     head = json.loads((path / "state.json").read_text())
     (path / "state.json").write_text(json.dumps(head | {"format": 99}))
-    with pytest.raises(CheckpointError, match="format: expected 1, found 99"):
+    with pytest.raises(CheckpointError, match="format: expected 2, found 99"):
         read(path, "me")
 
 

@@ -203,6 +203,32 @@ def test_what_a_client_method_returns_may_have_a_history(mine: Any, tmp_path: Pa
     assert simulate(config, out=tmp_path, workers=0)[0].status == "done"
 
 
+@pytest.mark.parametrize(
+    ("losses", "match"),
+    [
+        ("each.mean()", r"found shape \[\]|found Tensor"),
+        ("each[:1]", r"found shape \[1\]"),
+        ("each.tolist()", "found list"),
+    ],
+)
+def test_an_objective_says_the_loss_of_each_sample(
+    mine: Any, tmp_path: Path, losses: str, match: str
+) -> None:
+    body = f"""
+    def train(local, start, kept):
+        def objective(batch):
+            logits = local.logits(local.weights, batch.x)
+            each = torch.nn.functional.cross_entropy(logits, batch.y, reduction="none")
+            return each.mean(), {losses}
+
+        return Trained(*local.sgd(start, objective=objective))
+
+    return ClientMethod(train)
+"""
+    must = r"client \d+: the objective must return the loss of each sample, a tensor \[10\], "
+    assert_fails(tmp_path, RunError, must + f"({match})", client={"name": mine(body.strip())})
+
+
 @pytest.mark.parametrize("changes", ["epochs=0", "most_steps=0", "rows=local.rows[:0]", "lr=0.0"])
 def test_a_client_that_takes_no_step_stays_where_it_is(mine: Any, changes: str) -> None:
     data = noise(2, (5, 9), 8)
