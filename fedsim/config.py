@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, BeforeValidator
 
 from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
 from fedsim.config_memory import MemorySection
-from fedsim.config_section import PluginSection, RunName, Section, run_name
+from fedsim.config_section import Count, PluginSection, RunName, Section, Seed, Whole, run_name
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
@@ -36,7 +36,7 @@ class TaskSection(PluginSection):
 
     kind: ClassVar[str] = "task"
     given: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
-    clients: PositiveInt
+    clients: Count
     """K, number of registered clients."""
     data_dir: Path | None = None
     """Where the data set lies or is downloaded to; otherwise $FEDSIM_DATA, otherwise `data`."""
@@ -125,9 +125,9 @@ class AuditSection(Section):
     """`[audit]`: at some steps clients train once more, from the model of that step, for the record alone: what is
     remembered of them against what they would send now. It takes no virtual time."""
 
-    every: NonNegativeInt = 0
+    every: Whole = 0
     """Server steps from one audit to the next; 0: never."""
-    clients: PositiveInt = 100
+    clients: Count = 100
     """Most clients of one audit: those first whose updates the server has, present or remembered."""
 
 
@@ -152,7 +152,7 @@ class RunConfig(Section):
     """One run."""
 
     name: RunName
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     task: TaskSection
     model: ModelSection | None = None
     partition: PartitionSection | None = None
