@@ -214,10 +214,16 @@ def _out_of_range(value: Any) -> str:
         return next(filter(None, map(_out_of_range, value.values())), "")
     if isinstance(value, (list, tuple)):
         return next(filter(None, map(_out_of_range, value)), "")
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value == 0 or abs(value) == math.inf:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value == 0:
         return ""
     if isinstance(value, int):
-        return "" if -(2**63) <= value < 2**63 else f"expected a number of 64 bits, found {as_found(value)}"
+        return (
+            ""
+            if abs(value) < 2**31
+            else f"expected a whole number below 2^31 in size, found {as_found(value)}"
+        )
+    if not math.isfinite(value):
+        return f"expected a finite number, found {value!r}"
     least, most = SIZES
     if least <= abs(value) <= most:
         return ""
