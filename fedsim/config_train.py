@@ -34,7 +34,7 @@ class TrainSection(Section):
 
     epochs: Annotated[int, Field(gt=0, le=10**6)] = 1
     batch_size: Count | Literal["full"] = 32
-    lr: float = Field(0.1, gt=0, le=LARGEST)
+    lr: float = Field(0.1, gt=0, le=1e30)
     lr_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the learning rate for each server step."""
     momentum: float = Field(0.0, ge=0, lt=1)

@@ -18,8 +18,8 @@ from fedsim.errors import ConfigError, short
 from fedsim.rng import torch_seed
 from fedsim.units import show_bytes
 
-_LEAST_COPIES = 3
-"""Vectors of parameters that any run holds: a model, where it began, and an update."""
+_LEAST_COPIES = 1
+"""Vectors of parameters that must fit before the rest of a run is predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def test_a_number_of_the_configuration(path: tuple[str, ...]) -> None:
         merged = raw.get(path[0], {}) | inner if isinstance(inner, dict) else inner
         found.append(refused({"world": ALWAYS, path[0]: merged}))
     assert found[-1], "infinity is no number to compute with"
-    assert found[0] or path == ("bad_updates", "limit"), "10^30 has no room elsewhere"
+    assert found[0] or path in (("bad_updates", "limit"), ("train", "lr")), "10^30 has no room elsewhere"
 
 
 @pytest.mark.parametrize("kind", ["rule", "wrapper", "client", "selector", "adversary", "partitioner"])
@@ -108,7 +108,7 @@ def test_an_option_of_a_scenario() -> None:
     [
         (
             {"train": {"lr": 1e300}},
-            "train.lr: input should be less than or equal to 1000000000, found 1e\\+300",
+            "train.lr: input should be less than or equal to 1e\\+30, found 1e\\+300",
         ),
         (
             {"train": {"weight_decay": 1e308}},
