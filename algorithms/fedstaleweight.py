@@ -21,7 +21,7 @@ from fedsim.stack import Algorithm, Direction, Promise, Stack, State
 
 
 def fedstaleweight(
-    *, window: Annotated[int, Field(ge=1)] = 5, offset: Annotated[float, Field(ge=0)] = 0.0
+    *, window: Annotated[int, Field(ge=1, le=10_000)] = 5, offset: Annotated[float, Field(ge=0)] = 0.0
 ) -> Algorithm:
     """Average the updates of the buffer, weighted by how stale each client's updates usually are."""
 

@@ -35,8 +35,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    epilog="Exit codes: 0 done; 1 begun, and failed or found a fault; 2 what was asked for, or a file that it names, "
-    "is wrong, and nothing was begun; 130 interrupted.",
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")

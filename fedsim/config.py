@@ -12,14 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, BeforeValidator
 
 from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
 from fedsim.config_idle import lacks_of, refusals, settled
 from fedsim.config_memory import MemorySection
-from fedsim.config_section import PluginSection, RunName, Section, check_distinct, run_name
+from fedsim.config_section import (
+    Count,
+    PluginSection,
+    RunName,
+    Section,
+    Seed,
+    Whole,
+    check_distinct,
+    run_name,
+)
 from fedsim.config_time import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config_train import TrainSection
 from fedsim.config_world import Duration, WorldConfig
@@ -42,7 +51,7 @@ class TaskSection(PluginSection):
 
     kind: ClassVar[str] = "task"
     given: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
-    clients: PositiveInt
+    clients: Count
     """K, number of registered clients."""
     data_dir: Path | None = None
     """Where the data set lies or is downloaded to; otherwise $FEDSIM_DATA, otherwise `data`."""
@@ -131,9 +140,9 @@ class AuditSection(Section):
     """`[audit]`: at some steps clients train once more, from the model of that step, for the record alone: what is
     remembered of them against what they would send now. It takes no virtual time."""
 
-    every: NonNegativeInt = 0
+    every: Whole = 0
     """Server steps from one audit to the next; 0: never."""
-    clients: Annotated[PositiveInt, Unless("every", 0)] = 100
+    clients: Annotated[Count, Unless("every", 0)] = 100
     """Most clients of one audit: those first whose updates the server has, present or remembered."""
 
 
@@ -158,7 +167,7 @@ class RunConfig(Section):
     """One run."""
 
     name: RunName
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     task: TaskSection
     model: ModelSection | None = None
     partition: PartitionSection | None = None

@@ -70,7 +70,7 @@ class BadUpdatesSection(Section):
 
     policy: Policy = "skip_and_record"
     """See `fedsim.bad_numbers`."""
-    limit: float | None = Field(None, gt=0)
+    limit: float | None = Field(None, gt=0, le=1e30)
     """Norm above which an update is too long; none by default."""
 
     @pydantic.model_validator(mode="after")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveInt
-
-from fedsim.config_section import Section, Size
+from fedsim.config_section import Count, Section, Size
 from fedsim.ladder import HistoryPlan, HistorySize, Wish, choose
 
 
@@ -17,7 +15,7 @@ class MemorySection(Section):
     """For the history on the server's device, such as `"8 GB"`; on the processor it includes the Gram matrices."""
     host_budget: Size | None = None
     """For the Gram matrices and the rows kept on the host, where the server is on a GPU."""
-    slots: PositiveInt | None = None
+    slots: Count | None = None
     """Most clients remembered."""
 
     def plan(self, size: HistorySize, device: str) -> HistoryPlan:

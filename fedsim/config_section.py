@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar
 
 import pydantic
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedsim import plugins
 from fedsim.errors import ConfigError
@@ -16,6 +16,12 @@ from fedsim.units import size_bytes
 
 Size = Annotated[int, BeforeValidator(size_bytes)]
 """A size such as `"20 MB"`, or a number of bytes."""
+
+MOST, LARGEST = 2**31 - 1, 1e9
+"""Largest count, that of tables of a run, and largest factor or rate, with which times and weights stay finite."""
+Count = Annotated[int, Field(gt=0, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 LONGEST_NAME = 100
 _PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")

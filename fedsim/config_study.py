@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsim import plugins
 from fedsim.config import changed, check_effect, merged
 from fedsim.config_errors import assign, read_toml, validated
-from fedsim.config_section import RunName, Section
+from fedsim.config_section import RunName, Section, Seed
 from fedsim.errors import ConfigError, closest
 
 _COLUMNS = (
@@ -59,9 +59,7 @@ def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     return seeds
 
 
-Seeds = Annotated[
-    tuple[NonNegativeInt, ...], BeforeValidator(_seeds), AfterValidator(_different), Field(strict=False)
-]
+Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_seeds), AfterValidator(_different), Field(strict=False)]
 """A list of seeds; a number n stands for 1 to n."""
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
 from fedsim import pacing as presets
 from fedsim import plugins
-from fedsim.config_section import Section, Size
+from fedsim.config_section import LARGEST, Count, Section, Size, Whole
 from fedsim.config_world import Duration
 from fedsim.costs import Chance, Completeness, Formula, Jitter, trace_spread
 from fedsim.course import Dropout, Stop
@@ -27,20 +27,20 @@ class PacingSection(Section):
     """`[pacing]`: when the server steps. Each preset needs its own keys: see `fedsim.pacing`."""
 
     preset: Literal["sync", "overselect", "deadline", "fedbuff", "fedasync", "periodic"] = "sync"
-    clients: PositiveInt | None = None
-    extra: int | None = Field(None, ge=0)
+    clients: Count | None = None
+    extra: Whole | None = None
     """How many more clients are chosen than needed, or instead: """
     factor: float | None = Field(None, ge=1, le=100)
     """how many times as many, such as 1.3."""
     deadline: Duration | None = None
-    concurrency: PositiveInt | None = None
-    buffer: PositiveInt | None = None
+    concurrency: Count | None = None
+    buffer: Count | None = None
     refill: presets.Refill | None = None
     late: presets.Late | None = None
-    minimum: PositiveInt | Annotated[float, Field(gt=0, lt=1)] | None = None
+    minimum: Count | Annotated[float, Field(gt=0, lt=1)] | None = None
     """Updates without which a round is void, or their share of what a step waits for."""
-    max_staleness: int | None = Field(None, ge=0)
-    least_candidates: PositiveInt | None = None
+    max_staleness: Whole | None = None
+    least_candidates: Count | None = None
     """Clients that must be there to choose from before anybody is handed work."""
 
     _KEYS: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -119,8 +119,8 @@ class CompletenessSection(Section):
 
     mode: Literal["all", "epochs", "PDU", "FSU", "ADU", "ASU"] = "all"
     chance: Annotated[float, Field(ge=0, le=1), With("mode", "epochs", "PDU")] = 1.0
-    low: Annotated[int, Field(ge=0), With("mode", "epochs", "ADU", "ASU")] = 1
-    high: Annotated[int, Field(ge=0), With("mode", "epochs", "ADU", "ASU")] = 1
+    low: Annotated[Whole, With("mode", "epochs", "ADU", "ASU")] = 1
+    high: Annotated[Whole, With("mode", "epochs", "ADU", "ASU")] = 1
     fixed: Annotated[bool, With("mode", "epochs")] = False
 
     @pydantic.model_validator(mode="after")
@@ -140,14 +140,14 @@ class CostSection(Section):
     """How samples, epochs and bytes become time; see `fedsim.costs.Formula`."""
     payload: Size | None = None
     """Bytes sent down and up per job; otherwise the model's own size in float32."""
-    reference_flops: float | None = Field(None, gt=0)
+    reference_flops: float | None = Field(None, ge=1, le=1e24)
     """Operations of a forward pass of the model that the world's seconds per sample were measured with; otherwise
     they hold for the model at hand."""
-    compute_scale: float = Field(1.0, gt=0)
+    compute_scale: float = Field(1.0, gt=0, le=LARGEST)
     """Factor on the seconds per sample of the world's devices."""
-    fedscale_steps: Annotated[PositiveInt, With("formula", "fedscale")] = 20
+    fedscale_steps: Annotated[Count, With("formula", "fedscale")] = 20
     """Local steps that the formula `fedscale` counts."""
-    flash_most_samples: Annotated[PositiveInt | None, With("formula", "flash")] = None
+    flash_most_samples: Annotated[Count | None, With("formula", "flash")] = None
     """Most samples that the formula `flash` counts."""
     jitter: JitterSection = JitterSection()
     completeness: CompletenessSection = CompletenessSection()
@@ -166,7 +166,7 @@ class DropoutSection(Section):
     """The phase in which chance loses jobs."""
     notice: Duration = 0
     """How long after it is lost the server learns of a loss; until then the client's place is taken."""
-    retries: int = Field(0, ge=0)
+    retries: Whole = 0
     """How often a client is given lost work once more, if it is online when the server learns of the loss."""
     replace: bool = False
     """Whether another client is drawn in the middle of a round for one that is lost."""
@@ -185,7 +185,7 @@ class DropoutSection(Section):
 class StopSection(Section):
     """`[stop]`: the run ends at whichever comes first; at least one is needed."""
 
-    steps: PositiveInt | None = None
+    steps: Count | None = None
     time: Duration | None = None
     """Virtual time."""
     bytes: Size | None = None
@@ -196,11 +196,11 @@ class StopSection(Section):
     """What `target` and `patience` watch: a metric of `analysis/metrics`, at each evaluation of the global model."""
     rising: bool = True
     """Whether more of the metric is better; by default what the metric's file says."""
-    target: float | None = None
+    target: float | None = Field(None, ge=-LARGEST, le=LARGEST)
     """The run ends when the metric is at least this (at most, if it is not rising)."""
-    patience: PositiveInt | None = None
+    patience: Count | None = None
     """The run ends after so many evaluations in a row that were no better than the best by more than `least`."""
-    least: Annotated[float, Field(ge=0), Unless("patience", None)] = 0.0
+    least: Annotated[float, Field(ge=0, le=LARGEST), Unless("patience", None)] = 0.0
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -241,10 +241,10 @@ class StopSection(Section):
 class EvaluateSection(Section):
     """`[evaluate]`: the initial and the final model are always evaluated."""
 
-    every_steps: int = Field(10, ge=0)
+    every_steps: Whole = 10
     every: Duration = 0
     """Also after each stretch of so much virtual time, if there was a step in it."""
-    clients: PositiveInt | None = None
+    clients: Count | None = None
     """How many clients to evaluate, drawn once; all by default. The final model is evaluated on all."""
     split: Literal["train", "valid", "test"] = "test"
     personal: bool = True

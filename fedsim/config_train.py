@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
-from fedsim.config_section import Section
+from fedsim.config_section import LARGEST, Count, Section, Whole
 
 if TYPE_CHECKING:
     from fedsim.augment import Augment
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class AugmentSection(Section):
     """`[train.augment]`: images are shifted and mirrored at random while clients train."""
 
-    crop: NonNegativeInt = 0
+    crop: Whole = 0
     """Pixels of zeros on each side before a window of the image's own size is cut out."""
     flip: bool = False
     """Whether half of the images are mirrored, left to right."""
@@ -32,19 +32,19 @@ class AugmentSection(Section):
 class TrainSection(Section):
     """`[train]`: local SGD, the same on every client."""
 
-    epochs: PositiveInt = 1
-    batch_size: PositiveInt | Literal["full"] = 32
-    lr: float = Field(0.1, gt=0)
+    epochs: Annotated[int, Field(gt=0, le=10**6)] = 1
+    batch_size: Count | Literal["full"] = 32
+    lr: float = Field(0.1, gt=0, le=1e30)
     lr_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the learning rate for each server step."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0, allow_inf_nan=False)
+    weight_decay: float = Field(0.0, ge=0, le=LARGEST)
     mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
     """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
     augment: AugmentSection | None = None
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """How precisely clients compute; parameters, updates and evaluations are float32 in any case."""
-    loss_samples: PositiveInt | Literal["all"] = "all"
+    loss_samples: Count | Literal["all"] = "all"
     """Most samples on which a client takes the loss of a received model, where a rule or a selector asks for it."""
 
     def local_sgd(self) -> LocalSGD:

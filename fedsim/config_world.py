@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import pydantic
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedsim import plugins
 from fedsim.config_compose import ConfoundConfig, JoinConfig
 from fedsim.config_errors import read_toml, validated
+from fedsim.config_section import Count
 from fedsim.errors import ConfigError
 from fedsim.idle import given, refusal, without
 from fedsim.scenario import make_trace
@@ -39,7 +40,7 @@ class WorldConfig(BaseModel):
     """A trace file, as `fedsim trace make` writes."""
     join: JoinConfig | None = None
     """Several worlds that make one."""
-    clients: PositiveInt | None = None
+    clients: Count | None = None
     """Number of clients in the world; a run's own number by default."""
     horizon: Annotated[Duration, Field(gt=0)] = 7 * 86400 * US
     """How much time the scenario writes down, such as `"7d"`; microseconds inside."""

@@ -69,6 +69,11 @@ def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
 def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str) -> None:
     if n_clients < 1:
         raise ConfigError(f"expected at least 1 client, found {n_clients}")
+    if task.natural is None and n_clients > len(task.y):
+        raise ConfigError(
+            f"task.clients: expected at most {len(task.y):,}, the number of samples of task {task.name!r}, found "
+            f"{n_clients:,}"
+        )
     sums = len(fractions) == 3 and abs(sum(fractions) - 1) <= 1e-6  # not if one of them is NaN
     if not sums or min(fractions) < 0 or fractions[0] <= 0:
         raise ConfigError(

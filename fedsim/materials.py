@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from fedsim import plugins
@@ -19,13 +20,17 @@ from fedsim.config import RunConfig
 from fedsim.config_world import world_trace
 from fedsim.confound import confounded
 from fedsim.data import FederatedData, Task
+from fedsim.errors import ConfigError
 from fedsim.federate import federate
 from fedsim.scenario import FactsToCome
 from fedsim.task_check import checked
 from fedsim.trace import Trace
+from fedsim.units import show_bytes
 
 Ints = NDArray[np.int64]
 
+_CLIENT_BYTES = 500
+"""What a client takes at least, with one sample and one interval of its world."""
 FACTS = ("n_samples", "min_label", "max_label", "n_labels", "labels")
 """What a scenario may ask of the federation; see `fedsim.scenario.make_trace`."""
 
@@ -121,6 +126,12 @@ def label_counts(data: FederatedData) -> Ints:
 
 def _task(config: RunConfig) -> Task:
     section = config.task
+    free = psutil.virtual_memory().available
+    if section.clients * _CLIENT_BYTES > free:
+        raise ConfigError(
+            f"task.clients: expected at most {free // _CLIENT_BYTES:,}, for which there is room in the "
+            f"{show_bytes(free)} that are free, found {section.clients:,}"
+        )
     data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA") or "data")
     task = plugins.build(
         "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir

@@ -8,13 +8,18 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import psutil
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsim import plugins
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, short
 from fedsim.rng import torch_seed
+from fedsim.units import show_bytes
+
+_LEAST_COPIES = 1
+"""Vectors of parameters that must fit before the rest of a run is predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,7 @@ def build_network(
     Raises ConfigError for unknown names or options, for a model that keeps running statistics or changes what else it
     holds while it trains, has frozen or non-float32 parameters, or does not map [1, *in_shape] to [1, n_classes].
     """
+    _check_room(name, options, in_shape, n_classes)
     module = _make(name, options, in_shape, n_classes, seed=0)
     _check_parameters(name, module)
     slots = _slots(module)
@@ -96,6 +102,25 @@ def build_network(
     return Network(
         name, dict(options), in_shape, n_classes, module, slots, blocks, block_names, flops, widest
     )
+
+
+def _check_room(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int) -> None:
+    """Refuse a model that cannot fit into memory, from its shapes alone. Raises ConfigError."""
+    try:
+        with torch.device("meta"):
+            module = _make(name, options, in_shape, n_classes, seed=0)
+    except (RuntimeError, OverflowError, MemoryError) as error:
+        if isinstance(error, torch.cuda.OutOfMemoryError) or "verflow" in str(error):
+            raise ConfigError(f"model {name!r}: its sizes are too large: {short(str(error))}") from error
+        return  # code of one's own may need numbers to begin with: then it is made, and seen
+    except (TypeError, NotImplementedError):
+        return
+    count, free = sum(p.numel() for p in module.parameters()), psutil.virtual_memory().available
+    if _LEAST_COPIES * 4 * count > free:
+        raise ConfigError(
+            f"model {name!r}: expected at most {free // (4 * _LEAST_COPIES):,} parameters, of which a run holds "
+            f"{_LEAST_COPIES} copies in the {show_bytes(free)} that are free, found {count:,}"
+        )
 
 
 def _make(

@@ -12,6 +12,7 @@ import dis
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import pkgutil
 import sys
@@ -63,6 +64,8 @@ PRODUCTS = {
     "adversary": "Attack",
 }
 """What the factory of a kind returns by its annotation (a metric is itself the function)."""
+SIZES = (1e-30, 1e30)
+"""Of an option that is no whole number, and not 0: float32 has hardly more."""
 _CHECKED = ("task", "client", "selector", "adversary")
 """Kinds whose products are checked by the names of their classes; those who build the others say more."""
 _PREFIX = "fedsim_plugin_"
@@ -211,9 +214,36 @@ def checked_options(
                 continue
             what = in_words(found["msg"]).removeprefix("Value error, ")
             problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {as_found(found['input'])}")
+    problems += [
+        f"{kind} {name!r}, option {key!r}: {wrong}"
+        for key, value in options.items()
+        if key in known and value != known[key].default and (wrong := _out_of_range(value))
+    ]
     if problems:
         raise ConfigError("\n".join(problems))
     return {k: getattr(values, k) for k in options}
+
+
+def _out_of_range(value: Any) -> str:
+    """Say what no option may be: a number with which arithmetic would overflow, or vanish; nothing if it may."""
+    if isinstance(value, Mapping):
+        return next(filter(None, map(_out_of_range, value.values())), "")
+    if isinstance(value, (list, tuple)):
+        return next(filter(None, map(_out_of_range, value)), "")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value == 0:
+        return ""
+    if isinstance(value, int):
+        return (
+            ""
+            if abs(value) < 2**31
+            else f"expected a whole number below 2^31 in size, found {as_found(value)}"
+        )
+    if not math.isfinite(value):
+        return f"expected a finite number, found {value!r}"
+    least, most = SIZES
+    if least <= abs(value) <= most:
+        return ""
+    return f"expected a number that is 0, or from {least:g} to {most:g} in size, found {value!r}"
 
 
 @cache

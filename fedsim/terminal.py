@@ -41,7 +41,7 @@ codecs.register_error(PLAIN, _plainly)
 class _Unread(io.FileIO):
     """An output that nobody need read: when its reader has gone, what is written is dropped."""
 
-    def write(self, data: Any, /) -> int | None:
+    def write(self, data: Any, /) -> int:
         """Write, or let all that follows go nowhere."""
         try:
             return super().write(data)
@@ -49,6 +49,13 @@ class _Unread(io.FileIO):
             os.dup2(nowhere := os.open(os.devnull, os.O_WRONLY), self.fileno())
             os.close(nowhere)
             return len(data)
+
+
+def _is_file(stream: Any, number: int) -> bool:
+    try:
+        return bool(stream.fileno() == number)
+    except (OSError, ValueError, AttributeError):  # a program of Python has put something else there
+        return False
 
 
 def keep_streams_open() -> None:
@@ -64,7 +71,9 @@ def keep_streams_open() -> None:
                 os.dup2(nowhere, number)
                 os.close(nowhere)
         stream = getattr(sys, name)
-        text = {"encoding": "utf-8", "errors": "replace", "line_buffering": True}
+        if stream is not None and not _is_file(stream, number):
+            continue
+        text: dict[str, Any] = {"encoding": "utf-8", "errors": "replace", "line_buffering": True}
         if stream is not None:
             with suppress(OSError):
                 stream.flush()
