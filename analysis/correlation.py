@@ -59,13 +59,12 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
         n = int(known.sum())
         for method, make in (("spearman", spearman), ("pearson", pearson)):
             for weighted_by, weights in (("clients", np.ones(len(x))), ("samples", samples)):
-                statistic = make(x[known], accuracy[known], weights[known])
-                value = float(statistic(np.ones((1, n)))[0]) if n else np.nan
-                found = (
-                    interval(statistic, n, draws=client_draws(n))
-                    if intervals and not np.isnan(value)
-                    else None
-                )
+                value, found = np.nan, None
+                if n:
+                    statistic = make(x[known], accuracy[known], weights[known])
+                    value = float(statistic(np.ones((1, n)))[0])
+                    if intervals and not np.isnan(value):
+                        found = interval(statistic, n, draws=client_draws(n))
                 low, high = found or (np.nan, np.nan)
                 words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
                 yield words | {"value": value, "low": low, "high": high}

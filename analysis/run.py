@@ -21,6 +21,7 @@ from fedsim.columns import array, texts
 from fedsim.errors import FolderError, closest
 from fedsim.files import from_json, from_toml
 from fedsim.manifest import MANIFEST, existing, read_manifest
+from fedsim.paths import as_path
 from fedsim.records import PERSONAL
 from fedsim.terminal import visible
 
@@ -168,7 +169,7 @@ class Run:
 
 def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
-    folder = existing(Path(path))
+    folder = existing(as_path(path, "path"))
     if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
         named = ", ".join(arm.name for arm in arms)
         raise FolderError(
@@ -184,8 +185,8 @@ def open_all(paths: str | Path | Iterable[str | Path]) -> list[Run]:
 
     The runs of a folder come in the order of its `arms.json`, or by name if it has none.
     """
-    paths = [paths] if isinstance(paths, (str, Path)) else paths
-    folders = [folder for path in paths for folder in _expand(existing(Path(path)))]
+    listed = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes)) else [paths]
+    folders = [folder for path in listed for folder in _expand(existing(as_path(path, "path")))]
     return _distinct([open_run(folder) for folder in folders])
 
 

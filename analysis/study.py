@@ -15,6 +15,7 @@ from analysis.run import Evaluation, Run, open_run
 from fedsim.config_errors import validated
 from fedsim.errors import ConfigError, FolderError, closest
 from fedsim.files import from_json
+from fedsim.paths import as_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,7 +253,7 @@ def is_study(folder: str | Path) -> bool:
 
 def open_study(path: str | Path) -> Study:
     """Open the folder of a study. Raises FolderError that names the folder, the file, the key or the cell."""
-    folder = Path(path)
+    folder = as_path(path, "path")
     file = folder / STUDY
     try:
         raw = from_json(file.read_text(encoding="utf-8"))

@@ -26,6 +26,7 @@ from fedsim.ray_forks import POSSIBLE, Forks
 
 _ALWAYS = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # else `uv run` rebuilds the environment in each worker
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",  # else what follows from an error that was told is written out, call by call
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 _WORKERS = {

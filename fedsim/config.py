@@ -35,6 +35,7 @@ from fedsim.config_world import Duration, WorldConfig
 from fedsim.errors import ConfigError
 from fedsim.idle import Unless
 from fedsim.ladder import HistoryPlan
+from fedsim.paths import as_path
 from fedsim.rules import build_rule
 from fedsim.stack import RowsFrom
 
@@ -257,9 +258,11 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     An arm's keys replace those of the file. `sets` are `a.b=value` assignments made before that. Raises ConfigError
     with one line for each problem.
     """
-    path = Path(path)
+    path = as_path(path, "path")
     if isinstance(sets, str):
         raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
+    if not isinstance(sets, Iterable) or not all(isinstance(text, str) for text in sets):
+        raise ConfigError(f"sets: expected assignments such as ('train.lr=0.1',), found {sets!r}")
     given = read_toml(path)
     if {"run", "seeds"} <= given.keys():
         raise ConfigError(

@@ -29,6 +29,7 @@ from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.outcomes import without
 from fedsim.pacing import Pacing
+from fedsim.paths import as_path
 from fedsim.pool import RayPool, begun
 from fedsim.records import OPTIONAL
 from fedsim.reshape import ending, kept_online
@@ -36,7 +37,7 @@ from fedsim.result import Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, optional_tables, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
-from fedsim.simulation import Device, device_of, one_thread, tell_of_end
+from fedsim.simulation import Device, check_how, device_of, one_thread, tell_of_end
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import Trace, read_trace
 from fedsim.trainer import starts_of
@@ -106,7 +107,10 @@ def fork(
 
     The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
     """
-    parent, out = Path(parent), Path(out)
+    parent, out = as_path(parent, "parent"), as_path(out, "out")
+    if not isinstance(at, At):
+        raise ConfigError(f"at: expected At(step=...) or At(time_us=...), found {at!r}")
+    check_how(watch, force=force)
     manifest = read_manifest(parent)
     config = load(parent / CONFIG)[0]
     before = read_toml(parent / CONFIG)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsim.errors import RunError
 from fedsim.ladder import HistoryPlan
 from fedsim.linalg import Blocks, add_weighted, block_products, equal_slices, mixed_products, weighted_sum
 from fedsim.stack import Floats, GramLevel, Ints, Needs
@@ -221,7 +222,9 @@ class GradientHistory:
         """Return the `[P]` weighted sum of the rows in `slots`; `weights` is `[n]` or `[L, n]` (see `Direction`)."""
         table = np.atleast_2d(weights)
         if len(table) not in (1, len(self.blocks)):
-            raise ValueError(f"a rule gave weights for {len(table)} blocks, the model has {len(self.blocks)}")
+            raise RunError(
+                f"expected weights of a rule for 1 block or all {len(self.blocks)}, found some for {len(table)} blocks"
+            )
         spread = np.zeros((len(table), len(self.client)))
         spread[:, slots] = table
         first, *others = self.tiers

@@ -9,7 +9,7 @@ from typing import Any
 from fedsim.errors import ConfigError
 
 
-def place(path: Any, name: str) -> Path:
+def as_path(path: Any, name: str) -> Path:
     """Return the path that an argument of this name gives. Raises ConfigError for what is none, or is no UTF-8."""
     if not isinstance(path, (str, Path)):
         raise ConfigError(f"{name}: expected a path, found {type(path).__name__} {path!r}")

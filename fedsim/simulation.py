@@ -27,7 +27,7 @@ from fedsim.found import Status, found_in, refuse_others
 from fedsim.manifest import read_manifest
 from fedsim.materials import Workshop
 from fedsim.memory import forget_peak
-from fedsim.paths import place
+from fedsim.paths import as_path
 from fedsim.pool import RayPool, begun
 from fedsim.precision import untouched
 from fedsim.records import PERSONAL
@@ -76,7 +76,7 @@ def simulate(
     Of several runs one that fails does not keep the others from running: SomeFailed says at the end which, and why.
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
     """
-    runs, out = _checked(configs), place(out, "out")
+    runs, out = _checked(configs), as_path(out, "out")
     check_how(watch, force=force, go_on=go_on, profile=profile)
     device_of(
         device, anywhere := ray_address is not None or pool is not None
@@ -224,7 +224,7 @@ def resume(
     The rest is as for `simulate`. Raises FolderError for what is no run that can go on, and CheckpointError for a
     checkpoint that is damaged, foreign or not there; it names the one before.
     """
-    folder = place(folder, "folder")
+    folder = as_path(folder, "folder")
     check_how(watch, profile=profile)
     check_unfinished(folder)
     config = load(folder / CONFIG)[0]

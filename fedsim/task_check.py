@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,8 @@ def checked(task: Task, name: str) -> Task:
     where = f"task {name!r}"
     if not isinstance(task.n_classes, (int, np.integer)) or task.n_classes < 1:
         raise DataError(f"{where}: n_classes: expected a whole number from 1 on, found {task.n_classes!r}")
+    if not isinstance(task.model, str):
+        raise DataError(f"{where}: model: expected the name of a model, found {task.model!r}")
     x = _array(task.x, f"{where}: x")
     y = _array(task.y, f"{where}: y")
     if x.dtype != np.float32 or x.ndim < 2:
@@ -87,7 +89,7 @@ def _natural(where: str, natural: Any, n: int) -> tuple[Indices, ...] | None:
     """Return the rows of each client as int64, after checking that each sample belongs to one client at most."""
     if natural is None:
         return None
-    if isinstance(natural, Mapping):
+    if isinstance(natural, Mapping) or not isinstance(natural, Iterable):
         raise DataError(
             f"{where}: natural: expected the rows of each client, one after the other, found a {type(natural).__name__}"
         )

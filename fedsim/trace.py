@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsim.columns import array, numbers, texts
 from fedsim.errors import RunError, TraceError, closest
 from fedsim.files import read_parquet, write_atomically
+from fedsim.paths import as_path
 from fedsim.trace_check import (
     COLUMNS,
     KINDS,
@@ -180,7 +181,7 @@ class Trace:
 
     def write(self, path: Path | str) -> None:
         """Write the Trace as Parquet, all or nothing. Raises TraceError that names the file if it cannot."""
-        target = Path(path)
+        target = as_path(path, "path")
         facts = to_metadata(self.clients, self.horizon_us, self.after_end, self.source, self.origin)
         facts |= more_to_metadata(self.periods, self.about)
         table = self.table.replace_schema_metadata(facts)
@@ -198,7 +199,7 @@ class Trace:
 
 def read_trace(path: Path | str) -> Trace:
     """Read and check a trace file. Raises TraceError with the file's name and every problem."""
-    file = Path(path)
+    file = as_path(path, "path")
     table = read_parquet(file, TraceError)
     try:
         return Trace(table, **from_metadata(table.schema.metadata or {}))

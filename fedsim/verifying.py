@@ -20,6 +20,7 @@ from fedsim.files import read_parquet, write_json
 from fedsim.forking import At, fork
 from fedsim.manifest import MANIFEST, read_manifest
 from fedsim.materials import Workshop
+from fedsim.paths import as_path
 from fedsim.pool import begun
 from fedsim.records import TABLES
 from fedsim.run import CONFIG, WORLD, Run, owner_of
@@ -59,7 +60,7 @@ def verify(
     Raises FolderError for what is no finished run, or cannot be repeated, and CheckpointError for some steps of a fork
     that has no checkpoint before them.
     """
-    folder = Path(folder)
+    folder = as_path(folder, "folder")
     manifest = read_manifest(folder)
     if manifest.get("status") != "done":
         raise FolderError(

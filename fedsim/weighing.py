@@ -34,6 +34,9 @@ def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tupl
             f"{where}: expected weights [{stack.n}], one per row, or [blocks, {stack.n}], found shape {list(shape)}; "
             f"rows are the {stack.m} updates of the step and {stack.n - stack.m} remembered ones"
         )
+    keep = found[0].keep
+    if not isinstance(keep, (int, float, np.number)) or not np.isfinite(keep):
+        raise RunError(f"{where}: keep: expected a finite number, found {keep!r}")
     return found
 
 
@@ -50,7 +53,7 @@ def moved(
     if not (isinstance(found[0], torch.Tensor) and found[0].shape == vector.shape):
         what = list(found[0].shape) if isinstance(found[0], torch.Tensor) else type(found[0]).__name__
         raise RunError(f"{where}: expected a direction {list(vector.shape)}, found {what}")
-    return found
+    return found[0], found[1]
 
 
 def not_finite(algorithm: Algorithm) -> str:

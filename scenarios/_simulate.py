@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -56,7 +56,7 @@ class _World(simpy.Environment):
         if not hasattr(generator, "throw"):
             raise TypeError(f"env.process: expected a process, found {type(generator).__name__}")
         running = self.active_process
-        owner = self.starting if running is None or running not in self._lives else self._lives[running][0]
+        owner = self._lives[running][0] if running is not None and running in self._lives else self.starting
         started = Process(self, _lived(generator, owner))
         self._lives[started] = owner, generator
         return started
@@ -67,7 +67,8 @@ class _World(simpy.Environment):
 
     def live(self, horizon_us: int) -> None:
         """Let everything happen before the horizon. Raises _Mistake for a world that stands still."""
-        instant, events = 0, 0
+        instant: float = 0
+        events = 0
         while (now := self.peek()) < horizon_us:
             if now != instant:
                 instant, events = now, 0
@@ -86,8 +87,8 @@ class _World(simpy.Environment):
         within = [frame for frame, _ in frames if frame.f_code is _lived.__code__]
         if within:
             owner, life = within[-1].f_locals["owner"], within[-1].f_locals["life"]
-        elif self.active_process in self._lives:
-            owner, life = self._lives[self.active_process]
+        elif (running := self.active_process) is not None and running in self._lives:
+            owner, life = self._lives[running]
             return f"{owner}{_waits_at(life)}"
         else:
             called = [(Path(frame.f_code.co_filename), line) for frame, line in frames]
@@ -117,7 +118,7 @@ class _World(simpy.Environment):
                 )
 
 
-def _lived(life: Any, owner: str) -> Iterator[Any]:
+def _lived(life: Any, owner: str) -> Generator[Any, Any, Any]:
     """Live; the name of the owner stands in what a mistake leaves behind."""
     return (yield from life)
 

@@ -199,6 +199,15 @@ def test_correlations_are_scipys_and_a_weight_counts_as_so_many_clients(
                 assert found == pytest.approx(theirs(a, b).statistic, abs=1e-9)
 
 
+def test_a_run_without_steps_has_no_correlations_and_no_warnings(tmp_path: Path) -> None:
+    stop = {"steps": 5, "metric": "mean_percent", "target": 0.0}
+    run = analysis.open(simulated(small(stop=stop), tmp_path).folder)
+    assert run.manifest["steps"] == 0
+    found = correlations(clients(run), intervals=True)
+    assert found["value"].isna().all()
+    assert analysis.write_report([run], tmp_path / "page.html").is_file()
+
+
 def test_correlations_have_intervals_over_clients() -> None:
     rng = np.random.default_rng(2)
     used = rng.integers(0, 30, 80)

@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 import torch
 
+import programs
 from fedsim import plugins
 from fedsim.cli import main
 from fedsim.combining import combine
@@ -299,6 +300,35 @@ def test_an_attack(mine: Any, tmp_path: Path, send: str, match: str) -> None:
     assert_fails(tmp_path, RunError, match, adversary=[attack])
 
 
+@pytest.mark.parametrize(
+    ("keyword", "value", "message"),
+    [
+        ("model", 5, "task 'mine': model: expected the name of a model, found 5"),
+        ("natural", 5, "task 'mine': natural: expected the rows of each client, .* found a int"),
+    ],
+)
+def test_a_task_with_fields_of_wrong_types(keyword: str, value: object, message: str) -> None:
+    x, none = np.zeros((4, 2), np.float32), np.zeros(4, bool)
+    fields: Any = {keyword: value}
+    with pytest.raises(DataError, match=message):
+        checked(Task("mine", x, np.zeros(4, np.int64), 2, none, **fields), "mine")
+
+
+@pytest.mark.parametrize(
+    ("direction", "message"),
+    [
+        ("np.ones((7, s.n))", "weights of a rule for 1 block or all 2, found some for 7 blocks"),
+        ("np.ones(s.n), keep='x'", "keep: expected a finite number, found 'x'"),
+        ("np.ones(s.n), keep=np.nan", "keep: expected a finite number, found nan"),
+    ],
+)
+def test_a_rule_with_weights_for_other_blocks_or_no_factor(
+    direction: str, message: str, mine: Any, tmp_path: Path
+) -> None:
+    name = mine(f"return stateless(lambda s: Direction({direction}), Needs(gram='blocks'))")
+    assert_fails(tmp_path, RunError, message, algorithm={"name": name})
+
+
 def test_a_scenario_without_a_process(mine: Any, tmp_path: Path) -> None:
     name = mine("return Scenario(lambda env, me: me.online(0, 1))")
     assert_fails(
@@ -517,3 +547,34 @@ def test_a_task_may_have_lists_of_rows_and_short_labels() -> None:
     assert found.y.dtype == np.int64
     assert found.natural is not None
     assert [rows.tolist() for rows in found.natural] == [[0, 1], [2]]
+
+
+@pytest.mark.ray
+def test_with_workers_an_error_is_said_once_and_nothing_of_ray(mine: Any, tmp_path: Path) -> None:
+    rule = mine(
+        "def weigh(s):\n        if how == 'exit': raise SystemExit(0)\n        return Direction(np.ones(s.n + 1))\n"
+        "    return stateless(weigh)",
+        "how: str = ''",
+    )
+    program = f"""
+from fedsim.errors import RunError
+from fedsim.simulation import simulate
+from small import small
+from fedsim.pool import RayPool
+with RayPool(2) as pool:
+    for how in ("", "exit", ""):
+        try:
+            simulate(small(name=f"a{{how}}", algorithm={{"name": {rule!r}, "how": how}}), force=True, pool=pool)
+        except RunError as error:
+            print(error)
+"""
+    done = programs.python(program, tmp_path)
+    weights = f"step 0, rule {rule!r}: expected weights [4]"
+    ended = "a plug-in asked its process to end, by SystemExit(0)"
+    said = done.out.splitlines()
+    assert [line[: len(start)] for line, start in zip(said, (weights, ended, weights), strict=True)] == [
+        weights,
+        ended,
+        weights,
+    ]
+    assert done.err == ""

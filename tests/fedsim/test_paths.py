@@ -1,0 +1,49 @@
+"""Whatever opens a folder or a file says in words what is no path to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+import fedsim
+from fedsim.errors import ConfigError
+from fedsim.forking import At, fork
+from fedsim.simulation import resume
+from fedsim.verifying import verify
+
+OPENERS: dict[str, Callable[[Any], object]] = {
+    "load_config": fedsim.load_config,
+    "read_trace": fedsim.read_trace,
+    "open": analysis.open,
+    "open_all": analysis.open_all,
+    "open_study": analysis.open_study,
+    "resume": lambda path: resume(path, workers=0),
+    "verify": verify,
+    "fork": lambda path: fork(path, At(step=1), workers=0),
+}
+
+
+@pytest.mark.parametrize("wrong", [None, 5, b"runs", 1.5, "no\0where", "no\udcffwhere"])
+@pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS.keys())
+def test_what_is_no_path_is_refused_in_words(opener: Callable[[Any], object], wrong: object) -> None:
+    with pytest.raises(ConfigError, match=r"^(path|folder|parent): expected (a path|text in UTF-8), found "):
+        opener(wrong)
+
+
+@pytest.mark.parametrize("sets", [None, 5, [5], "train.lr=1"])
+def test_assignments_are_texts(sets: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^sets: expected "):
+        fedsim.load_config(tmp_path / "any.toml", sets)
+
+
+def test_a_removed_working_directory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir("gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ConfigError, match="the working directory has been removed"):
+        analysis.open("runs/small")
