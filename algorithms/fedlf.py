@@ -194,7 +194,8 @@ def _direction(stack: Stack, variant: _Variant) -> Direction:
 def _longer(gram: Floats, rows: Rows, m: int, share: float) -> Rows:
     """Return those of `rows` that are longer than a share of the mean norm of the first `m`, and not zero."""
     norms = np.sqrt(gram.diagonal())
-    return rows[norms[rows] > share * norms[:m].mean()]
+    longer: Rows = rows[norms[rows] > share * norms[:m].mean()]
+    return longer
 
 
 def _of_length(q: Floats, gram: Floats, length: float) -> Floats:
