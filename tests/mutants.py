@@ -566,7 +566,8 @@ def main() -> None:
     lines = None if args.modules else changed_lines()
     files = files_of(args.modules) if lines is None else sorted(lines)
     if not files:
-        raise SystemExit("nothing changed")
+        print("no line of a module differs from main")
+        return
     hunt = Hunt(Options(files, args.sample, args.seed, args.budget, args.results, lines))
     os.environ["CI"] = "true"  # the same examples of properties for each mutant
     with tempfile.TemporaryDirectory() as folder:

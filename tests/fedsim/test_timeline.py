@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsim import ledger
 from fedsim.costs import Costs
 from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
 from fedsim.errors import RunError
@@ -21,6 +22,7 @@ from fedsim.job import Cohort
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.planning import PlanningTrainer
 from fedsim.plugins import build
+from fedsim.records import STATUSES
 from fedsim.selection import Clients, Facts, View, stateless
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
@@ -506,3 +508,9 @@ def test_the_future_of_the_world_never_changes_the_past() -> None:
     cut = world(online={c: [(0, 12)] for c in range(3)})
     whole, short = run(sync(2), world(), Stop(steps=3))[0], run(sync(2), cut, Stop(steps=3))[0]
     assert [j for j in short.jobs if j[0] < 12] == [j for j in whole.jobs if j[0] < 12]
+
+
+def test_states_of_a_job_that_has_not_ended_are_told_from_each_other_and_from_those_of_the_table() -> None:
+    states = {ledger.RUNNING, ledger.LANDED, ledger.FREE}
+    assert len(states) == 3
+    assert not states & set(range(len(STATUSES)))
