@@ -194,6 +194,18 @@ def test_fedbuff_refills_each_place_at_once_and_keeps_versions() -> None:
     assert log.jobs[6:] == [(12, "unfinished", 1, 2)]
 
 
+def test_places_that_wait_for_a_step_are_filled_at_it_though_others_still_work() -> None:
+    log, _, _ = run(replace(fedbuff(3, 2), refill="step"), world(), Stop(steps=3))
+    # 0 and 1 start again at 5, beside 2, which arrives at 9; so do 0 and 2 at 9.
+    assert log.steps == [(5, "full", 2), (9, "full", 2), (12, "full", 2)]
+    assert log.jobs[2:4] == [(8, "aggregated", 0, 1), (9, "aggregated", 2, 0)]
+
+
+def test_a_buffer_that_fills_at_the_instant_of_the_deadline_makes_one_step() -> None:
+    log, _, _ = run(deadline(3, 9 * US), world())
+    assert log.steps == [(9, "full", 3), (18, "full", 3)]
+
+
 def test_fedbuff_with_buffer_and_concurrency_of_all_equally_fast_clients_is_sync() -> None:
     rows = [
         (client, kind, value)
@@ -268,6 +280,17 @@ def test_a_selector_sees_how_many_updates_make_a_step(pacing: Pacing, buffer: in
 
     run(pacing, world(), select=look)
     assert set(seen) == {buffer}
+
+
+def test_a_selector_sees_when_the_last_step_was() -> None:
+    seen = []
+
+    def look(view: View, k: int, rng: np.random.Generator) -> Clients:
+        seen.append((view.now_us, view.step, view.step_us))
+        return view.candidates[:k]
+
+    run(sync(3), world(), Stop(steps=3), select=look)
+    assert seen == [(0, 0, 0), (9 * US, 1, 9 * US), (18 * US, 2, 18 * US)]
 
 
 @pytest.mark.parametrize("pacing", [fedasync(1), sync(1), fedbuff(1, 1)], ids=["fedasync", "sync", "fedbuff"])
