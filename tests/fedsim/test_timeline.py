@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedsim import ledger
 from fedsim.costs import Costs
@@ -280,6 +281,22 @@ def test_a_selector_sees_how_many_updates_make_a_step(pacing: Pacing, buffer: in
 
     run(pacing, world(), select=look)
     assert set(seen) == {buffer}
+
+
+class Second:
+    """Attackers that stand for themselves: no update of client 1 ever arrives."""
+
+    def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
+        return np.asarray(cohort.clients == 1)
+
+
+@pytest.mark.parametrize("pacing", [fedasync(3), sync(3)], ids=["fedasync", "sync"])
+def test_whoever_drops_updates_does_so_whether_jobs_start_alone_or_together(pacing: Pacing) -> None:
+    log, _, _ = run(pacing, world(), Stop(steps=5), droppers=Second())
+    ends = {client: {status for _, status, who, _ in log.jobs if who == client} for client in range(3)}
+    assert "aggregated" in ends[0] & ends[2]
+    assert "lost" in ends[1]
+    assert "aggregated" not in ends[1]
 
 
 def test_a_selector_sees_when_the_last_step_was() -> None:
