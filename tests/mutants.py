@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import gc
 import json
 import math
@@ -38,6 +39,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from cosmic_ray.exceptions import CosmicRayTestingException
 
 from mutators import Makers, places
 
@@ -260,6 +262,9 @@ def exchange(mutant: Mutant) -> None:
     imported (constants, defaults, classes) is imported anew, and put wherever the old things have a name in a module.
     """
     module = sys.modules[mutant.module]
+    vars(builtins)[CosmicRayTestingException.__name__] = (
+        CosmicRayTestingException  # what handlers name instead
+    )
     old = compiled((ROOT / mutant.file).read_text(), mutant.file)
     new = compiled(mutant.source, mutant.file)
     assert old is not None
@@ -294,15 +299,18 @@ def paired(old: CodeType, new: CodeType, at_import: bool) -> Iterator[tuple[Any,
 
 
 def nested(code: CodeType) -> list[CodeType]:
+    """Return the code of the functions and classes that are written inside."""
     return [c for c in code.co_consts if isinstance(c, CodeType)]
 
 
 def shallow(code: CodeType) -> tuple[Any, ...]:
+    """Return what code does itself, without what is nested in it."""
     consts = [None if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts]
     return code.co_code, consts, code.co_names
 
 
 def import_again(module: ModuleType, code: CodeType) -> None:
+    """Run the module's code as an import does, and put what it made wherever the project has a name for the old."""
     before = dict(vars(module))
     new = ModuleType(module.__name__)
     vars(new).update(
