@@ -33,7 +33,7 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -161,6 +161,7 @@ def tests_for(files: Iterable[str]) -> list[str]:
             near |= set(mirrored.glob("test_*.py")) | set(
                 (ROOT / "tests" / folder.parts[0]).glob("test_*.py")
             )
+            near |= {path for path, text in texts.items() if f'"{stem}"' in text}
         found |= {str(path.relative_to(ROOT)) for path in near if path.stem.startswith("test_")}
     return sorted(found)
 
@@ -249,7 +250,7 @@ class Reached:
 
 
 def in_order(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    return zip(items, [*items[1:], None], strict=True)
+    return zip_longest(items, items[1:])
 
 
 # ---------------------------------------------------------------- one mutant
