@@ -241,7 +241,7 @@ class Reached:
         ):  # a default, say: whoever looks at signatures runs none of the module's lines
             names |= {name for name in there if Path(mutant.file).stem in name}
         taken, left = [], budget
-        for name in sorted(names & self.seconds.keys(), key=self.seconds.__getitem__):
+        for name in sorted(names & there.keys(), key=self.seconds.__getitem__):
             left -= self.seconds[name]
             if left < 0:
                 break
