@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import gc
 import json
 import math
@@ -32,12 +33,13 @@ from dataclasses import asdict, dataclass
 from functools import cache, partial
 from hashlib import sha256
 from importlib import import_module
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from cosmic_ray.exceptions import CosmicRayTestingException
 
 from mutators import Makers, places
 
@@ -159,6 +161,7 @@ def tests_for(files: Iterable[str]) -> list[str]:
             near |= set(mirrored.glob("test_*.py")) | set(
                 (ROOT / "tests" / folder.parts[0]).glob("test_*.py")
             )
+            near |= {path for path, text in texts.items() if f'"{stem}"' in text}
         found |= {str(path.relative_to(ROOT)) for path in near if path.stem.startswith("test_")}
     return sorted(found)
 
@@ -238,7 +241,7 @@ class Reached:
         ):  # a default, say: whoever looks at signatures runs none of the module's lines
             names |= {name for name in there if Path(mutant.file).stem in name}
         taken, left = [], budget
-        for name in sorted(names & self.seconds.keys(), key=self.seconds.__getitem__):
+        for name in sorted(names & there.keys(), key=self.seconds.__getitem__):
             left -= self.seconds[name]
             if left < 0:
                 break
@@ -247,7 +250,7 @@ class Reached:
 
 
 def in_order(items: list[pytest.Item]) -> Iterator[tuple[pytest.Item, pytest.Item | None]]:
-    return zip(items, [*items[1:], None], strict=True)
+    return zip_longest(items, items[1:])
 
 
 # ---------------------------------------------------------------- one mutant
@@ -260,6 +263,9 @@ def exchange(mutant: Mutant) -> None:
     imported (constants, defaults, classes) is imported anew, and put wherever the old things have a name in a module.
     """
     module = sys.modules[mutant.module]
+    vars(builtins)[CosmicRayTestingException.__name__] = (
+        CosmicRayTestingException  # what handlers name instead
+    )
     old = compiled((ROOT / mutant.file).read_text(), mutant.file)
     new = compiled(mutant.source, mutant.file)
     assert old is not None
@@ -294,15 +300,18 @@ def paired(old: CodeType, new: CodeType, at_import: bool) -> Iterator[tuple[Any,
 
 
 def nested(code: CodeType) -> list[CodeType]:
+    """Return the code of the functions and classes that are written inside."""
     return [c for c in code.co_consts if isinstance(c, CodeType)]
 
 
 def shallow(code: CodeType) -> tuple[Any, ...]:
+    """Return what code does itself, without what is nested in it."""
     consts = [None if isinstance(c, CodeType) else (type(c), c) for c in code.co_consts]
     return code.co_code, consts, code.co_names
 
 
 def import_again(module: ModuleType, code: CodeType) -> None:
+    """Run the module's code as an import does, and put what it made wherever the project has a name for the old."""
     before = dict(vars(module))
     new = ModuleType(module.__name__)
     vars(new).update(
@@ -566,7 +575,8 @@ def main() -> None:
     lines = None if args.modules else changed_lines()
     files = files_of(args.modules) if lines is None else sorted(lines)
     if not files:
-        raise SystemExit("nothing changed")
+        print("no line of a module differs from main")
+        return
     hunt = Hunt(Options(files, args.sample, args.seed, args.budget, args.results, lines))
     os.environ["CI"] = "true"  # the same examples of properties for each mutant
     with tempfile.TemporaryDirectory() as folder:

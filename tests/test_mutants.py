@@ -79,5 +79,14 @@ def test_annotations_are_left_alone_but_for_numbers() -> None:
 def test_what_tests_a_module_is_found_by_imports() -> None:
     assert "tests/fedsim/test_timeline.py" in mutants.tests_for(["fedsim/timeline.py"])
     assert "tests/algorithms/test_conformance.py" in mutants.tests_for(["algorithms/fedavg.py"])
+    assert "tests/fedsim/test_replay.py" in mutants.tests_for(["algorithms/selection/replayed.py"])
     assert not mutants.imports("from fedsim.timeline_of import x", "fedsim.timeline")
     assert mutants.imports("from fedsim import timeline", "fedsim.timeline")
+
+
+def test_a_mutant_that_no_test_runs_survives() -> None:
+    mutant = mutants.Mutant("tests/here.py", 1, "", "", "", (mutants.ROOT / "tests" / "here.py").read_text())
+    assert list(mutants.in_order([])) == []
+    assert mutants.forked(lambda: mutants.first_failure([], None), 5) == ("done", None)
+    assert mutants.forked(lambda: mutant.key, 5) == ("done", mutant.key)
+    assert mutants.forked(lambda: 1 // 0, 5)[0] == "crash"

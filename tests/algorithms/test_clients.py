@@ -16,6 +16,12 @@ from fedsim import plugins
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData
 from fedsim.local import LocalSGD, Workbench
+<<<<<<< HEAD
+=======
+from fedsim.minibatches import orders
+from fedsim.network import build_network
+from fedsim.plugins import build
+>>>>>>> h_f
 
 METHODS = plugins.names("client")
 
@@ -136,3 +142,8 @@ def test_the_page_names_every_option(name: str) -> None:
     (row,) = (line for line in page.read_text().splitlines() if line.startswith(f"| `{name}` |"))
     for option in plugins.options_of(plugins.factory("client", name)):
         assert f"`{option}`" in row, option
+
+
+def test_fedcka_counts_two_more_forward_passes() -> None:
+    """Forward and backward are three units of work, and the two models that are compared with take one each."""
+    assert build("client", "fedcka", {}).passes(3) == pytest.approx(5)

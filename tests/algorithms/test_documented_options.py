@@ -199,7 +199,7 @@ def test_a_range_ends_where_it_should(line: str) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_momentum_is_at_least_0_and_below_1(at: int) -> None:
+def test_betas_of_server_opt_are_at_least_0_and_below_1(at: int) -> None:
     for beta, right in ((0.0, True), (1 - 1e-9, True), (-1e-9, False), (1.0, False)):
         betas = [0.5, 0.5]
         betas[at] = beta
@@ -208,3 +208,9 @@ def test_a_momentum_is_at_least_0_and_below_1(at: int) -> None:
         else:
             with pytest.raises(ConfigError, match="betas"):
                 check("wrapper", "server_opt", {"betas": betas}, ["rule"])
+
+
+def test_odds_of_tifl_are_at_least_0() -> None:
+    check("selector", "tifl", {"odds": [0.0, 1.0]}, [])
+    with pytest.raises(ConfigError, match="odds"):
+        check("selector", "tifl", {"odds": [-1e-9, 1.0]}, [])

@@ -33,3 +33,9 @@ def test_stale_updates_weigh_by_age_and_by_what_they_would_change() -> None:
 def test_without_fresh_updates_age_alone_counts() -> None:
     assert direction(np.eye(2), [1, 3]) == pytest.approx([2 / 3, 1 / 3])
     assert direction(np.zeros((2, 2)), [0, 1], beta=0.5) == pytest.approx([0.8, 0.2])
+
+
+def test_a_single_stale_update_has_the_whole_boost_however_little_it_deviates() -> None:
+    rows = np.array([[1.0, 0.0], [1.0, 0.0], [1.5, 0.0]])
+    weights = np.array([1, 1, 0.65 / 2 + 0.35 * (1 - np.exp(-1))])
+    assert direction(rows, [0, 0, 1]) == pytest.approx(weights / weights.sum())

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+<<<<<<< HEAD
 from analysis.arrays import Floats
 from analysis.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
 from analysis.paired_tests import (
@@ -19,6 +20,11 @@ from analysis.paired_tests import (
     signed_rank_test,
     smallest_p,
 )
+=======
+from analysis.bootstrap import FEWEST, client_draws, interval, mean_of
+from analysis.paired import _ratio, _std
+from analysis.paired_tests import holm, power, seeds_needed, sign_test, signed_rank_test, smallest_p
+>>>>>>> h_f
 from analysis.pairing import pairing_factor
 
 few = settings(max_examples=60, deadline=None)
@@ -85,6 +91,31 @@ def test_seeds_needed_are_those_of_the_published_tables(effect: float, n: int) -
     """Paired t test, two-sided, alpha 0.05, power 0.8, as G*Power has it."""
     assert seeds_needed(effect) == n
     assert power(n, effect) >= 0.8 > power(n - 1, effect)
+
+
+@pytest.mark.parametrize("n", [3, 5, 30])
+def test_without_an_effect_the_power_is_the_level(n: int) -> None:
+    assert power(n, 0.0, 0.05) == pytest.approx(0.05, rel=1e-9)
+
+
+def test_spreads_below_one_are_spreads() -> None:
+    assert _std(np.array([0.1, 0.2, 0.3])) == pytest.approx(0.1)
+    assert _std(np.array([0.1, 0.1, 0.1])) == 0
+    assert _ratio(0.2, 0.5) == pytest.approx(0.4)
+    assert _ratio(-0.2, 0.0) == -np.inf
+
+
+def test_two_seeds_have_a_factor_and_an_interval_takes_ten_thousand_draws() -> None:
+    """Variances 0.5, 4.5 and, of the differences, 2."""
+    assert pairing_factor(np.array([0.0, 1.0]), np.array([0.0, 3.0]))[0] == pytest.approx(2.5)
+    drawn = []
+
+    def mean(counts: np.ndarray) -> np.ndarray:
+        drawn.append(len(counts))
+        return counts @ np.arange(5.0) / 5
+
+    interval(mean, 5)
+    assert max(drawn) == 10_000
 
 
 def test_power_is_the_share_of_studies_that_see_the_effect() -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from fedsim import ledger
 from fedsim.costs import Costs
 from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
 from fedsim.errors import RunError
@@ -21,6 +23,8 @@ from fedsim.job import Cohort
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.planning import PlanningTrainer
 from fedsim.plugins import build
+from fedsim.records import STATUSES
+from fedsim.rng import Draws
 from fedsim.selection import Clients, Facts, View, stateless
 from fedsim.timeline import Timeline
 from fedsim.trace import Trace
@@ -192,6 +196,18 @@ def test_fedbuff_refills_each_place_at_once_and_keeps_versions() -> None:
     assert log.jobs[6:] == [(12, "unfinished", 1, 2)]
 
 
+def test_places_that_wait_for_a_step_are_filled_at_it_though_others_still_work() -> None:
+    log, _, _ = run(replace(fedbuff(3, 2), refill="step"), world(), Stop(steps=3))
+    # 0 and 1 start again at 5, beside 2, which arrives at 9; so do 0 and 2 at 9.
+    assert log.steps == [(5, "full", 2), (9, "full", 2), (12, "full", 2)]
+    assert log.jobs[2:4] == [(8, "aggregated", 0, 1), (9, "aggregated", 2, 0)]
+
+
+def test_a_buffer_that_fills_at_the_instant_of_the_deadline_makes_one_step() -> None:
+    log, _, _ = run(deadline(3, 9 * US), world())
+    assert log.steps == [(9, "full", 3), (18, "full", 3)]
+
+
 def test_fedbuff_with_buffer_and_concurrency_of_all_equally_fast_clients_is_sync() -> None:
     rows = [
         (client, kind, value)
@@ -266,6 +282,46 @@ def test_a_selector_sees_how_many_updates_make_a_step(pacing: Pacing, buffer: in
 
     run(pacing, world(), select=look)
     assert set(seen) == {buffer}
+
+
+def test_the_first_choice_is_made_with_the_first_generator() -> None:
+    drawn, plain = [], Draws(0, "select")
+
+    def look(view: View, k: int, rng: np.random.Generator) -> Clients:
+        drawn.append(rng.random())
+        return view.candidates[:k]
+
+    run(sync(3), world(), Stop(steps=3), select=look)
+    assert drawn == [plain.at(number).random() for number in range(3)]
+
+
+class Second:
+    """Attackers that stand for themselves: no update of client 1 ever arrives."""
+
+    def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
+        return np.asarray(cohort.clients == 1)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_whoever_drops_updates_does_so_whether_jobs_start_alone_or_together(k: int) -> None:
+    log, _, _ = run(
+        sync(k), world(), Stop(time_us=40 * US), lambda v, n, _: v.candidates[1:][:n], droppers=Second()
+    )
+    ends = {client: {status for _, status, who, _ in log.jobs if who == client} for client in range(3)}
+    assert "lost" in ends[1]
+    assert "aggregated" not in ends[1]
+    assert k == 1 or "aggregated" in ends[2]
+
+
+def test_a_selector_sees_when_the_last_step_was() -> None:
+    seen = []
+
+    def look(view: View, k: int, rng: np.random.Generator) -> Clients:
+        seen.append((view.now_us, view.step, view.step_us))
+        return view.candidates[:k]
+
+    run(sync(3), world(), Stop(steps=3), select=look)
+    assert seen == [(0, 0, 0), (9 * US, 1, 9 * US), (18 * US, 2, 18 * US)]
 
 
 @pytest.mark.parametrize("pacing", [fedasync(1), sync(1), fedbuff(1, 1)], ids=["fedasync", "sync", "fedbuff"])
@@ -506,3 +562,9 @@ def test_the_future_of_the_world_never_changes_the_past() -> None:
     cut = world(online={c: [(0, 12)] for c in range(3)})
     whole, short = run(sync(2), world(), Stop(steps=3))[0], run(sync(2), cut, Stop(steps=3))[0]
     assert [j for j in short.jobs if j[0] < 12] == [j for j in whole.jobs if j[0] < 12]
+
+
+def test_states_in_the_ledger_are_told_from_each_other_and_from_those_of_the_table() -> None:
+    states = {ledger.RUNNING, ledger.LANDED, ledger.FREE}
+    assert len(states) == 3
+    assert not states & set(range(len(STATUSES)))

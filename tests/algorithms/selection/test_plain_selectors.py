@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorithms.selection._draws import highest, lowest, part, proportional, topped_up
+from algorithms.selection._durations import durations_us, known_us
 from fedsim.errors import ConfigError
 from fedsim.selection import Selector, View
 from fedsim.units import US
@@ -263,3 +264,10 @@ def test_a_share_of_places_is_rounded_down_and_of_less_than_one_it_is_a_chance()
     assert {part(7, 0.0, rng) for _ in range(50)} == {0}
     assert np.mean([part(1, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.3, abs=0.04)
     assert np.mean([part(3, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.9, abs=0.03)
+
+
+def test_a_job_that_took_no_time_is_measured_and_one_that_never_arrived_is_expected() -> None:
+    seen = view(3, last_duration_us=[0, -1, 5], expected_us=lookup(np.array([7, 8, 9])))
+    assert durations_us(seen, np.arange(3)).tolist() == [0, 8, 5]
+    away = view(3, [1], last_duration_us=[0, -1, -1], expected_us=lookup(np.array([7, 8, 9])))
+    assert np.array_equal(known_us(away), [0, 8, np.nan], equal_nan=True)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, RunError
 from fedsim.plugins import build, names, summary
-from fedsim.selection import Selector, State, View
+from fedsim.selection import Selector, State, View, checked
 from fedsim.trace import Trace
 from fedsim.units import US
 from fedsim.world import World
@@ -225,3 +225,11 @@ def test_only_the_declared_use_losses_and_accuracies() -> None:
         for need, other in (("losses", deaf), ("accuracy", blind)):
             same = chosen_by(selector, other) == chosen_by(selector, seen)
             assert same or need in selector.needs, (name, need)
+
+
+@pytest.mark.parametrize(
+    ("n", "end"), [(20, r"19\], it"), (21, r"19\] and 1 more, it"), (45, r"19\] and 25 more, it")]
+)
+def test_of_many_candidates_twenty_are_written_down(n: int, end: str) -> None:
+    with pytest.raises(RunError, match=end):
+        checked(np.array([0, 0]), view(n), 2)
