@@ -16,12 +16,7 @@ from fedsim import plugins
 from fedsim.client import ClientMethod
 from fedsim.data import FederatedData
 from fedsim.local import LocalSGD, Workbench
-<<<<<<< HEAD
-=======
-from fedsim.minibatches import orders
-from fedsim.network import build_network
 from fedsim.plugins import build
->>>>>>> h_f
 
 METHODS = plugins.names("client")
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-<<<<<<< HEAD
 from analysis.arrays import Floats
 from analysis.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
+from analysis.paired import _ratio, _std
 from analysis.paired_tests import (
     MOST_SEEDS,
     holm,
@@ -20,11 +20,6 @@ from analysis.paired_tests import (
     signed_rank_test,
     smallest_p,
 )
-=======
-from analysis.bootstrap import FEWEST, client_draws, interval, mean_of
-from analysis.paired import _ratio, _std
-from analysis.paired_tests import holm, power, seeds_needed, sign_test, signed_rank_test, smallest_p
->>>>>>> h_f
 from analysis.pairing import pairing_factor
 
 few = settings(max_examples=60, deadline=None)

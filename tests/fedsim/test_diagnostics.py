@@ -76,7 +76,6 @@ def test_numbers_are_those_of_the_vectors(seed: int, m: int, absent: int, by_blo
     assert found.numbers()["smallest_cosine"] == pytest.approx(cosines[:m].min(), abs=1e-7)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("by_block", [False, True])
 def test_each_row_has_an_entry_for_the_model_and_each_block(by_block: bool) -> None:
     draw = np.random.default_rng(2)
@@ -96,14 +95,14 @@ def test_each_row_has_an_entry_for_the_model_and_each_block(by_block: bool) -> N
     np.testing.assert_allclose(found["cosine"], cosines, atol=1e-9)
     norms = [np.linalg.norm(row) for _, part, *_ in blocks for row in part]
     np.testing.assert_allclose(found["norm"], norms, rtol=1e-12)
-=======
+
+
 def test_angles_are_those_of_the_cosines_also_where_these_are_beyond_one_by_rounding() -> None:
     found = diagnose(stack_of(np.eye(2, sum(SIZES)), 2), Direction(np.ones(2)))
     cosines = np.array([1 + 1e-15, 0.5, 0.0, -0.5, -1 - 1e-15])
     changed = replace(found, cosines=cosines, block_cosines=cosines[None])
     assert changed.angles_deg == pytest.approx([0, 60, 90, 120, 180])
     assert changed.block_angles_deg[0] == pytest.approx([0, 60, 90, 120, 180])
->>>>>>> h_f
 
 
 def test_fedlf_s_direction_conflicts_with_nobody() -> None:
