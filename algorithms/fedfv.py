@@ -39,7 +39,7 @@ def fedfv(
     order: Literal["loss", "random", "reverse"] = "loss",
     window: Literal["paper", "flgo"] = "paper",
     guard: Annotated[float, Field(ge=0)] = 0.0,
-    seed: int = 0,
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
 ) -> Algorithm:
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 

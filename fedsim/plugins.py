@@ -217,7 +217,7 @@ def checked_options(
     problems += [
         f"{kind} {name!r}, option {key!r}: {wrong}"
         for key, value in options.items()
-        if key in known and value != known[key].default and (wrong := _out_of_range(value))
+        if key in known and key != "seed" and value != known[key].default and (wrong := _out_of_range(value))
     ]
     if problems:
         raise ConfigError("\n".join(problems))

@@ -28,7 +28,7 @@ SIZES = [3, 5]
 
 
 def wrapped(staleness: str) -> list[tuple[str, dict[str, Any]]]:
-    return [("discounted", {"staleness": staleness, "b": 1.0})]
+    return [("discounted", {"staleness": staleness} | ({"b": 1.0} if staleness == "hinge" else {}))]
 
 
 def arguments(seed: int, m: int, remembered: int) -> dict[str, Any]:

@@ -25,7 +25,8 @@ def check_fedlf(case: Case, name: str) -> None:
 
 
 def _fedlf(case: Case, sizes: list[int], **options: Any) -> Any:
-    rule = build("rule", "fedlf", {"zero_tolerance": ZERO, **RAW, **options})
+    form = options if options.get("form") == "released" else {"zero_tolerance": ZERO, **RAW, **options}
+    rule = build("rule", "fedlf", form)
     return combine(rule, case["grads"], losses=case["losses"], blocks=sizes)
 
 

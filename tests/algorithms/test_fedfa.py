@@ -24,7 +24,7 @@ def run(rows: Any, accuracies: Any, counts: Any, **given: Any) -> Combined[Any]:
 
 
 @fast
-@given(seeds, st.integers(2, 9), st.floats(0, 1))
+@given(seeds, st.integers(2, 9), st.floats(0, 1, width=16))
 def test_inaccurate_and_frequent_clients_get_more(seed: int, m: int, beta: float) -> None:
     draw = np.random.default_rng(seed)
     accuracies, counts = draw.uniform(0.05, 1, size=m), draw.integers(1, 30, size=m)

@@ -94,7 +94,7 @@ def test_wider_boxes_give_shorter_steps_within_them(seed: int, m: int, d: int) -
 
 
 @fast
-@given(seeds, sizes, dimensions, st.floats(0, 1))
+@given(seeds, sizes, dimensions, st.floats(0, 1, width=16))
 def test_lengths_of_the_updates_do_not_matter(seed: int, m: int, d: int, epsilon: float) -> None:
     rows = updates(seed, m, d)
     factors = 10.0 ** np.random.default_rng(seed).uniform(-3, 3, size=(m, 1))

@@ -21,7 +21,7 @@ def weights(rule: str, losses: Any, **given: Any) -> Any:
 
 
 @fast
-@given(seeds, sizes, st.floats(0, 5))
+@given(seeds, sizes, st.floats(0, 5, width=16))
 def test_drfl_weights_are_shares_of_powers_of_the_losses(seed: int, m: int, q: float) -> None:
     losses = distinct_losses(seed, m)
     np.testing.assert_allclose(weights("drfl", losses, q=q), losses**q / (losses**q).sum(), rtol=1e-10)
@@ -33,7 +33,7 @@ def test_drfl_without_any_loss_is_the_plain_mean() -> None:
 
 
 @fast
-@given(seeds, sizes, st.floats(0, 1))
+@given(seeds, sizes, st.floats(0, 1, width=16))
 def test_fedgini_weights_follow_the_rank(seed: int, m: int, epsilon: float) -> None:
     losses = distinct_losses(seed, m)
     up = weights("fedgini", losses, epsilon=epsilon)
