@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsim.columns import array
+from fedsim.columns import array, numbers
 from fedsim.errors import FolderError
 from fedsim.files import read_parquet
 from fedsim.records import STATUSES, STEP_STATUSES, TABLES
@@ -73,7 +73,7 @@ def _second(keys: pa.Table) -> int | None:
         [pc.cast(c, pa.string()) if pa.types.is_dictionary(c.type) else c for c in keys.columns], names
     )
     first = (
-        plain.append_column("row", pa.array(np.arange(len(plain))))
+        plain.append_column("row", numbers(np.arange(len(plain))))
         .group_by(names)
         .aggregate([("row", "min")])
     )

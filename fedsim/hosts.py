@@ -82,12 +82,6 @@ class _Host:
 
         The reference stands in a list, so that Ray hands it over as it is: it is looked up when it is a new one.
         """
-        try:
-            return self._called(build, method, args)
-        except SystemExit as ended:  # to Ray that is the end of the process
-            raise RunError(f"a plug-in asked its process to end, by SystemExit({ended.code!r})") from ended
-
-    def _called(self, build: list[Any], method: str, args: tuple[Any, ...]) -> Any:
         if not _attempts():
             self._build(build)
             return getattr(self._held, method)(*args)

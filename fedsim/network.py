@@ -115,7 +115,8 @@ def _check_room(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...]
         return  # code of one's own may need numbers to begin with: then it is made, and seen
     except (TypeError, NotImplementedError):
         return
-    count, free = sum(p.numel() for p in module.parameters()), psutil.virtual_memory().available
+    known = (p for p in module.parameters() if not isinstance(p, nn.parameter.UninitializedParameter))
+    count, free = sum(p.numel() for p in known), psutil.virtual_memory().available
     if _LEAST_COPIES * 4 * count > free:
         raise ConfigError(
             f"model {name!r}: expected at most {free // (4 * _LEAST_COPIES):,} parameters, of which a run holds "

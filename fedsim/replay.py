@@ -86,7 +86,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
     existing(folder)
     missing = [name for name in (MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
     if missing:
-        raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} missing")
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} {verb} missing")
     manifest = read_manifest(folder)
     if manifest.get("status") != "done":
         raise ConfigError(f"{folder}: the run is not finished: its status is {manifest.get('status')!r}")

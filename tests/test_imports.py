@@ -34,6 +34,7 @@ PROTOCOLS = {
     "client",
     "plugins",
     "importing",
+    "idle",
 }
 
 

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from analysis.run import open_run
-from analysis.tables import WORLD
+from analysis.tables import WORLD, read_table
 from fedsim.adversary import Droppers, adversaries_of, nth_jobs
 from fedsim.config import RunConfig, load
 from fedsim.costs import Costs
@@ -72,27 +72,31 @@ class Evidence:
 
     # What the run wrote
 
+    def _read(self, name: str) -> pa.Table:
+        """Return a table as it is: rows that cannot be are for the invariants to name."""
+        return read_table(self.folder, name, complete=self._run.done)
+
     @cached_property
     def jobs(self) -> Table:
         """One row per job, in the order in which they ended."""
-        return Table("jobs", self._run.jobs)
+        return Table("jobs", self._read("jobs"))
 
     @cached_property
     def steps(self) -> Table:
         """One row per step."""
-        return Table("steps", self._run.steps)
+        return Table("steps", self._read("steps"))
 
     @cached_property
     def evals(self) -> Table:
         """One row per evaluation, split and client."""
-        return Table("evals", self._run.evals)
+        return Table("evals", self._read("evals"))
 
     @cached_property
     def conflicts(self) -> Table:
         """One row per step, block and row. Raises Unchecked if it was not recorded."""
         if self.config.record.conflicts == "off":
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
-        return Table("conflicts", self._run.conflicts)
+        return Table("conflicts", read_table(self.folder, "conflicts", complete=False))
 
     @property
     def changed_at(self) -> int:

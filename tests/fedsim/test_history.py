@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsim.errors import RunError
 from fedsim.history import GradientHistory, put, slots_needed
 from fedsim.ladder import HistoryPlan, Rung
 from fedsim.rules import build_rule
@@ -209,7 +210,7 @@ def test_a_rule_may_ask_for_slices_instead_of_layers() -> None:
 def test_weights_for_another_number_of_blocks_are_refused() -> None:
     kept = history(4, 2, 0)
     slots = receive(kept, 0, [0, 1], torch.ones(2, 11, dtype=torch.float64))
-    with pytest.raises(ValueError, match="weights for 2 blocks, the model has 3"):
+    with pytest.raises(RunError, match="for 1 block or all 3, found some for 2 blocks"):
         kept.combine(slots, np.ones((2, 2)))
 
 

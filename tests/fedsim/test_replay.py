@@ -178,7 +178,7 @@ def test_what_is_no_finished_run_is_refused(parent: Path, tmp_path: Path) -> Non
     with pytest.raises(FolderError, match=r"manifest\.json: cannot be read"):
         replay_config(folder, [])
     (folder / "world.parquet").unlink()
-    with pytest.raises(ConfigError, match=r"not a finished run: world\.parquet missing"):
+    with pytest.raises(ConfigError, match=r"not a finished run: world\.parquet is missing"):
         replay_config(folder, [])
 
 

@@ -343,7 +343,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest
     (tmp_path / "smallest").mkdir()
     (tmp_path / "smallest" / "thesis.txt").write_text("years of work")
     code, _, err = say(capsys, SMALLEST, "--out", tmp_path, "--force")
-    assert code == 1
+    assert code == 2
     assert "not the folder of a study" in err
     assert [p.name for p in (tmp_path / "smallest").iterdir()] == ["thesis.txt"]
 
@@ -500,7 +500,7 @@ def test_a_study_that_is_killed_goes_on(
 ) -> None:
     process, arguments = under_way
     code, _, err = say(capsys, *arguments, "--jobs", 1)
-    assert code == 1
+    assert code == 2
     assert "another process is running it" in err
     below = psutil.Process(process.pid).children(recursive=True)
     assert len(below) >= 2
@@ -661,7 +661,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(
         out.mkdir()
     (out / place if place else out).write_text("mine")
     code, _, err = say(capsys, SMALLEST, "--out", out, "--jobs", 1)
-    assert code == 1
+    assert code == 2
     assert str(out / "smallest") in err
     assert (out / place).read_text() == "mine"
 
