@@ -142,7 +142,9 @@ def fedlf(
     lengths: Literal["equal", "raw"] = "equal",
     level: Literal["layers", "slices", "model"] = "layers",
     fair_row: bool = True,
-    fairness: Annotated[Literal["gradient", "unit"], With("fair_row", True)] = "gradient",
+    fairness: Annotated[
+        Literal["gradient", "unit"], With("fair_row", True), With("lengths", "raw")
+    ] = "gradient",
     merging: Annotated[bool, With("form", "paper")] = True,
     absent: Absent = "window",
     ablation: Ablation = "none",
@@ -152,8 +154,8 @@ def fedlf(
     """Descend for every client in every layer, and towards equal losses.
 
     `merging` and `zero_tolerance` matter in the paper's form only; the released one never merges, and its
-    lengths are equal. `fairness` is the scale of the fair row's weights, Eq. 5's or norm 1, and with equal
-    lengths has no effect. `ablation` overrides the option it stands for.
+    lengths are equal. `fairness` is the scale of the fair row's weights, Eq. 5's or norm 1, which needs raw
+    lengths, as `ablation="M5"` does. `ablation` overrides the option it stands for.
     """
     if form == "released" and lengths == "raw":
         raise ConfigError(

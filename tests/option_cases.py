@@ -228,9 +228,10 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "fedgini": {"epsilon": 0.2, "order": "descending", "rank": "released"},
         "fedlf": {
             "form": "released",
+            "lengths": "raw",
             "level": "model",
             "fair_row": False,
-            "fairness": "unit",
+            "fairness": beside("unit", lengths="raw"),
             "merging": beside(False, zero_tolerance=0.3),
             "absent": "none",
             "ablation": "M1",

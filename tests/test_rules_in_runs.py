@@ -25,7 +25,7 @@ TIMINGS: dict[str, dict[str, Any]] = {
 
 def training(rule: str) -> dict[str, Any]:
     """Return a table that trains as the rule wants it."""
-    full = plugins.build("rule", rule, {"lr": 0.1} if rule == "qfedsgd" else {}).needs.gradients
+    full = plugins.build("rule", rule, {"lr": 0.1} if rule in ("qfedavg", "qfedsgd") else {}).needs.gradients
     return {"train": {"batch_size": "full"}} if full else {}
 
 

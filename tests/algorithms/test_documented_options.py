@@ -26,7 +26,6 @@ IN_WORDS = {
 """Options whose default the page describes, such as "that of `[train]`": nothing is set."""
 
 BY_HAND: dict[tuple[str, str, str], Any] = {
-    ("rule", "fedfv", "seed"): 0,
     ("rule", "fedsgd", "weighting"): "data",
     ("rule", "fedmgda", "solver"): "direct",
     ("rule", "fedmgda_plus", "solver"): "direct",
@@ -78,7 +77,7 @@ rule fedmgda_plus     epsilon           [0, 1]
 rule fedmgda_plus     cap               (0, 1]
 rule fedmgda_plus     server_lr         (0, inf)
 rule fedmgda_plus     decay             (0, 1]
-rule fedstaleweight   window            {1, inf}
+rule fedstaleweight   window            {1, 10000}
 rule fedstaleweight   offset            [0, inf)
 rule qfedavg          q                 [0, inf)
 rule qfedavg          lr                (0, inf)

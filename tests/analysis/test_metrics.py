@@ -147,13 +147,20 @@ def test_clients_without_samples_are_left_out() -> None:
     ("accuracy", "n", "message"),
     [
         ([0.5, 50.0], [1, 1], r"position 1: expected 0 to 1, found .*50"),
-        ([np.nan], [3], "position 0"),
+        ([-0.1], [3], r"position 0: expected 0 to 1, found .*-0\.1"),
         ([0.5], [1, 1], r"one shape \[K\], found \(1,\) and \(2,\)"),
     ],
 )
 def test_bad_input_is_named(accuracy: list[float], n: list[int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         summary(accuracy, n)
+
+
+def test_a_model_whose_outputs_are_no_numbers_has_no_fairness() -> None:
+    """Its accuracy is NaN on samples that there are: leaving that client out would make the others look fair."""
+    found = summary([0.5, np.nan, 0.7], [5, 3, 5])
+    assert found
+    assert all(np.isnan(value) for value in found.values())
 
 
 def test_an_unknown_metric_is_refused_with_the_closest_name() -> None:

@@ -11,7 +11,7 @@ from fedsim.data import Split
 from fedsim.errors import DataError
 from fedsim.job import Cohort
 from fedsim.local import LocalSGD
-from fedsim.minibatches import Steps, groups, mean_losses, orders, probed
+from fedsim.minibatches import Steps, groups, mean_losses, of_minibatches, orders, probed
 
 
 def order(*segments: tuple[int, int, int, int], seed: int = 1, purpose: str = "batches") -> list[list[int]]:
@@ -132,6 +132,9 @@ def test_every_sample_is_as_likely_to_be_probed() -> None:
 def test_a_loss_of_nothing_has_no_sign(clients: int) -> None:
     """Its bits would be others in the records, for a client that fits its samples exactly."""
     counts = np.full((2, clients), 4.0)
-    for found in mean_losses(counts, torch.full((2, clients), -0.0)):
-        np.testing.assert_array_equal(found, np.zeros(clients))
-        assert not np.signbit(found).any()
+    each = torch.full((2, clients, 4), -0.0)
+    found = mean_losses(counts, of_minibatches(each, torch.full((2, clients, 4), 0.25)))
+    for losses in found:
+        np.testing.assert_array_equal(losses, np.zeros(clients))
+        assert not np.signbit(losses).any()
+    assert len(found) == 3

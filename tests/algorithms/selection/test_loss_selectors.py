@@ -59,8 +59,8 @@ def test_loss_based_draws_in_proportion_with_unknown_as_the_largest() -> None:
 
 
 def test_loss_based_is_uniform_while_nothing_is_known() -> None:
-    for variant in ("proportional", "afl"):
-        often = shares(make("loss_based", variant=variant, alpha1=0.0), view(4), 2)
+    for options in ({}, {"variant": "afl", "alpha1": 0.0}):
+        often = shares(make("loss_based", **options), view(4), 2)
         assert often == pytest.approx(np.full(4, 0.5), abs=0.03)
 
 

@@ -258,7 +258,8 @@ def used_once(rms: list[float]) -> View:
     n = len(rms)
     ones = np.ones(n, dtype=np.int64)
     same = {"n_samples": ones, "received": ones, "dispatched": ones, "last_step": np.zeros(n, dtype=np.int64)}
-    return view(n, step=1, last_loss_rms=rms, expected_us=lookup(np.full(n, US)), **same)
+    losses = {"last_loss_rms": rms, "last_batch_rms": rms}
+    return view(n, step=1, expected_us=lookup(np.full(n, US)), **same, **losses)
 
 
 def test_by_default_the_paper_draws_from_95_percent_of_the_best_on() -> None:
