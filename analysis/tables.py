@@ -73,9 +73,7 @@ def _second(keys: pa.Table) -> int | None:
         [pc.cast(c, pa.string()) if pa.types.is_dictionary(c.type) else c for c in keys.columns], names
     )
     first = (
-        plain.append_column("row", numbers(np.arange(len(plain))))
-        .group_by(names)
-        .aggregate([("row", "min")])
+        plain.append_column("row", numbers(np.arange(len(plain)))).group_by(names).aggregate([("row", "min")])
     )
     if len(first) == len(plain):
         return None

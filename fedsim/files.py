@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsim.errors import Error, RunError, closest
+from fedsim.errors import Error, FolderError, RunError, closest
 from fedsim.units import show_bytes
 
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, TypeError, MemoryError)
@@ -49,11 +49,20 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a folder, and those that it lies in, unless it is there. Raises RunError."""
+    """Make a folder, and those that it lies in, unless it is there.
+
+    Raises FolderError if a file is in the way, and RunError if it cannot be made otherwise.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"{path}: the folder cannot be made: {error.strerror or error}") from error
+        raise unmade(path, "the folder", error) from error
+
+
+def unmade(path: Path, what: str, error: OSError) -> RunError:
+    """Return the error of a folder that cannot be made."""
+    kind = FolderError if isinstance(error, (FileExistsError, NotADirectoryError)) else RunError
+    return kind(f"{path}: {what} cannot be made: {error.strerror or error}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedsim.errors import ConfigError, FolderError, RunError
-from fedsim.files import write_json
+from fedsim.files import unmade, write_json
 from fedsim.manifest import FORMAT, MANIFEST
 
 _LOCK = ".lock"
@@ -36,7 +36,7 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         write_json(beside / MANIFEST, {"format": FORMAT} | dict(manifest))
         beside.rename(path)
     except OSError as error:
-        raise RunError(f"{path}: the folder of the run cannot be made: {error.strerror or error}") from error
+        raise unmade(path, "the folder of the run", error) from error
 
 
 def check_free(path: Path, *, force: bool) -> None:

@@ -90,6 +90,13 @@ TABLES: dict[str, tuple[Damage, str]] = {
     ),
 }
 """What commands refuse that read all tables."""
+VIOLATIONS = {
+    "each job twice": "each job ends exactly once: jobs row 12: expected each job once",
+    "each step twice": "step values: steps row 3: expected step 3, found 0",
+    "each evaluation twice": "time never goes back: evals row 24:",
+    "clients of another run": "job values: jobs row 0: expected client from 0 to 11, found client = 99",
+}
+"""What `verify --invariants` finds in such tables: to find it is what it was asked for."""
 MODELS: dict[str, tuple[Damage, str]] = {
     name: (
         lambda folder, tensors=tensors: save_file(tensors, folder / "model.safetensors"),  # type: ignore[misc]
@@ -117,9 +124,9 @@ COMMANDS = READ | {
 }
 CASES = (
     [(command, fault, FAULTS) for command in COMMANDS for fault in FAULTS]
-    + [
-        (c, f, TABLES) for c in READ for f in TABLES if (c, f) != ("compare", "each step twice")
-    ]  # it reads none
+    + [("report", fault, TABLES) for fault in TABLES]
+    + [("compare", fault, TABLES) for fault in TABLES if fault != "each step twice"]  # it reads none
+    + [("invariants", "columns of another table", TABLES)]
     + [("invariants", fault, MODELS) for fault in MODELS]
 )
 
@@ -131,12 +138,24 @@ def call(arguments: list[str], run: Path, out: Path) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.parametrize("fault", VIOLATIONS)
+def test_rows_that_cannot_be_are_violations(
+    fault: str, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = shutil.copytree(sound, tmp_path / "runs") / "small"
+    TABLES[fault][0](folder)
+    assert call(READ["invariants"], folder, tmp_path / "out") == 1
+    assert VIOLATIONS[fault] in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("command", "fault", "of"), CASES, ids=lambda v: v if isinstance(v, str) else "")
 def test_a_faulty_folder_is_exit_code_2_and_one_message(
     command: str, fault: str, of: Any, sound: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = shutil.copytree(sound, tmp_path / "runs") / "small"
     damage, message = of[fault]
+    if command == "resume":
+        said(status="interrupted")(folder)
     damage(folder)
     code = call(COMMANDS[command], folder, tmp_path / "out")
     told = capsys.readouterr().err
