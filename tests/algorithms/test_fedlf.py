@@ -260,6 +260,14 @@ def test_ablations_are_the_options_that_they_stand_for(ablation: str, lengths: s
 def test_the_scale_of_the_fair_row_is_refused_where_lengths_are_equal(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match='lengths = "raw"'):
         fedlf(**options)
+    with pytest.raises(ConfigError, match='lengths = "raw"'):
+        combine("fedlf", np.eye(2), losses=[1.0, 2.0], options=options)
+
+
+def test_the_option_for_the_scale_of_the_fair_row_is_named_where_lengths_are_equal() -> None:
+    match = """option 'fairness': it would have no effect with lengths = "equal"; it needs lengths = "raw\""""
+    with pytest.raises(ConfigError, match=match):
+        combine("fedlf", np.eye(2), losses=[1.0, 2.0], fairness="unit")
 
 
 def test_ablation_m1_is_the_plain_mean() -> None:
