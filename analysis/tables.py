@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsim.columns import array, numbers
+from fedsim.columns import array
 from fedsim.errors import FolderError
 from fedsim.files import read_parquet
 from fedsim.records import STATUSES, STEP_STATUSES, TABLES
@@ -66,20 +66,21 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
 
 def _second(keys: pa.Table) -> int | None:
     """Return the first row whose key stands in a row before; None if there is none."""
-    names = keys.column_names
-    if len(names) == 1 and pc.count_distinct(keys[names[0]]).as_py() == len(keys):
-        return None
-    plain = pa.table(
-        [pc.cast(c, pa.string()) if pa.types.is_dictionary(c.type) else c for c in keys.columns], names
-    )
-    first = (
-        plain.append_column("row", numbers(np.arange(len(plain)))).group_by(names).aggregate([("row", "min")])
-    )
-    if len(first) == len(plain):
-        return None
-    fresh = np.zeros(len(plain), dtype=bool)
-    fresh[array(first["row_min"])] = True
-    return int(np.flatnonzero(~fresh)[0])
+    columns = [array(_codes(column)) for column in keys.columns]
+    order = np.lexsort(columns)  # stable: of equal keys the first row comes first
+    same = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for column in columns:
+        ordered = column[order]
+        same &= ordered[1:] == ordered[:-1]
+    return int(order[1:][same].min()) if same.any() else None
+
+
+def _codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column of words as numbers, equal for equal words; one of numbers as it is."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    words = pc.cast(column, pa.string())
+    return pc.index_in(words, value_set=pc.unique(words))
 
 
 def read_world(folder: Path) -> pa.Table:
