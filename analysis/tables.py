@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from fedsim.columns import array, numbers
+from fedsim.columns import array
 from fedsim.errors import FolderError
 from fedsim.files import read_parquet
 from fedsim.records import STATUSES, STEP_STATUSES, TABLES
 
+Ints = NDArray[np.int64]
 PARTS, WORLD = "parts", "world.parquet"
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 does not say "none"."""
@@ -69,17 +71,20 @@ def _second(keys: pa.Table) -> int | None:
     names = keys.column_names
     if len(names) == 1 and pc.count_distinct(keys[names[0]]).as_py() == len(keys):
         return None
-    plain = pa.table(
-        [pc.cast(c, pa.string()) if pa.types.is_dictionary(c.type) else c for c in keys.columns], names
-    )
-    first = (
-        plain.append_column("row", numbers(np.arange(len(plain)))).group_by(names).aggregate([("row", "min")])
-    )
-    if len(first) == len(plain):
-        return None
-    fresh = np.zeros(len(plain), dtype=bool)
-    fresh[array(first["row_min"])] = True
-    return int(np.flatnonzero(~fresh)[0])
+    columns = [_codes(keys[name]) for name in names]
+    order = np.lexsort(columns)
+    again = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for values in columns:
+        again &= np.diff(values[order]) == 0
+    return int(order[1:][again].min()) if again.any() else None
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Return whole numbers as they are, and words as numbers."""
+    if pa.types.is_dictionary(column.type):
+        words = pc.cast(column, pa.string())
+        column = pc.index_in(words, value_set=pc.unique(words))
+    return np.asarray(array(column), np.int64)
 
 
 def read_world(folder: Path) -> pa.Table:
