@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from fedsim.columns import array
 from fedsim.errors import FolderError
 from fedsim.files import read_parquet
 from fedsim.records import STATUSES, STEP_STATUSES, TABLES
 
+Ints = NDArray[np.int64]
 PARTS, WORLD = "parts", "world.parquet"
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
 """Columns in which -1 does not say "none"."""
@@ -66,21 +68,23 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
 
 def _second(keys: pa.Table) -> int | None:
     """Return the first row whose key stands in a row before; None if there is none."""
-    columns = [array(_codes(column)) for column in keys.columns]
-    order = np.lexsort(columns)  # stable: of equal keys the first row comes first
-    same = np.ones(max(len(order) - 1, 0), dtype=bool)
-    for column in columns:
-        ordered = column[order]
-        same &= ordered[1:] == ordered[:-1]
-    return int(order[1:][same].min()) if same.any() else None
+    names = keys.column_names
+    if len(names) == 1 and pc.count_distinct(keys[names[0]]).as_py() == len(keys):
+        return None
+    columns = [_codes(keys[name]) for name in names]
+    order = np.lexsort(columns)
+    again = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for values in columns:
+        again &= np.diff(values[order]) == 0
+    return int(order[1:][again].min()) if again.any() else None
 
 
-def _codes(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a column of words as numbers, equal for equal words; one of numbers as it is."""
-    if not pa.types.is_dictionary(column.type):
-        return column
-    words = pc.cast(column, pa.string())
-    return pc.index_in(words, value_set=pc.unique(words))
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Return whole numbers as they are, and words as numbers."""
+    if pa.types.is_dictionary(column.type):
+        words = pc.cast(column, pa.string())
+        column = pc.index_in(words, value_set=pc.unique(words))
+    return np.asarray(array(column), np.int64)
 
 
 def read_world(folder: Path) -> pa.Table:
