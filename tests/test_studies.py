@@ -31,6 +31,9 @@ def test_a_study_runs(path: Path, tmp_path: Path) -> None:
     sets = ["--set", "run.stop={steps=1}", "--seeds", "1", "--jobs", "1", "--quiet"]
     if path.stem == "audit":
         sets += ["--set", "run.stop.steps=2", "--set", "run.audit.every=1"]
+    if path.stem == "fedlf_lengths":  # each of its worlds ends at a time of its own
+        for world in ("quickstart", "always_on", "diurnal", "dropout"):
+            sets += ["--set", f"axes.world.{world}.stop={{steps=1}}"]
     if path.stem == "replay":  # its traces are made by hand; any others will do
         for name, scenario in (("spot", "churn"), ("spot_fitted", "diurnal")):
             trace = tmp_path / "traces" / f"{name}.parquet"
