@@ -30,7 +30,8 @@ Deviations and choices:
 - Zero means a norm of at most `zero_tolerance` times the weighted sum of the rows' norms (the paper gives no
   tolerance). The lowest zero block joins the next, the last one the block before it, one at a time.
 - With equal losses, one client or zero losses, g_P = 0 and there is no fair row. Zero fragments (with raw
-  lengths, updates that are zero as a whole) are left out, or nobody could move. Zero is a norm of at most
+  lengths, updates that are zero as a whole) are left out: a zero point
+  in the hull would stop every step. Zero is a norm of at most
   `zero_tolerance` times the mean norm of the present ones: a client that fits its samples sends little but
   the rounding of float32.
 - `form="released"` is the authors' public code: lengths are equal, but g_P is made of the rescaled fragments,

@@ -244,7 +244,7 @@ def close(
         if failed is not None:
             console.print(f"error: {failed}", soft_wrap=True)
         again = shlex.quote(str(results[-1].folder))
-        console.print(f"interrupted, and saved; it goes on with: fedsim resume {again}", soft_wrap=True)
+        console.print(f"interrupted, and saved; continue it with: fedsim resume {again}", soft_wrap=True)
         raise typer.Exit(130)
     if failed is not None:
         raise failed

@@ -208,7 +208,7 @@ class RunConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_effects(self, info: pydantic.ValidationInfo) -> RunConfig:
-        """Refuse keys without effect, unless whoever asks does so for several runs together."""
+        """Refuse keys without effect; the runs of one file are checked together by `checked`."""
         if info.context is not _TOGETHER and (lines := refusals(lacks_of(self))):
             raise ValueError("\n".join(lines))
         return self

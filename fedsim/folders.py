@@ -106,7 +106,7 @@ def is_running(folder: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:  # there is no such file, or it is somebody else's
+    except OSError:  # the lock is missing, or belongs to another user
         return False
     return False
 

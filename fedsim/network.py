@@ -112,7 +112,7 @@ def _check_room(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...]
     except (RuntimeError, OverflowError, MemoryError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError) or "verflow" in str(error):
             raise ConfigError(f"model {name!r}: its sizes are too large: {short(str(error))}") from error
-        return  # code of one's own may need numbers to begin with: then it is made, and seen
+        return  # a user's module may need real tensors: it is then built without this check
     except (TypeError, NotImplementedError):
         return
     known = (p for p in module.parameters() if not isinstance(p, nn.parameter.UninitializedParameter))

@@ -80,7 +80,7 @@ class Recorder:
         """Updates that were shortened to the limit of `[bad_updates]`."""
         self.last_accuracy = float("nan")
         self._measured = False
-        """Whether the global model was evaluated on anybody."""
+        """Whether the global model was evaluated on at least one client."""
         self._news: News | None = None
         """Nothing is kept for a watcher before one asks."""
         self._tables: dict[str, list[pa.Table]] = {

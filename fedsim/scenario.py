@@ -231,7 +231,7 @@ class Scenario:
     cell_clients: int = 1
     world: Callable[[Any, Place], Any] | None = None
     after_end: AfterEnd = "repeat"
-    """What its world does after the horizon unless somebody says otherwise: `stop` where an end is the point of it."""
+    """Default of `world.after_end`: `stop` for scenarios that model an end, such as permanent dropout."""
 
 
 @plugins.contained()

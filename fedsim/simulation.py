@@ -120,7 +120,7 @@ def tell_of_end(setup: Setup) -> None:
 
 
 def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
-    """Run what there is by name, up to an interrupt. Raises SomeFailed at the end; a run alone raises its own error."""
+    """Run each in turn, until an interrupt. Raises SomeFailed at the end; a single run raises its own error."""
     results: list[Result] = []
     failed: dict[str, Exception] = {}
     for name, go in runs.items():

@@ -39,7 +39,7 @@ codecs.register_error(PLAIN, _plainly)
 
 
 class _Unread(io.FileIO):
-    """An output that nobody need read: when its reader has gone, what is written is dropped."""
+    """An output that drops what is written once its reader has exited."""
 
     def write(self, data: Any, /) -> int:
         """Write, or let all that follows go nowhere."""

@@ -91,7 +91,7 @@ class World:
         self.unmodelled = tuple(kind for kind in MODELLED if self._series[kind] is None)
 
     def then(self) -> str:
-        """Say what there is after the horizon."""
+        """Say what happens after the horizon."""
         return f"described for {show_us(self.horizon_us)} and then {_THEN[self.after_end]}"
 
     def most_online(self) -> int:
