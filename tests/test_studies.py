@@ -28,12 +28,14 @@ def said(*command: str, place: Path) -> str:
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
 def test_a_study_runs(path: Path, tmp_path: Path) -> None:
     inputs.data_of(task for task in inputs.FILES if f'name = "{task}"' in path.read_text())
-    sets = ["--set", "run.stop={steps=1}", "--seeds", "1", "--jobs", "1", "--quiet"]
-    if path.stem == "audit":
-        sets += ["--set", "run.stop.steps=2", "--set", "run.audit.every=1"]
+    sets = ["--seeds", "1", "--jobs", "1", "--quiet"]
     if path.stem == "fedlf_lengths":  # each of its worlds ends at a time of its own
         for world in ("quickstart", "always_on", "diurnal", "dropout"):
             sets += ["--set", f"axes.world.{world}.stop={{steps=1}}"]
+    else:
+        sets += ["--set", "run.stop={steps=1}"]
+    if path.stem == "audit":
+        sets += ["--set", "run.stop.steps=2", "--set", "run.audit.every=1"]
     if path.stem == "replay":  # its traces are made by hand; any others will do
         for name, scenario in (("spot", "churn"), ("spot_fitted", "diurnal")):
             trace = tmp_path / "traces" / f"{name}.parquet"
