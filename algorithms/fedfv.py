@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from algorithms._geometry import mean_of_present, norm, of_length, off_absent
+from fedsim.idle import With
 from fedsim.rng import rng
 from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
 
@@ -39,7 +40,7 @@ def fedfv(
     order: Literal["loss", "random", "reverse"] = "loss",
     window: Literal["paper", "flgo"] = "paper",
     guard: Annotated[float, Field(ge=0)] = 0.0,
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0,
+    seed: Annotated[int, Field(ge=0, lt=2**63), With("order", "random")] = 0,
 ) -> Algorithm:
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 

@@ -58,6 +58,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
         {"algorithm": {"name": "fedmgda_plus", "cap": 0.5, "epsilon": 0.2}},
         "beside 'cap'",
     ),
+    ("algorithm.seed", {"algorithm": {"name": "fedfv", "seed": 3}}, 'it needs order = "random"'),
     ("algorithm.memory", {"algorithm": {"name": "fedavg", "memory": "1h"}}, "remembers no absent clients"),
     ("algorithm.rows", {"algorithm": {"rows": "current"}}, "every update is of the newest model"),
     (
