@@ -68,10 +68,7 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
 
 def _second(keys: pa.Table) -> int | None:
     """Return the first row whose key stands in a row before; None if there is none."""
-    names = keys.column_names
-    if len(names) == 1 and pc.count_distinct(keys[names[0]]).as_py() == len(keys):
-        return None
-    columns = [_codes(keys[name]) for name in names]
+    columns = [_codes(column) for column in keys.columns]
     order = np.lexsort(columns)
     again = np.ones(max(len(order) - 1, 0), dtype=bool)
     for values in columns:
