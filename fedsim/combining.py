@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, RunError, described
 from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.precision import untouched
 from fedsim.rules import build_rule
@@ -119,7 +119,7 @@ def combine(
 def _check_mappings(**given: object) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"argument {name!r}: expected a dict, found {type(value).__name__} {value!r}")
+            raise ConfigError(f"argument {name!r}: expected a dict, found {described(value)}")
 
 
 @contextmanager

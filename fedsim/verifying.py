@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from fedsim import checkpoint
+from fedsim import arguments, checkpoint
 from fedsim.config import RunConfig, load
 from fedsim.cutting import cut_tables
 from fedsim.errors import CheckpointError, FolderError
@@ -44,6 +44,7 @@ class Verdict:
     """The first row that differs, and how; empty if none does."""
 
 
+@arguments.checked
 def verify(
     folder: Path | str,
     *,
