@@ -79,7 +79,7 @@ def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
         return hint
     try:
         return eval(hint, names)
-    except NameError:
+    except NameError:  # the test of the annotations sees to it that this is a name, with dots at most
         return hint.rpartition(".")[2]
 
 
