@@ -575,7 +575,7 @@ def test_the_command_fails_where_a_plug_in_ends_the_process(mine: Any, tmp_path:
         with pytest.raises(SystemExit) as ended:
             main(["run", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--quiet"])
         assert ended.value.code == 1
-        assert "mine': SystemExit: 0 (mine.py, line 11)" in capsys.readouterr().err
+        assert "SystemExit: 0 (mine.py, line 11)" in capsys.readouterr().err
         for module in [m for m in sys.modules if m.startswith("fedsim_plugin_")]:
             del sys.modules[module]
 
