@@ -22,7 +22,7 @@ from analysis.run import Run
 from analysis.run_sections import run_section
 from fedsim import arguments
 from fedsim.errors import FolderError, RunError
-from fedsim.files import write_text
+from fedsim.files import make_directory, write_text
 from fedsim.paths import as_path
 
 
@@ -42,10 +42,7 @@ def write_page(content: Document, out: str | Path) -> Path:
     place = as_path(out, "out")
     target = place / "report.html" if place.is_dir() else place
     text = page.document(content)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written: {error}") from error
+    make_directory(target.parent)
     write_text(target, text)
     return target
 

@@ -43,10 +43,17 @@ def _study_name(name: str) -> str:
     return name
 
 
+_MOST_SEEDS = 100_000
+
+
 def _seeds(given: Any) -> Any:
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
             raise ValueError(f"expected a number of seeds of at least 1, or a list of seeds, found {given}")
+        if given > _MOST_SEEDS:
+            raise ValueError(
+                f"expected a number of seeds up to {_MOST_SEEDS:,}, or a list of seeds, found {given:,}"
+            )
         return tuple(range(1, given + 1))
     return given
 

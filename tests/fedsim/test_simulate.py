@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,11 +15,13 @@ import safetensors.torch
 import torch
 
 import analysis
+from fedsim import checkpoint, simulation
 from fedsim.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
 from fedsim.folders import alone
 from fedsim.forking import At, fork
+from fedsim.manifest import read_manifest
 from fedsim.memory import Footprint
-from fedsim.simulation import Progress, simulate
+from fedsim.simulation import Progress, resume, simulate
 from fedsim.trace import Trace
 from small import run, small
 
@@ -136,6 +141,32 @@ def test_an_interrupt_leaves_a_readable_folder(tmp_path: Path) -> None:
     assert "unfinished" in opened.manifest["jobs"]
 
 
+def test_an_interrupt_while_the_folder_is_made_leaves_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = checkpoint.remove_after
+
+    def with_ctrl_c(*where: Any, **what: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        removed(*where, **what)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "remove_after", with_ctrl_c)
+        found = simulate(small(), out=tmp_path / "runs", workers=0)[0]
+    assert found.status == read_manifest(tmp_path / "runs/small")["status"] == "interrupted"
+    whole = simulate(small(), out=tmp_path / "whole", workers=0)[0]
+    assert resume(tmp_path / "runs/small", workers=0).digest == whole.digest
+
+
+def test_an_interrupt_before_the_first_instant_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "_write_arms", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small(), out=tmp_path, workers=0)
+    assert read_manifest(tmp_path / "small")["status"] == "interrupted"
+
+
 def test_an_interrupt_skips_the_other_runs(tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
@@ -247,6 +278,10 @@ def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, 
         ({"workers": None}, "workers: .* found None"),
         ({"device": ["cpu"]}, r"device: .* found list \['cpu'\]"),
         ({"watch": None}, "watch: expected a function, found None"),
+        *(
+            ({"ray_address": address, "workers": 1}, "ray_address: expected 'auto' or HOST:PORT, found '")
+            for address in ("", "nonsense", "ray://a:1", "127.0.0.1", "a b:1")
+        ),
         ({"ray_address": 6379, "workers": 1}, "ray_address: expected text or None, found 6379"),
     ],
 )
