@@ -113,9 +113,9 @@ def _is(value: Any, hint: Any) -> bool:
     if isinstance(hint, str):
         return hint in (c.__name__ for c in type(value).__mro__)
     if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**63
+        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < 2**63
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and _is_float(value)
+        return not isinstance(value, bool) and isinstance(value, Real) and _is_float(value)
     return hint is Any or isinstance(hint, TypeVar) or isinstance(value, hint or type(None))
 
 
