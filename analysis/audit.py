@@ -15,6 +15,7 @@ import pandas as pd
 
 from analysis.arrays import Floats
 from analysis.run import Run
+from fedsim import arguments
 from fedsim.errors import FolderError
 
 AGES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -27,6 +28,7 @@ GROUPS = ("present", "remembered", "unknown")
 """Clients of whom an update counts in the step, of whom the server remembers one, and all others."""
 
 
+@arguments.checked
 def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
     """Return the audits of one run or of several as one frame, with the column `run` in front. Raises RunError."""
     several = [runs] if isinstance(runs, Run) else list(runs)
@@ -41,6 +43,7 @@ def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
     return found.assign(group=group)[["run", *[c for c in found.columns if c != "run"], "group"]]
 
 
+@arguments.checked
 def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     """Return one row per group of ages that occurs, the youngest first; the last one ends at the oldest there was.
 
@@ -146,11 +149,13 @@ _DIVIDED_BY = {
 """What clients need to have to count for a number's interval."""
 
 
+@arguments.checked
 def conflicts_found(audit: pd.DataFrame) -> pd.DataFrame:
     """Return `by_age` of all absent remembered clients together, one row; empty if there were none."""
     return by_age(audit[audit["group"] == "remembered"], (0,))
 
 
+@arguments.checked
 def useful_age(ages: pd.DataFrame) -> int | None:
     """Return the last age in `by_age` up to which remembered updates tell conflicts better than chance.
 
@@ -166,6 +171,7 @@ def useful_age(ages: pd.DataFrame) -> int | None:
     return found
 
 
+@arguments.checked
 def realised(audit: pd.DataFrame) -> pd.DataFrame:
     """Return one row per group of clients: what steps did to their training loss.
 

@@ -12,6 +12,8 @@ import numpy as np
 from scipy import stats
 
 from analysis.arrays import Floats
+from fedsim import arguments
+from fedsim.errors import ConfigError
 from fedsim.rng import rng
 
 Statistic = Callable[[Floats], Floats]
@@ -23,6 +25,7 @@ FEW_NOTE = "Those of fewer than 6 clients cover less than 95 %."
 _NUMBERS_AT_ONCE = 2_000_000
 
 
+@arguments.checked
 def interval(
     statistic: Statistic, n: int, confidence: float = 0.95, draws: int = 10_000
 ) -> tuple[float, float] | None:
@@ -35,9 +38,13 @@ def interval(
     that is the percentile interval again. Draws for which the statistic is not defined (NaN) are left out; None if
     they are more than half.
     """
+    if not 0 < confidence < 1:
+        raise ConfigError(f"confidence: expected a number between 0 and 1, found {confidence}")
+    if draws < 1:
+        raise ConfigError(f"draws: expected at least 1, found {draws}")
     if n < FEWEST:
         return None
-    values = np.concatenate([statistic(counts) for counts in _blocks(n, draws)])
+    values = np.concatenate([_values(statistic, counts) for counts in _blocks(n, draws)])
     values = np.sort(values[~np.isnan(values)])
     if 2 * len(values) <= draws:
         return None
@@ -47,6 +54,16 @@ def interval(
     return float(values[at]), float(values[len(values) - 1 - at])
 
 
+def _values(statistic: Statistic, counts: Floats) -> Floats:
+    found = np.asarray(statistic(counts))
+    if found.shape != counts.shape[:1]:
+        raise ConfigError(
+            f"statistic: expected {len(counts)} values, one for each draw, found the shape {list(found.shape)}"
+        )
+    return found
+
+
+@arguments.checked
 def mean_of(values: Floats) -> Statistic:
     """Return the statistic "mean of `values`" [n]."""
     return lambda counts: np.asarray(counts @ values / counts.sum(axis=1))

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from analysis.run import Run
 from analysis.tables import word_counts
+from fedsim import arguments
 from fedsim.columns import array
 from fedsim.terminal import shown
 
@@ -56,6 +57,7 @@ class Closing:
         return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
 
 
+@arguments.checked
 def closing(run: Run, split: str | None = None) -> Closing:
     """Return the closing numbers of one run, counted from its tables."""
     evaluations = run.evaluations(split)
@@ -76,6 +78,7 @@ def closing(run: Run, split: str | None = None) -> Closing:
     )
 
 
+@arguments.checked
 def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     """Return a table for the terminal with one row per run: accuracy, fairness, what was lost, and time.
 
@@ -129,6 +132,7 @@ def profile_table(run: Run) -> Table:
     return table
 
 
+@arguments.checked
 def profile(run: Run) -> dict[str, dict[str, float]]:
     """Return the seconds by part of each kind of process of a run: `driver`, and in Ray `server` and `2 workers`.
 

@@ -14,6 +14,7 @@ from analysis.closing import ACCURACIES, fixed
 from analysis.joining import two_runs
 from analysis.run import Evaluation, Run
 from analysis.study import Point
+from fedsim import arguments
 from fedsim.errors import FolderError, RunError
 from fedsim.terminal import shown
 from fedsim.traits import HOUR_US
@@ -111,6 +112,7 @@ class Comparison:
         return self.table()
 
 
+@arguments.checked
 def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
     """Pair the clients of two runs by their last evaluation, or after equal steps, time or bytes (see `Study.frame`).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from analysis.run import Run
+from fedsim import arguments
 from fedsim.errors import FolderError
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ ORTHOGONAL = 1e-9
 """Cosines above minus this count as no conflict: projections leave rounding."""
 
 
+@arguments.checked
 def conflict_table(run: Run) -> pd.DataFrame:
     """Return the mean number of clients in conflict with the direction, present and absent, layer by layer.
 

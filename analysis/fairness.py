@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from analysis.arrays import Floats, Ints
-from fedsim import plugins
+from fedsim import arguments, plugins
 
 
+@arguments.checked
 @plugins.contained()
 def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = None) -> dict[str, float]:
     """Return the value of each metric, by name, for one evaluation.

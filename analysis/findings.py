@@ -17,12 +17,14 @@ from analysis.difference_tables import PLACES, difference_frame, difference_tabl
 from analysis.group_tables import participation_frames, participation_tables
 from analysis.paired import PairedDifference, differences_of
 from analysis.study import POINTS, Point, Study, open_study
+from fedsim import arguments
 from fedsim.terminal import shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments.checked
 def study_frames(given: Study | str | Path) -> dict[str, pd.DataFrame]:
     """Return what a study found, as frames by name; the study's `compare` says what is asked.
 
@@ -40,6 +42,7 @@ def study_frames(given: Study | str | Path) -> dict[str, pd.DataFrame]:
     return frames | (participation_frames(study) if study.compare.get("group") else {})
 
 
+@arguments.checked
 def study_tables(given: Study | str | Path) -> list[Table]:
     """Return the tables that answer what a study asks, for the terminal; see `study_frames`."""
     study = given if isinstance(given, Study) else open_study(given)

@@ -17,6 +17,7 @@ from analysis.paired import PairedDifference, differences_of
 from analysis.participation import clients, groupings, groups, losses, worst_group
 from analysis.run import Run
 from analysis.study import Study
+from fedsim import arguments
 from fedsim.terminal import shown
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ _GROUP_HEADINGS = (
 _CORRELATION_HEADINGS = ("with", "method", "weighted by", "clients", "value", "95 %")
 
 
+@arguments.checked
 def run_participation(
     run: Run, by: Sequence[str] | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
@@ -64,6 +66,7 @@ def run_participation(
     return {"groups": each, "losses": losses(frame), "correlations": correlations(frame)}
 
 
+@arguments.checked
 def study_participation(
     study: Study, by: str | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsim import arguments
 
+
+@arguments.checked
 def improved_users_percent(loss_before: ArrayLike, loss_after: ArrayLike) -> float:
     """Return the share of clients whose loss did not rise, in percent.
 

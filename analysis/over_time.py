@@ -11,11 +11,13 @@ from analysis.arrays import Floats, Ints
 from analysis.closing import virtual_end_us
 from analysis.improved_users import improved_users_percent
 from analysis.run import Evaluation, Run
+from fedsim import arguments
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
+@arguments.checked
 def time_below(run: Run, threshold_percent: float, split: str | None = None) -> pd.DataFrame:
     """Return for each client how long its accuracy was below a threshold, one row per client of the last evaluation.
 
@@ -43,6 +45,7 @@ def time_below(run: Run, threshold_percent: float, split: str | None = None) -> 
     return pd.DataFrame({"below_share": share, "reached_us": first}, index=pd.Index(who, name="client"))
 
 
+@arguments.checked
 def improved_over_time(run: Run, split: str | None = None) -> pd.DataFrame:
     """Return one row per evaluation but the first: the share of clients whose loss did not rise, each counting once.
 

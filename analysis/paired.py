@@ -14,7 +14,7 @@ from analysis.bootstrap import interval, mean_of
 from analysis.paired_tests import holm, seeds_needed, sign_test, signed_rank_test
 from analysis.pairing import pairing_factor
 from analysis.study import Cell, Point, Study
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.errors import FolderError, closest
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class PairedDifference:
         return ", ".join(f"{axis}={level}" for axis, level in self.others.items())
 
 
+@arguments.checked
 def differences(
     study: Study,
     metric: str,
@@ -133,6 +134,7 @@ def differences(
     return differences_of(study, frame, metric, at, axis=among, baseline=baseline, size=size)
 
 
+@arguments.checked
 def differences_of(
     study: Study,
     frame: pd.DataFrame,

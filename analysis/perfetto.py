@@ -14,9 +14,11 @@ import pyarrow.compute as pc
 
 from analysis.arrays import Ints
 from analysis.run import Evaluation, Run
+from fedsim import arguments
 from fedsim.chrome_trace import ChromeTrace, writing
 from fedsim.errors import FolderError
 from fedsim.files import write_atomically
+from fedsim.paths import as_path
 
 SERVER = (1, 1)
 """Process and thread of steps and evaluations."""
@@ -46,8 +48,9 @@ class Exported:
     evaluations: int
 
 
+@arguments.checked
 def export_perfetto(
-    run: Run, out: Path, *, clients: int | None = None, from_us: int = 0, to_us: int | None = None
+    run: Run, out: Path | str, *, clients: int | None = None, from_us: int = 0, to_us: int | None = None
 ) -> Exported:
     """Write what happened in virtual time: each client's jobs, phase by phase, and the server's steps and evaluations.
 
@@ -69,7 +72,7 @@ def export_perfetto(
         raise FolderError(
             f"{run.folder}: no job and no step to write, of {len(run.jobs):,} and {len(run.steps):,}"
         )
-    write_atomically(out, lambda beside: _write(beside, run.label, jobs, steps, evaluations))
+    write_atomically(as_path(out, "out"), lambda beside: _write(beside, run.label, jobs, steps, evaluations))
     return Exported(len(np.unique(jobs["client"].to_numpy())), len(jobs), len(steps), len(evaluations))
 
 

@@ -20,10 +20,13 @@ from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from analysis.plots.staleness import staleness, used_staleness
 from analysis.run import Run
 from analysis.run_sections import run_section
+from fedsim import arguments
 from fedsim.errors import FolderError, RunError
-from fedsim.files import write_text
+from fedsim.files import make_directory, write_text
+from fedsim.paths import as_path
 
 
+@arguments.checked
 def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Path:
     """Write one self-contained page about the runs and return its path.
 
@@ -36,16 +39,15 @@ def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Pat
 
 def write_page(content: Document, out: str | Path) -> Path:
     """Write a report as one page and return its path; `out` is as for `write_report`."""
-    target = Path(out) / "report.html" if Path(out).is_dir() else Path(out)
+    place = as_path(out, "out")
+    target = place / "report.html" if place.is_dir() else place
     text = page.document(content)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written: {error}") from error
+    make_directory(target.parent)
     write_text(target, text)
     return target
 
 
+@arguments.checked
 def run_document(runs: Sequence[Run], command: str = "") -> Document:
     """Return the report about runs, with its figures yet to be drawn. Raises RunError if there is no run."""
     if not runs:

@@ -20,6 +20,7 @@ from matplotlib.patches import Patch
 
 from analysis.document import Document, Table
 from analysis.plots._picture import INK, Key, Picture
+from fedsim import arguments
 from fedsim.errors import ConfigError, RunError, TraceError, closest
 from fedsim.files import write_atomically, write_text
 
@@ -48,13 +49,15 @@ def check_names(content: Document, only: Collection[str]) -> None:
     known = [*content.figures, *content.tables]
     for name in only:
         if name not in known:
-            raise ConfigError(f"--only: the report has no figure or table {name!r}{closest(name, known)}")
+            raise ConfigError(f"only: the report has no figure or table {name!r}{closest(name, known)}")
 
 
+@arguments.checked
 def write_figures(
     content: Document, folder: str | Path, kind: Format, only: Collection[str] = ()
 ) -> tuple[list[Path], list[str]]:
     """Write the figures (only some, if named) with legends, on white; return the files, and what was not drawn."""
+    check_names(content, only)
     chosen = [figure for name, figure in content.figures.items() if name in only or not only]
     folder = _made(folder)
     written, refused = [], []
@@ -69,8 +72,10 @@ def write_figures(
     return written, refused
 
 
+@arguments.checked
 def write_tables(content: Document, folder: str | Path, only: Collection[str] = ()) -> list[Path]:
     """Write the tables (only some, if named) as CSV with all digits and as LaTeX with those of the page."""
+    check_names(content, only)
     chosen = [table for name, table in content.tables.items() if name in only or not only]
     folder = _made(folder)
     written = []

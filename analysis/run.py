@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from analysis.arrays import Floats, Ints
 from analysis.fairness import summary
 from analysis.tables import check_rows, read_table, read_world, word_counts
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.columns import array, texts
 from fedsim.errors import FolderError, closest
 from fedsim.files import from_json, from_toml
@@ -46,12 +46,14 @@ class Evaluation:
     """Fractions; NaN for a client without samples in this split."""
     loss: Floats
 
+    @arguments.checked
     def without(self, clients: Ints) -> Evaluation:
         """Leave some clients out."""
         others = ~np.isin(self.client, clients)
         columns = ("client", "n", "correct", "accuracy", "loss")
         return replace(self, **{name: getattr(self, name)[others] for name in columns})
 
+    @arguments.checked
     def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
         """Return the value of each metric (all of `analysis.metrics` by default)."""
         return summary(self.accuracy, self.n, metrics)
@@ -114,6 +116,7 @@ class Run:
         listed = self.manifest.get("adversaries") or []
         return np.unique(np.array([c for one in listed for c in one["clients"]], dtype=np.int64))
 
+    @arguments.checked
     def frame(self, table: str) -> pd.DataFrame:
         """Return `jobs`, `steps`, `evals`, `conflicts`, `audit` or `world` as a pandas frame."""
         known = ("jobs", "steps", "evals", "conflicts", "audit", "world")
@@ -128,6 +131,7 @@ class Run:
         said = section.get("split") if isinstance(section, dict) else None
         return said if said in SPLITS else "test"
 
+    @arguments.checked
     def evaluations(self, split: str | None = None) -> list[Evaluation]:
         """Return the evaluations on a split (default: the run's) by virtual time; empty if there was none."""
         split = self.split if split is None else split
@@ -135,6 +139,7 @@ class Run:
             raise FolderError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
         return list(_evaluations(self.evals, split))
 
+    @arguments.checked
     def final(self, split: str | None = None) -> Evaluation:
         """Return the last evaluation on a split (default: the run's). Raises RunError if there was none."""
         found = self.evaluations(split)
@@ -144,6 +149,7 @@ class Run:
             raise FolderError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
         return found[-1]
 
+    @arguments.checked
     def history(
         self, split: str | None = None, metrics: Sequence[str] | None = None, *, honest: bool = False
     ) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from analysis.arrays import Ints
 from analysis.run import Evaluation, Run, open_run
+from fedsim import arguments
 from fedsim.config_errors import validated
 from fedsim.errors import ConfigError, FolderError, closest
 from fedsim.files import from_json
@@ -70,6 +71,7 @@ class Study:
         """The cells whose runs are done."""
         return tuple(cell for cell in self.cells if cell.status == "done")
 
+    @arguments.checked
     def run(self, cell: Cell) -> Run:
         """Open the run of a cell. Raises FolderError if it is not there."""
         if cell.folder not in self._runs:
@@ -79,10 +81,12 @@ class Study:
                 raise FolderError(f"{error}; fedsim study runs a cell anew whose folder is gone") from error
         return self._runs[cell.folder]
 
+    @arguments.checked
     def afresh(self, cell: Cell) -> Run:
         """Return the run of a cell without the tables that were read: those of all runs may be more than memory."""
         return replace(self.run(cell))
 
+    @arguments.checked
     def asked(self, changes: Mapping[str, Any]) -> Study:
         """Return the same study asked for something else: some keys of `compare` replaced.
 
@@ -104,6 +108,7 @@ class Study:
                 f"{self.folder}: there is no point {at!r} to compare runs at{closest(at, POINTS)}"
             )
 
+    @arguments.checked
     def axis(self, name: str | None = None) -> str:
         """Return the axis whose levels are compared: by default that of `compare`, else the first.
 
@@ -116,11 +121,13 @@ class Study:
             raise FolderError(f"{self.folder}: the study has no axis, so there are no levels to compare")
         raise ConfigError(f"{self.folder}: the study has no axis {wanted!r}{closest(str(wanted), self.axes)}")
 
+    @arguments.checked
     def baseline(self, axis: str, level: str | None = None) -> str:
         """Return the level that others are compared with: by default that of `compare`, else the first.
 
         Raises ConfigError if the axis has no such level.
         """
+        axis = self.axis(axis)
         said = self.compare.get("baseline") if axis == self.axis() else None
         wanted = str(level or said or self.axes[axis][0])
         if wanted not in self.axes[axis]:
@@ -129,6 +136,7 @@ class Study:
             )
         return wanted
 
+    @arguments.checked
     def frame(
         self, metrics: Sequence[str], at: Point = "end", split: str | None = None, axis: str | None = None
     ) -> pd.DataFrame:
@@ -158,6 +166,7 @@ class Study:
         rows.sort(key=self._place)
         return pd.DataFrame(rows, columns=columns)
 
+    @arguments.checked
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
         """Return the evaluations of a cell's run by virtual time. Raises RunError if there are none."""
         key = (cell.folder, split or self.run(cell).split)

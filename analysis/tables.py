@@ -46,7 +46,7 @@ def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
 
 
 def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) -> pa.Table:
-    """Return a table in which each row has a key of its own, and a client of the run's.
+    """Return a table in which each row has a key of its own, a client of the run's, and an accuracy that can be.
 
     Raises FolderError that names the file and the first row that is foreign.
     """
@@ -58,6 +58,12 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
             raise FolderError(
                 f"{path}, row {foreign[0]}: expected one of the run's {clients:,} clients, found client {found}"
             )
+    if name == "evals":
+        accuracy = array(table["accuracy"])
+        wrong = np.flatnonzero((accuracy < 0) | (accuracy > 1))  # NaN where there was nothing to measure
+        if len(wrong):
+            at = int(wrong[0])
+            raise FolderError(f"{path}, row {at}: expected an accuracy from 0 to 1, found {accuracy[at]:g}")
     if name in KEYS and (row := _second(table.select(KEYS[name]))) is not None:
         said = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
         raise FolderError(

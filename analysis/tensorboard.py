@@ -14,6 +14,9 @@ import numpy as np
 from analysis.event_file import NAME, EventFile
 from analysis.run import Evaluation, Run
 from analysis.tables import word_counts
+from fedsim import arguments
+from fedsim.errors import FolderError
+from fedsim.paths import as_path
 from fedsim.units import US
 
 METRICS = ("mean_percent", "std_percent", "worst10_percent", "angle_rad")
@@ -95,13 +98,16 @@ class Exported:
     evaluations: int
 
 
-def export_tensorboard(runs: Sequence[Run], out: Path | None = None) -> list[Exported]:
+@arguments.checked
+def export_tensorboard(runs: Sequence[Run], out: Path | str | None = None) -> list[Exported]:
     """Write an event file for each run: into its folder, or into one of its own below `out`.
 
     Raises ConfigError if TensorBoard is not installed, RunError if a file cannot be written.
     """
-    exported = []
-    for run, folder in zip(runs, _folders([run.folder for run in runs], out), strict=True):
+    if not runs:
+        raise FolderError("runs: expected at least one run, found none")
+    exported, place = [], None if out is None else as_path(out, "out")
+    for run, folder in zip(runs, _folders([run.folder for run in runs], place), strict=True):
         with Board(folder) as board:
             board.catch_up(run)
         exported.append(Exported(folder / NAME, board.steps, board.evaluations))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from analysis.run import Run
+from fedsim import arguments
 from fedsim.records import STATUSES
 from fedsim.terminal import shown
 from fedsim.units import US, show_bytes, show_us
@@ -22,6 +23,7 @@ MEASURES = ("jobs", "device_s", "computing_s", "bytes")
 HEADINGS = ("", *FATES, "wasted %")
 
 
+@arguments.checked
 def waste(run: Run) -> pd.DataFrame:
     """Return what each client spent, one row per client that had a job: a column for each measure and fate.
 
@@ -43,6 +45,7 @@ def waste(run: Run) -> pd.DataFrame:
     return found.assign(wasted_share=(found["device_s_wasted"] / decided).where(decided > 0))
 
 
+@arguments.checked
 def waste_by_status(run: Run) -> pd.DataFrame:
     """Return what the jobs of each status cost together: `jobs`, `device_s`, `computing_s` and `bytes`, by status.
 
@@ -53,6 +56,7 @@ def waste_by_status(run: Run) -> pd.DataFrame:
     return summed.reindex([status for status in STATUSES if status in summed.index])
 
 
+@arguments.checked
 def waste_table(run: Run) -> Table:
     """Return a short table for the terminal: each measure in total, used, wasted and unfinished."""
     table = Table(title=shown(f"what {run.label} spent"))

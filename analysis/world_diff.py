@@ -9,6 +9,7 @@ import numpy as np
 
 from analysis.arrays import Floats, Ints
 from analysis.worlds import gap_lengths_us, mean_speeds, session_lengths_us, written_out
+from fedsim import arguments
 from fedsim.spans import cut, fused, of_rows
 from fedsim.trace import KINDS, MODELLED, Spans, Trace
 from fedsim.traits import share, time_us
@@ -44,6 +45,7 @@ class WorldDiff:
     """Kolmogorov-Smirnov distances of distributions, each over the whole of its own world; NaN if one has none."""
 
 
+@arguments.checked
 def compare_worlds(a: Trace, b: Trace) -> WorldDiff:
     """Compare two worlds."""
     clients, span_us = min(a.clients, b.clients), min(a.horizon_us, b.horizon_us)

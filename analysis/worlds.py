@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from analysis.arrays import Floats, Ints
+from fedsim import arguments
 from fedsim.reshape import laps_us
 from fedsim.spans import repeated
 from fedsim.trace import KINDS, MODELLED, Spans, Trace
@@ -49,6 +50,7 @@ class WorldSummary:
     """By kind: how many clients have a loop period of their own, and its quartiles over them in microseconds."""
 
 
+@arguments.checked
 def summarize(trace: Trace) -> WorldSummary:
     """Compute the numbers of a trace."""
     n, horizon_us = trace.clients, trace.horizon_us

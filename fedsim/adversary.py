@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Ints, Report
 from fedsim.rng import rng, uniforms
@@ -74,6 +74,10 @@ class Attack:
     """Whether `send` looks at `message.before`."""
     drops: bool = False
     """Whether the update never arrives."""
+
+    def __post_init__(self) -> None:
+        for name in ("send", "labels"):
+            arguments.check(f"an attack's {name}", getattr(self, name), Callable[..., Any] | None)
 
 
 @dataclass(frozen=True, slots=True)

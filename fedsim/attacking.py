@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedsim import plugins
 from fedsim.adversary import Adversary, Attack, Message, rememberers
 from fedsim.errors import RunError
 from fedsim.job import Cohort, Ints, Job, Report, Reports
@@ -116,10 +117,12 @@ class Attackers:
         for number in np.flatnonzero(struck).tolist():
             send = self.attacks[number].send
             if send is not None:
-                sent = send(
-                    Message(row, report, memory, rng(self.seed, "attack", job.client, job.nth, number))
-                )
-                row, report = _checked(sent, row, self.adversaries[number].name, job).row, sent.report
+                name = self.adversaries[number].name
+                with plugins.contained(f"adversary {name!r}, send"):
+                    sent = send(
+                        Message(row, report, memory, rng(self.seed, "attack", job.client, job.nth, number))
+                    )
+                row, report = _checked(sent, row, name, job).row, sent.report
         finite = bool(torch.isfinite(row).all())
         return row, replace(report, finite=finite)
 

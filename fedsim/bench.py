@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from rich.table import Table
 
+from fedsim import arguments
 from fedsim.config import RunConfig, parse
 from fedsim.config_train import TrainSection
 from fedsim.errors import RunError
@@ -129,6 +130,7 @@ def worker_counts(cores: int) -> list[int]:
     return [0, cores, *between]
 
 
+@arguments.checked
 def bench(
     *,
     workers: Sequence[int] | None = None,

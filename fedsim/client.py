@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fedsim import arguments
 from fedsim.errors import RunError
 
 if TYPE_CHECKING:
@@ -116,6 +117,9 @@ Personal = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], "torch.Tenso
 """`personal(local, model [P], kept [P] or None) -> [P]`: the model that the client would use itself."""
 
 
+_FUNCTION = Callable[..., Any]
+
+
 @dataclass(frozen=True, slots=True)
 class ClientMethod:
     """How clients train. The default is local SGD and nothing else."""
@@ -134,6 +138,14 @@ class ClientMethod:
     """Whether `train` itself finds the loss that is reported to the rule; otherwise it is that of the start model."""
     passes: Callable[[int], float] = float
     """From the configured epochs to the passes over the training samples that a job costs in virtual time."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("train", _FUNCTION | None),
+            ("personal", _FUNCTION | None),
+            ("passes", _FUNCTION),
+        ):
+            arguments.check(f"a client method's {name}", getattr(self, name), kind)
 
 
 def pull(strength: float, anchor: Tensors) -> Correct:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.errors import ConfigError, RunError
+from fedsim.errors import ConfigError, RunError, described
 from fedsim.linalg import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.precision import untouched
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Floats, Ints, Stack, State, Vectors
-from fedsim.weighing import moved, not_finite, weighed
+from fedsim.weighing import begun, moved, not_finite, weighed
 
 Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
 
@@ -105,7 +105,9 @@ def combine(
     name = rule if isinstance(rule, str) else "of the call"
     with untouched():
         with _of_this_rule("state", state):
-            direction, after = weighed(algorithm, stack, algorithm.init() if state is None else state, name)
+            direction, after = weighed(
+                algorithm, stack, begun(algorithm, name) if state is None else state, name
+            )
         if not np.isfinite(direction.weights).all():
             raise RunError(f"step {step}, rule {name!r}: {not_finite(algorithm)}")
         with _of_this_rule("vectors", vectors):
@@ -119,7 +121,7 @@ def combine(
 def _check_mappings(**given: object) -> None:
     for name, value in given.items():
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"argument {name!r}: expected a dict, found {type(value).__name__} {value!r}")
+            raise ConfigError(f"argument {name!r}: expected a dict, found {described(value)}")
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedsim import arguments
 from fedsim.assignment import Assignment, How, assign
 from fedsim.availability import Unknown, sessions_of
 from fedsim.errors import ConfigError, TraceError, closest
@@ -43,6 +44,7 @@ class _Part:
     gives: tuple[str, ...]
 
 
+@arguments.checked
 def join(
     *,
     availability: Trace,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import pydantic
 from pydantic import BaseModel, BeforeValidator
 
+from fedsim import arguments
 from fedsim.config_adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config_checkpoint import CheckpointSection
 from fedsim.config_errors import assign, problems, read_toml
@@ -333,6 +334,7 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
     return raw
 
 
+@arguments.checked
 def parse(
     raw: Mapping[str, Any], source: str, default_name: str, before: Mapping[str, Any] | None = None
 ) -> list[RunConfig]:

@@ -16,11 +16,12 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.config import changed, check_effect, merged
 from fedsim.config_errors import assign, read_toml, validated
 from fedsim.config_section import RunName, Section, Seed
 from fedsim.errors import ConfigError, closest
+from fedsim.paths import as_path
 
 _COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
@@ -42,10 +43,17 @@ def _study_name(name: str) -> str:
     return name
 
 
+_MOST_SEEDS = 100_000
+
+
 def _seeds(given: Any) -> Any:
     if isinstance(given, int) and not isinstance(given, bool):
         if given < 1:
             raise ValueError(f"expected a number of seeds of at least 1, or a list of seeds, found {given}")
+        if given > _MOST_SEEDS:
+            raise ValueError(
+                f"expected a number of seeds up to {_MOST_SEEDS:,}, or a list of seeds, found {given:,}"
+            )
         return tuple(range(1, given + 1))
     return given
 
@@ -193,13 +201,15 @@ class StudyConfig(Section):
         return {key: value for key, value in found.items() if value not in ({}, [], "")}
 
 
+@arguments.checked
 def load_study(
-    path: Path, *, scale: str | None = None, sets: Iterable[str] = (), seeds: str | None = None
+    path: Path | str, *, scale: str | None = None, sets: Iterable[str] = (), seeds: str | None = None
 ) -> StudyConfig:
     """Read a study at a scale, then make assignments such as `run.stop.steps=20`, and then take other seeds.
 
     seeds: a number of seeds, or several as `3,7,9`. Raises ConfigError with one line for each problem.
     """
+    path = as_path(path, "path")
     read = read_toml(path)
     if "task" in read and "run" not in read:
         raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")

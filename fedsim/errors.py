@@ -114,6 +114,15 @@ def found(value: object) -> str:
         return "a number of thousands of digits"
 
 
+def described(value: object) -> str:
+    """Return what an argument is for a message: a plain value as Python writes it, of others the type."""
+    shown = found(value)
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        return shown
+    name = type(value).__name__
+    return name if "\n" in shown or len(shown) > 80 or shown.startswith(("<", name)) else f"{name} {shown}"
+
+
 _WORDS = {
     "a valid tuple": "a list",
     "a valid list": "a list",

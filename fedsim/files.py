@@ -33,6 +33,8 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     A write that fails leaves the file that was there, and nothing beside it. A link at `path` is replaced, never
     followed. Raises RunError that names the file and, if there is no room, how much of it is left.
     """
+    if path.name in ("", ".."):
+        raise FolderError(f"{path}: expected the name of a file to write, found that of a folder")
     beside = path.with_name(f".{path.name}.tmp")
     try:
         beside.unlink(missing_ok=True)  # left by a process that was killed, or a link that leads elsewhere

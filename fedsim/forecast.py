@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.arrivals import Arrivals
 from fedsim.config import RunConfig
 from fedsim.course import Course
@@ -21,6 +21,7 @@ from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort, Ints
 from fedsim.ledger import Ledger
 from fedsim.materials import Workshop
+from fedsim.paths import as_path
 from fedsim.plan_folder import begin, finish
 from fedsim.planning import PlanningTrainer
 from fedsim.pool import workers_of
@@ -186,12 +187,13 @@ class CountingTrainer(PlanningTrainer):
         self.passes += float((self.sizes[cohort.clients] * cohort.shares).sum()) * self.passes_each
 
 
+@arguments.checked
 @plugins.contained()
 def forecast(
     config: RunConfig,
     *,
     workers: int | Literal["auto"] = "auto",
-    out: Path | None = None,
+    out: Path | str | None = None,
     force: bool = False,
     shop: Workshop | None = None,
 ) -> Forecast:
@@ -210,7 +212,9 @@ def forecast(
         course = Course(setup.data.n_clients)
         recorder = None
         if out is not None:
-            recorder = begin(out / config.name, config, setup.data.train.sizes, course.ledger, force=force)
+            recorder = begin(
+                as_path(out, "out") / config.name, config, setup.data.train.sizes, course.ledger, force=force
+            )
         started = time.perf_counter()
         tally = Tally(course.ledger, Window(setup.server), recorder)
         trainer = CountingTrainer(setup, ahead=count > 0)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import tomli_w
 
-from fedsim import checkpoint
+from fedsim import arguments, checkpoint
 from fedsim.checkpoint import State
 from fedsim.config import ParentSection, RunConfig, changed, load, parse
 from fedsim.config_errors import read_toml
@@ -37,7 +37,7 @@ from fedsim.result import Result, Watch
 from fedsim.run import CONFIG, WORLD, Run, optional_tables, owner_of
 from fedsim.server import Server
 from fedsim.setup import Setup, prepare
-from fedsim.simulation import Device, check_how, device_of, one_thread, tell_of_end
+from fedsim.simulation import Device, device_of, one_thread, tell_of_end
 from fedsim.stopwatch import Stopwatch
 from fedsim.trace import Trace, read_trace
 from fedsim.trainer import starts_of
@@ -50,12 +50,23 @@ _TIMES_LONGER = 10
 """How many times as long as its parent a fork may take that keeps clients online in a world that repeats."""
 
 
+@arguments.checked
 @dataclass(frozen=True, slots=True)
 class At:
     """When a fork leaves its parent: after a server step, or when a virtual time is reached."""
 
     step: int | None = None
     time_us: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {"step": self.step, "time_us": self.time_us}
+        named = {name: value for name, value in given.items() if value is not None}
+        if len(named) != 1:
+            found = "both" if named else "neither"
+            raise ConfigError(f"expected At(step=...) or At(time_us=...), found {found}")
+        for name, value in named.items():
+            if value < 0:
+                raise ConfigError(f"{name}: expected at least 0, found {value}")
 
     def reached(self, course: Course) -> bool:
         """Whether a run that stands between two instants stands there.
@@ -80,6 +91,7 @@ class At:
         return there and origin.forked_at == "step" and self.step == origin.forked_step
 
 
+@arguments.checked
 def fork(
     parent: Path | str,
     at: At,
@@ -108,9 +120,6 @@ def fork(
     The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
     """
     parent, out = as_path(parent, "parent"), as_path(out, "out")
-    if not isinstance(at, At):
-        raise ConfigError(f"at: expected At(step=...) or At(time_us=...), found {at!r}")
-    check_how(watch, force=force)
     manifest = read_manifest(parent)
     config = load(parent / CONFIG)[0]
     before = read_toml(parent / CONFIG)

@@ -17,7 +17,7 @@ from fedsim.errors import RunError
 from fedsim.job import Cohort
 from fedsim.outcomes import Outcomes, without
 from fedsim.rng import Draws, Numbers
-from fedsim.selection import View, checked, proposed
+from fedsim.selection import View, checked, proposed, state_of
 from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Trainer
 from fedsim.units import US
@@ -125,7 +125,7 @@ class Handout:
                 f"step {course.step}: a selector must return clients and its new state, it returned "
                 f"{type(found).__name__}; one that remembers nothing is made with fedsim.selection.stateless"
             )
-        chosen, course.selector_state = found
+        chosen, course.selector_state = found[0], state_of(found[1], f"step {course.step}: a selector")
         course.draws += 1
         return checked(chosen, view, k)
 

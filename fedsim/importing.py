@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.errors import ConfigError, TraceError
+from fedsim.paths import as_path
 from fedsim.trace import Trace
 
 LARGEST_FILE_BYTES = 2**31
@@ -79,16 +80,17 @@ class Importer:
     units: str
 
 
+@arguments.checked
 @plugins.contained()
 def import_trace(
-    paths: Sequence[Path], name: str | None = None, options: Mapping[str, Any] | None = None
+    paths: Sequence[Path | str], name: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Trace:
     """Read files (or all files in folders) of one format as one Trace.
 
     `name` is the importer's; without it the content decides. Raises TraceError for files that are not accepted,
     ConfigError for an unknown importer or option.
     """
-    sources = [_read(file) for path in paths for file in _files(path)]
+    sources = [_read(file) for path in paths for file in _files(as_path(path, "paths"))]
     if not sources:
         raise TraceError(f"{', '.join(map(str, paths)) or 'nothing'}: expected at least one file")
     chosen = guess(sources) if name is None else name

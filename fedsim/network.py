@@ -232,7 +232,7 @@ def _forward_costs(
     ]
     was_training, samples = module.training, torch.zeros(1, *in_shape)
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             out = module.eval()(samples)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
@@ -252,6 +252,11 @@ def _forward_costs(
     if tuple(out.shape) != (1, n_classes):
         raise ConfigError(
             f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {list(out.shape)}"
+        )
+    if not out.requires_grad:
+        raise ConfigError(
+            f"model {name!r}: expected logits that can be differentiated by its parameters, found some without a "
+            "gradient: leave out detach() and torch.no_grad()"
         )
     return sum(operations), max(numbers)
 

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, described
 
 
 def as_path(path: Any, name: str) -> Path:
     """Return the path that an argument of this name gives. Raises ConfigError for what is none, or is no UTF-8."""
     if not isinstance(path, (str, Path)):
-        raise ConfigError(f"{name}: expected a path, found {type(path).__name__} {path!r}")
+        raise ConfigError(f"{name}: expected a path, found {described(path)}")
     check_text(str(path), name)
     check_working_directory()
     return Path(path)

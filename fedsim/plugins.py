@@ -110,7 +110,7 @@ def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any
         if lacks
     ]:
         raise ConfigError("\n".join(lines))
-    with contained():
+    with contained(f"{kind} {name!r}"):
         made = make(**checked, **given)
     if kind in _CHECKED and PRODUCTS[kind] not in (c.__name__ for c in type(made).__mro__):
         raise ConfigError(
@@ -351,15 +351,20 @@ def _opened(kind: str, name: str, where: str) -> Any:
 
 
 @contextmanager
-def contained() -> Iterator[None]:
-    """Raise RunError for what a plug-in raises beyond `Exception`, such as SystemExit: it would end the process."""
+def contained(whose: str = "") -> Iterator[None]:
+    """Raise RunError for what a plug-in raises beyond `Exception`, such as SystemExit: it would end the process.
+
+    whose: the plug-in, for the message; it may be `sys.exit` itself, which has no line of its own.
+    """
     try:
         yield
     except BaseException as error:
-        if isinstance(error, Exception) or not _ends_the_process(error):
+        exits = isinstance(error, SystemExit)  # this program itself raises none
+        if isinstance(error, Exception) or not (exits or _ends_the_process(error)):
             raise
+        named = f"{whose}: " if whose else ""
         raise RunError(
-            f"{_said(error)}{line_of(error)}: a plug-in may end a run by an Exception alone"
+            f"{named}{_said(error)}{line_of(error)}: a plug-in may end a run by an Exception alone"
         ) from error
 
 

@@ -6,6 +6,7 @@ is begun as soon as it is known that there will be a run, and asked for when the
 
 from __future__ import annotations
 
+import re
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -62,6 +63,10 @@ class Processes:
         self.there.close()
 
 
+_ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
+"""HOST:PORT of a cluster."""
+
+
 def workers_of(workers: int | Literal["auto"]) -> int:
     """Return the number of client actors on this machine that is meant by a `--workers` value."""
     if workers == "auto":
@@ -74,6 +79,8 @@ def workers_of(workers: int | Literal["auto"]) -> int:
 def begun(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
     """Begin to open a pool, here or at a cluster; None if there are to be no workers. Raises ConfigError."""
     if not isinstance(address, str | None):
+        raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
+    if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
         raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
     gpus: Gpus = "auto" if device == "auto" else device == "cuda"
     if workers == "auto" and address is not None:

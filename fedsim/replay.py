@@ -10,11 +10,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from fedsim import arguments
 from fedsim.config import RunConfig, changed, parse
 from fedsim.config_errors import read_toml
 from fedsim.errors import ConfigError, FolderError
 from fedsim.files import read_parquet
 from fedsim.manifest import MANIFEST, existing, read_manifest
+from fedsim.paths import as_path
 
 _CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
 _PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
@@ -30,14 +32,16 @@ class Participation:
     """The first job that differs, in words; empty if none does."""
 
 
+@arguments.checked
 def replay_config(
-    folder: Path, sets: Sequence[str], *, same_participation: bool = False, name: str | None = None
+    folder: Path | str, sets: Sequence[str], *, same_participation: bool = False, name: str | None = None
 ) -> RunConfig:
     """Return the configuration of a run in the world of the finished run in `folder`, changed by `sets`.
 
     With `same_participation` the same clients are given jobs at the same instants. The run's own name is the parent's
     with `-replay` unless `name` is given. Raises ConfigError for a folder that is no finished run, or for a bad change.
     """
+    folder = as_path(folder, "folder")
     manifest = _manifest(folder)
     raw = read_toml(folder / _CONFIG)
     parent = deepcopy(raw)
@@ -63,10 +67,12 @@ def replay_config(
     return parse(raw, f"{folder} with changes", raw["name"], before=parent)[0]
 
 
-def compare_participation(parent: Path, child: Path) -> Participation:
+@arguments.checked
+def compare_participation(parent: Path | str, child: Path | str) -> Participation:
     """Compare who was given jobs, when and what became of them, job by job."""
     ours, theirs = (
-        read_parquet(f / _JOBS, FolderError, _PARTICIPATION).sort_by("job") for f in (child, parent)
+        read_parquet(as_path(f, name) / _JOBS, FolderError, _PARTICIPATION).sort_by("job")
+        for name, f in (("child", child), ("parent", parent))
     )
     return Participation(len(ours), _first_difference(ours, theirs))
 

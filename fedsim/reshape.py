@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedsim import arguments
 from fedsim.errors import TraceError
 from fedsim.provenance import edited
 from fedsim.rng import rng
@@ -34,12 +35,14 @@ MOST_LISTED = 100
 """Longer lists of clients are not written into a trace's source."""
 
 
+@arguments.checked
 def select(trace: Trace, clients: Sequence[int] | Ints) -> Trace:
     """Return a world of `clients`, in that order; one named twice is there twice. Raises TraceError for others."""
     ids = _known(trace, clients)
     return _chosen(trace, ids, {"select": ids.tolist() if len(ids) <= MOST_LISTED else f"{len(ids)} clients"})
 
 
+@arguments.checked
 def resample(trace: Trace, n: int, replace: bool | None = None, seed: int = 0) -> Trace:
     """Return a world of `n` clients drawn uniformly, in order of their old numbers.
 
@@ -62,6 +65,7 @@ def drawn(among: Ints, n: int, replace: bool | None, seed: int, purpose: str) ->
     return np.sort(rng(seed, purpose).choice(among, size=n, replace=again))
 
 
+@arguments.checked
 def crop(trace: Trace, start_us: int, end_us: int) -> Trace:
     """Return the world of [start_us, end_us), which begins at 0. What a client does on laps of its own goes on.
 
@@ -93,6 +97,7 @@ def crop(trace: Trace, start_us: int, end_us: int) -> Trace:
     )
 
 
+@arguments.checked
 def shift(trace: Trace, by_us: int = 0, spread_us: int = 0, seed: int = 0) -> Trace:
     """Let everything happen `by_us` later (earlier if negative), round the lap of a repeating world.
 
@@ -116,6 +121,7 @@ def shift(trace: Trace, by_us: int = 0, spread_us: int = 0, seed: int = 0) -> Tr
     return _rebuilt(trace, change, step)
 
 
+@arguments.checked
 def scale(
     trace: Trace,
     time: float | str | Fraction = 1,
@@ -150,6 +156,7 @@ def scale(
     )
 
 
+@arguments.checked
 def tile(trace: Trace, laps: int = 1) -> Trace:
     """Write loop periods out over `laps` horizons: the same world up to there, without periods of clients' own.
 
@@ -170,6 +177,7 @@ def tile(trace: Trace, laps: int = 1) -> Trace:
     return _rebuilt(trace, change, {"tile": laps}, horizon_us=end_us, periods={})
 
 
+@arguments.checked
 def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int, until_us: int = 0) -> Trace:
     """Return the world in which these clients stay online, without faults, from a time until the horizon.
 
@@ -200,6 +208,7 @@ def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int, until
     return _rebuilt(trace, change, step, horizon_us=end_us, periods=periods | written)
 
 
+@arguments.checked
 def ending(trace: Trace, after_end: AfterEnd) -> Trace:
     """Return the world with another thing to happen after its horizon."""
     return replace(trace, after_end=after_end, source=edited(trace, {"after_end": after_end}))

@@ -85,9 +85,10 @@ class Run:
         """What the stopwatches of the other processes found, once the run is over."""
         self.interrupts = Interrupts(_say_stopping)
         self._servers_lost = 0
-        if not again:
-            make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
-        with ExitStack() as held:
+        self._went = False
+        with self.interrupts.heard(), ExitStack() as held:
+            if not again:
+                make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
             held.enter_context(alone(folder))
             if not again:
                 write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
@@ -122,6 +123,7 @@ class Run:
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
         with self._held, self.interrupts.heard():
+            self._went = True
             while True:
                 try:
                     return self._go(pool, watch)
@@ -129,13 +131,16 @@ class Run:
                     self._go_back(lost)
 
     def close(self) -> None:
-        """Let others run in the folder, as `go` and `until` do at their end."""
-        self._held.close()
+        """Let others run in the folder, as `go` and `until` do at their end; a run that never went is interrupted."""
+        with self._held:
+            if not self._went:
+                self._manifest("interrupted")
 
     @plugins.contained()
     def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
         """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""
         with self._held:
+            self._went = True
             trainer = self._trainer(pool)
             timeline = self._timeline(trainer, lambda progress: None)
             self.saver.until = reached

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim import plugins
+from fedsim import arguments, plugins
 from fedsim.ahead import in_parts
 from fedsim.errors import ConfigError, TraceError, closest
 from fedsim.rows import CODES, Fact, Rows
@@ -234,6 +234,7 @@ class Scenario:
     """Default of `world.after_end`: `stop` for scenarios that model an end, such as permanent dropout."""
 
 
+@arguments.checked
 @plugins.contained()
 def make_trace(
     name: str,

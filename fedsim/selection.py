@@ -12,7 +12,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import ConfigError, RunError, closest
+from fedsim import arguments
+from fedsim.errors import ConfigError, RunError, closest, described
 from fedsim.world import World
 
 Clients = NDArray[np.int64]
@@ -129,10 +130,18 @@ class Selector:
     def __post_init__(self) -> None:
         for need in sorted(set(self.needs) - set(get_args(Need))):
             raise ConfigError(f"a selector cannot need {need!r}{closest(need, get_args(Need))}")
+        arguments.check("a selector's select", self.select, Callable[..., Any])
         if not callable(self.start):
             raise ConfigError(
                 f"a selector's start must be a function that returns its first state, found {self.start!r}"
             )
+
+
+def state_of(found: object, who: str) -> State:
+    """Return a state if it is one, else raise RunError."""
+    if not isinstance(found, dict):
+        raise RunError(f"{who} must return a state that is a dict, it returned {described(found)}")
+    return found
 
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:
@@ -150,6 +159,10 @@ def checked(chosen: Clients, view: View, k: int) -> Clients:
     if found.ndim != 1:
         what = type(chosen).__name__ if found.ndim == 0 else f"an array of shape {list(found.shape)}"
         raise RunError(f"step {view.step}: a selector must return an array of clients, it returned {what}")
+    if len(found) and found.dtype.kind not in "iu":
+        raise RunError(
+            f"step {view.step}: a selector must return clients, whole numbers, it returned {found.dtype} {_some(found)}"
+        )
     if len(found) == 1 and k >= 1:
         at_one = int(np.searchsorted(view.candidates, found[0]))
         if at_one < len(view.candidates) and view.candidates[at_one] == found[0]:

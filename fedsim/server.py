@@ -23,7 +23,7 @@ from fedsim.precision import device_named
 from fedsim.rules import build_rule
 from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
 from fedsim.stopwatch import Stopwatch
-from fedsim.weighing import moved, not_finite, weighed
+from fedsim.weighing import begun, moved, not_finite, weighed
 
 Rows = Sequence[torch.Tensor] | torch.Tensor
 """n vectors [P], or a tensor [n, P]."""
@@ -107,7 +107,7 @@ class Server:
         self.average: torch.Tensor | None = None
         """An average of iterates, if the rule evaluates one."""
         self.algorithm = spec.algorithm()
-        self.state: State = self.algorithm.init()
+        self.state: State = begun(self.algorithm, spec.rule)
         self.vectors: Vectors = {}
         self.clock = clock or Stopwatch()
         self._proposal: _Proposal | None = None

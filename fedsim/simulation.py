@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedsim import checkpoint
+from fedsim import arguments, checkpoint
 from fedsim.columns import array
 from fedsim.config import RunConfig, load
 from fedsim.config_section import check_distinct
-from fedsim.errors import CheckpointError, ConfigError, EndOfWorld, FolderError, SomeFailed
+from fedsim.errors import CheckpointError, ConfigError, EndOfWorld, FolderError, SomeFailed, described
 from fedsim.files import read_parquet, refuse_links, write_json
 from fedsim.folders import check_free, refuse_parent
 from fedsim.found import Status, found_in, refuse_others
@@ -42,8 +42,9 @@ __all__ = ["Device", "Progress", "Result", "Watch", "one_thread", "resume", "sim
 Device = Literal["auto", "cpu", "cuda"]
 
 
+@arguments.checked
 def simulate(
-    configs: RunConfig | Sequence[RunConfig],
+    configs: RunConfig | Iterable[RunConfig],
     *,
     out: Path | str = "runs",
     workers: int | Literal["auto"] = "auto",
@@ -77,7 +78,6 @@ def simulate(
     An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
     """
     runs, out = _checked(configs), as_path(out, "out")
-    check_how(watch, force=force, go_on=go_on, profile=profile)
     device_of(
         device, anywhere := ray_address is not None or pool is not None
     )  # raises before anything starts
@@ -143,30 +143,15 @@ def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
 
 def _checked(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
     """Return what can be run. Raises ConfigError for what is no configuration, one of a fork, or nothing at all."""
-    if isinstance(configs, (str, bytes, Mapping)) or not isinstance(configs, (RunConfig, Iterable)):
-        raise ConfigError(
-            f"configs: expected what fedsim.load_config returns, found {type(configs).__name__} {configs!r}"
-        )
     runs = [configs] if isinstance(configs, RunConfig) else list(configs)
     if not runs:
         raise ConfigError("configs: expected at least one configuration, found none")
     for one in runs:
         if not isinstance(one, RunConfig):
-            raise ConfigError(
-                f"configs: expected what fedsim.load_config returns, found {type(one).__name__} {one!r}"
-            )
+            raise ConfigError(f"configs: expected what fedsim.load_config returns, found {described(one)}")
         refuse_fork(one)
     check_distinct([one.name for one in runs], "configs: the runs")
     return runs
-
-
-def check_how(watch: object, **switches: object) -> None:
-    """Raise ConfigError for a watch that cannot be called, or a switch that is neither True nor False."""
-    if not callable(watch):
-        raise ConfigError(f"watch: expected a function of a Progress, found {watch!r}")
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise ConfigError(f"{name}: expected True or False, found {value!r}")
 
 
 def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
@@ -203,6 +188,7 @@ def _as_it_ended(folder: Path) -> Result:
     return Result(folder, "done", read_manifest(folder)["digest"], mean)
 
 
+@arguments.checked
 def resume(
     folder: Path | str,
     *,
@@ -225,7 +211,6 @@ def resume(
     checkpoint that is damaged, foreign or not there; it names the one before.
     """
     folder = as_path(folder, "folder")
-    check_how(watch, profile=profile)
     check_unfinished(folder)
     config = load(folder / CONFIG)[0]
     saved = _saved(folder, step)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim import arguments
 from fedsim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ GramLevel = Literal["none", "model", "blocks"]
 """No inner products, those of whole rows, or those block by block."""
 
 
+@arguments.checked
 @dataclass(frozen=True, slots=True)
 class Needs:
     """What a rule must be given; the simulator computes nothing that no rule asked for."""
@@ -186,6 +188,7 @@ class Algorithm:
     `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
 
 
+@arguments.checked
 def stateless(
     weigh: Callable[[Stack], Direction], needs: Needs = Needs(), promises: Iterable[Promise] = ()
 ) -> Algorithm:

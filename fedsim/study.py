@@ -9,6 +9,7 @@ from typing import Literal
 
 import psutil
 
+from fedsim import arguments
 from fedsim.config_study import StudyConfig
 from fedsim.errors import INPUT_ERRORS, ConfigError, Error
 from fedsim.files import make_directory
@@ -16,6 +17,7 @@ from fedsim.folders import alone
 from fedsim.found import found_in
 from fedsim.interrupts import Interrupts
 from fedsim.materials import Workshop
+from fedsim.paths import as_path
 from fedsim.pool import workers_of
 from fedsim.setup import Setup, prepare
 from fedsim.simulation import Device, device_of, one_thread
@@ -40,15 +42,17 @@ class Outcome:
     interrupted: bool
 
 
-def opened(study: StudyConfig, source: str, out: Path, *, force: bool = False) -> StudyFolder:
+@arguments.checked
+def opened(study: StudyConfig, source: str, out: Path | str, *, force: bool = False) -> StudyFolder:
     """Look at what is there of a study in `<out>/<name>`; nothing is written.
 
     source: names the file in messages. Raises ConfigError for cells that cannot be run, or, without `force`, that were
     run with another configuration.
     """
-    return StudyFolder(out / study.name, study, cells_of(study, source), force=force)
+    return StudyFolder(as_path(out, "out") / study.name, study, cells_of(study, source), force=force)
 
 
+@arguments.checked
 def run_study(
     folder: StudyFolder, board: Board, *, jobs: int | Literal["auto"] = "auto", device: Device = "auto"
 ) -> Outcome:

@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from fedsim import plugins
 from fedsim.arrivals import Arrivals
 from fedsim.course import Course, Ints, Kind, Plan, Records
 from fedsim.evaluation import Evaluation
 from fedsim.evaluator import Evaluator
 from fedsim.handout import Handout
 from fedsim.job import Cohort
+from fedsim.selection import state_of
 from fedsim.stopwatch import Stopwatch
 from fedsim.trainer import Pending, Stepped, Trainer
 from fedsim.world import World
@@ -57,7 +59,9 @@ class Timeline:
         self.watch, self.out_of_time, self.between = watch, out_of_time, between
         self.course = course = course or Course(world.clients)
         if not course.begun:
-            course.selector_state = plan.selector.start()
+            with plugins.contained("a selector's start"):
+                found = plan.selector.start()
+            course.selector_state = state_of(found, "a selector's start")
         self.handout = Handout(world, plan, trainer, course, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, course, self.clock, measure)
 

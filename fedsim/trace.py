@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
+from fedsim import arguments
 from fedsim.columns import array, numbers, texts
 from fedsim.errors import RunError, TraceError, closest
 from fedsim.files import read_parquet, write_atomically
@@ -103,6 +104,15 @@ class Trace:
     """What else is known of the clients: one row for each, columns of any name (such as `id`, `model`, `region`)."""
 
     def __post_init__(self) -> None:
+        of = {
+            "table": pa.Table,
+            "source": str,
+            "origin": str,
+            "periods": Mapping[str, ArrayLike],
+            "about": pa.Table,
+        }
+        for name, kind in of.items():
+            arguments.check(name, getattr(self, name), kind)
         columns = _checked(self)
         object.__setattr__(self, "periods", _checked_periods(self, columns))
         object.__setattr__(self, "about", checked_about(self.about, self.clients))

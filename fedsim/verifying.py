@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from fedsim import checkpoint
+from fedsim import arguments, checkpoint
 from fedsim.config import RunConfig, load
 from fedsim.cutting import cut_tables
 from fedsim.errors import CheckpointError, FolderError
@@ -44,6 +44,7 @@ class Verdict:
     """The first row that differs, and how; empty if none does."""
 
 
+@arguments.checked
 def verify(
     folder: Path | str,
     *,
@@ -66,6 +67,8 @@ def verify(
         raise FolderError(
             f"{folder}: expected a run that is done, found one that is {manifest.get('status')}"
         )
+    if steps is not None:
+        _check_steps(steps, manifest.get("steps"), folder)
     if manifest.get("ended_by") == "wall" and steps is None:
         raise FolderError(
             f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
@@ -93,6 +96,14 @@ def verify(
         else:
             _run(folder, again, config, steps, workers, device)
         return list(_compared(folder, again, None if steps is None else steps[1]))
+
+
+def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None:
+    """Raise FolderError for steps that the run never made, before it is run again to find out."""
+    first, last = steps
+    if not 0 <= first < last or (most is not None and last > most):
+        there = f"within 0:{most}" if most is not None else "A:B with 0 <= A < B"
+        raise FolderError(f"{folder}: steps: expected some of the run's, {there}, found {first}:{last}")
 
 
 def _forked(config: RunConfig, place: Path, workers: int | Literal["auto"], device: Device) -> Path:

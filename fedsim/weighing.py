@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from fedsim.errors import RunError
-from fedsim.stack import Algorithm, Direction, Stack, State, Vectors
+from fedsim import plugins
+from fedsim.errors import RunError, described
+from fedsim.records import STEPS
+from fedsim.stack import Algorithm, Direction, LineSearch, Stack, State, Vectors
+
+_OF_RULES = ("projection_removed", "kkt_residual", "blocks")
+"""Columns of `steps` that are for rules to say."""
+_TAKEN = {*STEPS.names, "each", "audited", "clipped"} - set(_OF_RULES)
+
+
+def begun(algorithm: Algorithm, rule: str) -> State:
+    """Return the state that the rule named `rule` begins with. Raises RunError if that is no dict."""
+    where = f"rule {rule!r}, init"
+    with plugins.contained(where):
+        found: Any = algorithm.init()
+    if not isinstance(found, dict):
+        raise RunError(f"{where}: expected the first state as a dict, found {type(found).__name__}")
+    return found
 
 
 def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
@@ -37,7 +55,38 @@ def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tupl
     keep = found[0].keep
     if not isinstance(keep, (int, float, np.number)) or not np.isfinite(keep):
         raise RunError(f"{where}: keep: expected a finite number, found {keep!r}")
+    _check_rest(found[0], where)
     return found
+
+
+def _check_rest(direction: Direction, where: str) -> None:
+    """Raise RunError for an average, a line search or diagnostics that are none."""
+    average, search, said = direction.average, direction.search, direction.diagnostics
+    if average is not None and not (_is_number(average) and math.isfinite(average)):
+        raise RunError(f"{where}: average: expected a finite number or None, found {described(average)}")
+    if search is not None and not isinstance(search, LineSearch):
+        raise RunError(f"{where}: search: expected a LineSearch or None, found {described(search)}")
+    if not isinstance(said, Mapping):
+        raise RunError(f"{where}: diagnostics: expected a dict of numbers by name, found {described(said)}")
+    for name, value in said.items():
+        if not isinstance(name, str) or not _is_number(value):
+            raise RunError(
+                f"{where}: diagnostics: expected a number by each name, found {described(value)} by {described(name)}"
+            )
+        if name in _TAKEN:
+            raise RunError(
+                f"{where}: diagnostics: {name!r} is a column of `steps` that the server writes; of those, a rule says "
+                f"{', '.join(_OF_RULES)}, and others may have any other name"
+            )
+        if name == "blocks" and not float(value).is_integer():
+            raise RunError(f"{where}: diagnostics: blocks: expected a whole number, found {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    try:
+        return isinstance(value, (int, float, np.number)) and isinstance(float(value), float)
+    except (TypeError, OverflowError):
+        return False
 
 
 def moved(

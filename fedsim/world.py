@@ -20,8 +20,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedsim import arguments
 from fedsim.availability import UNKNOWNS, Unknown, availability, sessions_of
-from fedsim.errors import TraceError, closest
+from fedsim.errors import TraceError
 from fedsim.intervals import NEVER, Floats, Intervals, Ints, Mask, Progress, Series
 from fedsim.outcomes import PHASES, Jobs, Outcome, Outcomes, Work, outcomes_of, without
 from fedsim.single import SingleJobs
@@ -55,6 +56,7 @@ class World:
     Raises TraceError if the trace has fewer clients, or says less about them than is needed.
     """
 
+    @arguments.checked
     def __init__(
         self,
         trace: Trace,
@@ -69,10 +71,7 @@ class World:
                 f"the trace has {trace.clients} clients, but {n} are wanted, one for each of task.clients"
             )
         if n < 1:
-            raise ValueError(f"expected at least 1 client, found {n}")
-        for name, given, known in (("leave", leave, LEAVES), ("unknown", unknown, UNKNOWNS)):
-            if given not in known:
-                raise ValueError(f"{name}: unknown {given!r}{closest(given, known)}")
+            raise ValueError(f"n_clients: expected at least 1, found {n}")
         self.clients, self.horizon_us, self.leave = n, int(trace.horizon_us), leave
         self.lap_us = max(self.horizon_us, *(int(trace.period_us(kind).max(initial=0)) for kind in KINDS))
         """The longest time after which something repeats, in a world that does."""

@@ -11,11 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from fedsim import arguments
 from fedsim.errors import FolderError
 from fedsim.folders import is_running
 from fedsim.invariants import bounds, clients, evals, files, jobs, promises, rows, steps
 from fedsim.invariants.evidence import Evidence
 from fedsim.invariants.finding import Invariant, Unchecked, Violation
+from fedsim.manifest import existing
+from fedsim.paths import as_path
 
 __all__ = ["Invariant", "Verdict", "Violation", "check", "invariants"]
 
@@ -38,12 +41,14 @@ def invariants() -> tuple[Invariant, ...]:
     return tuple(sorted(found, key=lambda each: not each.basic))
 
 
-def check(folder: Path) -> Verdict:
+@arguments.checked
+def check(folder: Path | str) -> Verdict:
     """Check the invariants of the run in `folder`; none of its files changes.
 
     If values lie out of range, what depends on them is not looked at. Raises RunError or ConfigError for a folder
     that is no run's, cannot be read, or is written by a run that goes on.
     """
+    folder = existing(as_path(folder, "folder"))
     if is_running(folder):
         raise FolderError(f"{folder}: expected a run that has ended, found one that is still going on")
     evidence = Evidence(folder)

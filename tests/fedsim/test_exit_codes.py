@@ -50,6 +50,11 @@ def of_client_99(table: pa.Table) -> pa.Table:
     return table.set_column(at, table.field(at), pa.array([99] * len(table), table.field(at).type))
 
 
+def impossible(table: pa.Table) -> pa.Table:
+    at = table.column_names.index("accuracy")
+    return table.set_column(at, table.field(at), pa.array([5.0] * len(table), table.field(at).type))
+
+
 def said(**changes: Any) -> Damage:
     def damage(folder: Path) -> None:
         path = folder / "manifest.json"
@@ -83,6 +88,10 @@ TABLES: dict[str, tuple[Damage, str]] = {
     "clients of another run": (
         rewritten("jobs", of_client_99),
         "expected one of the run's 12 clients, found client 99",
+    ),
+    "an accuracy of 500 %": (
+        rewritten("evals", impossible),
+        "evals.parquet, row 0: expected an accuracy from 0 to 1, found 5",
     ),
     "columns of another table": (
         lambda folder: shutil.copy(folder / "steps.parquet", folder / "jobs.parquet"),

@@ -327,6 +327,11 @@ class InPlace(nn.Linear):
         x -= 0.5
         return super().forward(x)
 
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+def detached(*, in_shape, n_classes): return Detached(4, 3)
 def in_place(*, in_shape, n_classes): return InPlace(4, 3)
 def rectified(*, in_shape, n_classes):
     return nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(4, 3))
@@ -358,6 +363,7 @@ def own(tmp_path: Path) -> Path:
         ("counts", "seen changes while the model trains"),
         ("in_place", "changes the samples that it is given in place: write x = x - mean"),
         ("rectified", "changes the samples that it is given in place"),
+        ("detached", r"logits that can be differentiated .*: leave out detach\(\)"),
     ],
 )
 def test_models_that_cannot_be_federated_are_refused(own: Path, member: str, message: str) -> None:

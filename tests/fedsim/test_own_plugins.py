@@ -102,6 +102,72 @@ def test_a_rule_and_its_state(mine: Any, tmp_path: Path, made: str, match: str) 
 @pytest.mark.parametrize(
     ("given", "match"),
     [
+        ("diagnostics='text'", "diagnostics: expected a dict of numbers by name, found 'text'"),
+        ("diagnostics=None", "diagnostics: expected a dict of numbers by name, found None"),
+        ("diagnostics={'a': 'high'}", "diagnostics: expected a number by each name, found 'high' by 'a'"),
+        ("diagnostics={'a': np.ones(3)}", "expected a number by each name, found ndarray .* by 'a'"),
+        ("diagnostics={'a': 10**400}", "expected a number by each name, found 1000.* by 'a'"),
+        ("diagnostics={5: 1.0}", "expected a number by each name, found 1.0 by 5"),
+        ("diagnostics={'time_us': 5.0}", "'time_us' is a column of `steps` that the server writes"),
+        ("diagnostics={'each': 5.0}", "'each' is a column"),
+        ("diagnostics={'blocks': 2.5}", "diagnostics: blocks: expected a whole number, found 2.5"),
+        ("average='a'", "average: expected a finite number or None, found 'a'"),
+        ("average=float('nan')", "average: expected a finite number or None, found nan"),
+        ("search=5", "search: expected a LineSearch or None, found 5"),
+    ],
+)
+def test_what_stands_beside_the_weights(mine: Any, given: str, match: str) -> None:
+    rule = mine(f"return stateless(lambda s: Direction(np.ones(s.n), {given}))")
+    with pytest.raises(RunError, match=f"step 0, rule '.*mine': .*{match}"):
+        combine(rule, np.ones((3, 5)), losses=None)
+
+
+@pytest.mark.parametrize("init", ["lambda: None", "sys.exit"])
+def test_a_first_state(mine: Any, tmp_path: Path, init: str) -> None:
+    rule = mine(f"import sys; return Algorithm(lambda s, t: None, init={init})")
+    match = (
+        "expected the first state as a dict, found NoneType"
+        if init != "sys.exit"
+        else "SystemExit: a plug-in"
+    )
+    with pytest.raises(RunError, match=f"rule '.*mine', init: {match}"):
+        simulate(small(algorithm={"name": rule}, world=ALWAYS), out=tmp_path / "runs", workers=0)
+    assert read_manifest(tmp_path / "runs/small")["status"] == "failed"
+
+
+@pytest.mark.parametrize("table", ["algorithm", "client", "selection", "adversary"])
+def test_a_plug_in_that_is_the_end_of_the_process(table: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("import sys\nmine = sys.exit\n")
+    section = {"name": f"{tmp_path}/mine.py:mine"} | ({"clients": [1]} if table == "adversary" else {})
+    with pytest.raises((RunError, ConfigError), match=r"mine': SystemExit: a plug-in may end a run by"):
+        simulate(small(**{table: section}), out=tmp_path / "runs", workers=0)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_attack_that_is_the_end_of_the_process_fails_the_run(mine: Any, tmp_path: Path) -> None:
+    attack = {"name": mine("import sys; return Attack(send=sys.exit)"), "clients": list(range(12))}
+    match = r"adversary '.*mine', send: SystemExit.*: a plug-in may end"
+    assert_fails(tmp_path, RunError, f"(?s){match}", adversary=attack, world=ALWAYS)
+    assert read_manifest(tmp_path / "runs/small")["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("table", "made", "match"),
+    [
+        ("selection", "Selector(5)", "a selector's select: expected a function, found 5"),
+        ("client", "ClientMethod(5)", "a client method's train: expected a function or None, found 5"),
+        ("client", "ClientMethod(passes=None)", "a client method's passes: expected a function, found None"),
+        ("adversary", "Attack('x')", "an attack's send: expected a function or None, found 'x'"),
+    ],
+)
+def test_what_is_no_function(mine: Any, tmp_path: Path, table: str, made: str, match: str) -> None:
+    section = {"name": mine(f"return {made}")} | ({"clients": [1]} if table == "adversary" else {})
+    assert_fails(tmp_path, ConfigError, match, **{table: section})
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
         ("'model'", r"expected Needs\(...\) for what it needs, found 'model'"),
         ("Needs(memory=-1)", "expected a number of steps from 0, found -1"),
         ("promises=['convx']", "cannot promise 'convx'; did you mean 'convex'"),
@@ -124,6 +190,21 @@ def test_weights_of_a_rule_are_checked_without_the_simulator_as_well(mine: Any) 
         ("choosing(lambda v, k, rng: v.candidates)", "at most 4 distinct candidates of"),
         ("choosing(lambda v, k, rng: None)", "must return an array of clients, it returned NoneType"),
         ("Selector(lambda v, k, rng, s: v.candidates[:k])", "clients and its new state, it returned ndarray"),
+        (
+            "Selector(lambda v, k, rng, s: (v.candidates[:k], None))",
+            "a state that is a dict, it returned None",
+        ),
+        (
+            "Selector(lambda v, k, rng, s: None, start=lambda: 5)",
+            "start must return a state .*, it returned 5",
+        ),
+        (
+            "choosing(lambda v, k, rng: v.candidates[:k] * 1.0)",
+            r"whole numbers, it returned float64 \[0.0, 1.0",
+        ),
+        ("choosing(lambda v, k, rng: np.array([False, True]))", "whole numbers, it returned bool"),
+        ("choosing(lambda v, k, rng: [None])", "whole numbers, it returned object"),
+        ("choosing(lambda v, k, rng: np.repeat(v.candidates[:1], 2))", "at most 4 distinct candidates of"),
     ],
 )
 def test_a_selector(mine: Any, tmp_path: Path, made: str, match: str) -> None:
@@ -494,7 +575,7 @@ def test_the_command_fails_where_a_plug_in_ends_the_process(mine: Any, tmp_path:
         with pytest.raises(SystemExit) as ended:
             main(["run", str(file), "--out", str(tmp_path / "out"), "--workers", "0", "--quiet"])
         assert ended.value.code == 1
-        assert "error: SystemExit: 0 (mine.py, line 11)" in capsys.readouterr().err
+        assert "SystemExit: 0 (mine.py, line 11)" in capsys.readouterr().err
         for module in [m for m in sys.modules if m.startswith("fedsim_plugin_")]:
             del sys.modules[module]
 

@@ -213,7 +213,6 @@ def test_the_source_lists_the_steps_and_the_world_they_began_with():
         (lambda w: scale(w, time="1/0"), "factor for time of at least 1e-06, found 1/0"),
         (lambda w: scale(w, time=float("inf")), "factor for time of at least 1e-06, found inf"),
         (lambda w: scale(w, time=1e-9), "factor for time of at least 1e-06"),
-        (lambda w: scale(w, uplink=float("nan")), "factor for uplink above 0, found nan"),
         (lambda w: select(w, [0, 2]), "expected clients from 0 to 1, found client 2"),
         (lambda w: select(w, []), "expected clients from 0 to 1, found none"),
         (lambda w: resample(w, 3, replace=False), "at most 2 clients without replacement, found 3"),

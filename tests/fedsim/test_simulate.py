@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,11 +15,13 @@ import safetensors.torch
 import torch
 
 import analysis
+from fedsim import checkpoint, simulation
 from fedsim.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
 from fedsim.folders import alone
 from fedsim.forking import At, fork
+from fedsim.manifest import read_manifest
 from fedsim.memory import Footprint
-from fedsim.simulation import Progress, simulate
+from fedsim.simulation import Progress, resume, simulate
 from fedsim.trace import Trace
 from small import run, small
 
@@ -136,6 +141,32 @@ def test_an_interrupt_leaves_a_readable_folder(tmp_path: Path) -> None:
     assert "unfinished" in opened.manifest["jobs"]
 
 
+def test_an_interrupt_while_the_folder_is_made_leaves_a_run_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = checkpoint.remove_after
+
+    def with_ctrl_c(*where: Any, **what: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        removed(*where, **what)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "remove_after", with_ctrl_c)
+        found = simulate(small(), out=tmp_path / "runs", workers=0)[0]
+    assert found.status == read_manifest(tmp_path / "runs/small")["status"] == "interrupted"
+    whole = simulate(small(), out=tmp_path / "whole", workers=0)[0]
+    assert resume(tmp_path / "runs/small", workers=0).digest == whole.digest
+
+
+def test_an_interrupt_before_the_first_instant_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulation, "_write_arms", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        simulate(small(), out=tmp_path, workers=0)
+    assert read_manifest(tmp_path / "small")["status"] == "interrupted"
+
+
 def test_an_interrupt_skips_the_other_runs(tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
         raise KeyboardInterrupt
@@ -230,24 +261,28 @@ def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"configs": {}}, "configs: expected what fedsim.load_config returns, found dict"),
+        ({"configs": {}}, "configs: expected a RunConfig, as fedsim.load_config returns, .* found dict"),
         ({"configs": []}, "configs: expected at least one configuration, found none"),
-        ({"configs": None}, "configs: .* found NoneType"),
-        ({"configs": "quickstart.toml"}, "configs: .* found str 'quickstart.toml'"),
-        ({"configs": [None]}, "configs: .* found NoneType"),
-        ({"out": None}, "out: expected a path, found NoneType"),
-        ({"out": b"runs"}, "out: expected a path, found bytes"),
+        ({"configs": None}, r"configs(\[0\])?: .* found None"),
+        ({"configs": "quickstart.toml"}, "configs: .* found 'quickstart.toml'"),
+        ({"configs": [None]}, r"configs(\[0\])?: .* found None"),
+        ({"out": None}, "out: expected a path, found None"),
+        ({"out": b"runs"}, "out: expected a path, found b'runs'"),
         ({"out": "runs\0"}, "out: expected a path, found one with a NUL"),
         ({"out": "runs\udcff"}, r"out: expected text in UTF-8, found the bytes b'runs\\xff'"),
         ({"force": "no"}, "force: expected True or False, found 'no'"),
         ({"go_on": None}, "go_on: expected True or False, found None"),
         ({"profile": 1}, "profile: expected True or False, found 1"),
-        ({"workers": 1.5}, "workers: expected 'auto' or a number of at least 0, found 1.5"),
+        ({"workers": 1.5}, "workers: expected a whole number or 'auto', found 1.5"),
         ({"workers": True}, "workers: .* found True"),
         ({"workers": None}, "workers: .* found None"),
-        ({"device": ["cpu"]}, r"device: .* found \['cpu'\]"),
-        ({"watch": None}, "watch: expected a function of a Progress, found None"),
-        ({"ray_address": 6379, "workers": 1}, "ray_address: expected 'auto' or HOST:PORT, found 6379"),
+        ({"device": ["cpu"]}, r"device: .* found list \['cpu'\]"),
+        ({"watch": None}, "watch: expected a function, found None"),
+        *(
+            ({"ray_address": address, "workers": 1}, "ray_address: expected 'auto' or HOST:PORT, found '")
+            for address in ("", "nonsense", "ray://a:1", "127.0.0.1", "a b:1")
+        ),
+        ({"ray_address": 6379, "workers": 1}, "ray_address: expected text or None, found 6379"),
     ],
 )
 def test_arguments_of_wrong_types_are_refused_in_words(

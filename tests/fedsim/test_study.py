@@ -144,6 +144,11 @@ def test_combinations_are_skipped() -> None:
     assert [tuple(c.levels.values()) for c in cells] == [("x", "u"), ("y", "u"), ("z", "u"), ("z", "v")]
 
 
+def test_more_seeds_than_anybody_has_time_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a number of seeds up to 100,000, or a list of seeds, found"):
+        study(seeds=10**14)
+
+
 def test_a_study_without_axes_is_seeds_alone() -> None:
     assert [c.folder for c in cells_of(study(axes={}, compare=None), "s")] == [
         "runs/all/seed-1",

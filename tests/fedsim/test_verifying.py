@@ -11,6 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 from test_resume import BUFFERED
 
+from fedsim import verifying
 from fedsim.errors import CheckpointError, FolderError
 from fedsim.files import write_json
 from fedsim.forking import At, fork
@@ -86,6 +87,17 @@ def test_some_steps_are_compared_from_a_checkpoint(whole: Path, tmp_path: Path) 
     edited(folder, "steps", "direction_norm", 7, 1.0)
     assert "row 5 (step 5, " in differences(folder, steps=(4, 6))["steps"]
     assert differences(folder, steps=(4, 5))["steps"] == ""
+
+
+@pytest.mark.parametrize("steps", [(5, 5), (6, 4), (-1, 2), (4, 10**9)])
+def test_steps_that_a_run_never_made_are_refused_before_it_is_run_again(
+    steps: tuple[int, int], whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifying, "prepare", None)
+    with pytest.raises(
+        FolderError, match=rf"steps: expected some of the run's, .*, found {steps[0]}:{steps[1]}"
+    ):
+        verify(whole, steps=steps)
 
 
 def test_a_fork_is_forked_again(whole: Path, tmp_path: Path) -> None:
