@@ -171,6 +171,7 @@ def test_adu_and_asu_draw_epochs_from_at_most_one_up_to_but_without_the_end(low:
     expected = [2 / 4, 1 / 4, 1 / 4] if first == 0 else [1 / 3] * 3
     assert stats.chisquare(counts, np.array(expected) * MANY).pvalue > 1e-3
     assert (found != shares(each, nths=FIRST + 1)).any()
+    assert np.allclose(shares(replace(each, high=2)), 1 / 3), "only one epoch is left to draw"
     once = replace(each, mode="ASU")
     assert (shares(once) == shares(once, nths=FIRST + 1)).all()
 

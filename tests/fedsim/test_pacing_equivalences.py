@@ -310,6 +310,14 @@ def test_a_buffer_that_nobody_can_fill_makes_a_step() -> None:
     ]
 
 
+def test_whoever_comes_back_is_handed_work_before_a_step_is_made_of_less() -> None:
+    """As above, but the others are there again when the last job arrives: the step waits for one of them."""
+    pacing = Pacing(3, 2, late="keep")
+    trace = trace_of([1.0, 3.0, 7.0], 1000, {0: [(0, 5), (8, 1000)], 1: [(0, 5), (8, 1000)], 2: [(0, 1000)]})
+    book, _, _ = run(trace, plan_of(pacing, 3, Stop(steps=2), lowest), "end_instant")
+    assert [(row["time_us"] // US, row["cause"]) for row in book.steps] == [(5, "full"), (12, "full")]
+
+
 def test_a_shorter_job_is_planned_without_knowing_who_will_leave() -> None:
     plan = plan_of(deadline(2, 5 * US), 2, Stop(steps=1), lowest, dropout=Dropout(partial=True))
     stays = run(trace_of([1.0, 7.0]), plan)[0]
