@@ -136,6 +136,9 @@ def assert_uniform_over(found: Any, values: list[float]) -> None:
 
 def test_everything_is_done_unless_said() -> None:
     assert (shares(Completeness()) == 1).all()
+    assert Completeness() == Completeness("all", chance=1.0, low=1, high=1, fixed=False)
+    assert (Chance(), Jitter()) == (Chance(0.0, "same", "any"), Jitter("lognormal", {}))
+    assert (costs_of(1).completeness, costs_of(1).chance) == (Completeness(), Chance())
 
 
 def test_fedprox_s_stragglers_do_a_uniform_number_of_epochs() -> None:

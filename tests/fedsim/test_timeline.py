@@ -179,6 +179,16 @@ def test_a_deadline_before_the_first_arrival_gives_an_empty_step() -> None:
     assert {status for _, status, _, _ in log.jobs} == {"late"}
 
 
+def test_a_deadline_that_another_has_replaced_makes_no_step() -> None:
+    """A run that is forked at 6 s with a deadline 20 s later: that of 8 s is void."""
+    log, before = Log(), plan(deadline(3, 8 * US), Stop(time_us=6 * US), lowest_first)
+    assert Timeline(world(), before, StrictTrainer(), log, log.course).run() == "time"
+    log.course.arm(20 * US)
+    after = replace(before, pacing=deadline(3, 20 * US), stop=Stop(steps=1))
+    Timeline(world(), after, PlanningTrainer(), log, log.course).run()
+    assert log.steps == [(9, "full", 3)]
+
+
 def test_a_full_buffer_makes_the_deadline_void() -> None:
     log, _, _ = run(deadline(3, 10 * US), world())
     assert log.steps == [(9, "full", 3), (18, "full", 3)]
@@ -302,15 +312,27 @@ def test_the_first_choice_is_made_with_the_first_generator() -> None:
 class Second:
     """Attackers that stand for themselves: no update of client 1 ever arrives."""
 
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, int, float]] = []
+
     def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
+        assert (cohort.ids == -1).all(), "the jobs have no numbers yet"
+        assert (cohort.shares == 1).all()
+        seconds = cohort.dispatch_us / US
+        columns = (cohort.clients, cohort.nths, cohort.versions, seconds)
+        self.seen += zip(*(column.tolist() for column in columns), strict=True)
         return np.asarray(cohort.clients == 1)
 
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_whoever_drops_updates_does_so_whether_jobs_start_alone_or_together(k: int) -> None:
+    second = Second()
     log, _, _ = run(
-        sync(k), world(), Stop(time_us=40 * US), lambda v, n, _: v.candidates[1:][:n], droppers=Second()
+        sync(k), world(), Stop(time_us=40 * US), lambda v, n, _: v.candidates[1:][:n], droppers=second
     )
+    # Client 1 is not asked again at the instant at which it is lost, nor together with 2 before 2 arrives.
+    alone, together = [(1, 0, 0, 0.0), (2, 0, 1, 5.0)], [(1, 0, 0, 0.0), (2, 0, 0, 0.0), (1, 1, 1, 9.0)]
+    assert second.seen[: k + 1] == (alone if k == 1 else together)
     ends = {client: {status for _, status, who, _ in log.jobs if who == client} for client in range(3)}
     assert "lost" in ends[1]
     assert "aggregated" not in ends[1]
