@@ -252,6 +252,23 @@ def test_pairing_wins_what_the_two_have_in_common() -> None:
     assert pairing_factor(own[0], own[1])[0] == pytest.approx(1, abs=0.15)
 
 
+def test_the_interval_of_the_factor_is_that_of_the_variances_in_each_resample() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(50, 3, 8) + rng.normal(0, 1, (2, 8))
+
+    def direct(counts: Floats) -> Floats:
+        def variance(x: Floats) -> Floats:
+            off = x - (counts @ x / 8)[:, None]
+            return np.asarray((counts * off**2).sum(axis=1) / 8)
+
+        return np.asarray((variance(a) + variance(b)) / variance(a - b))
+
+    found = pairing_factor(a, b)[1]
+    assert found == pytest.approx(interval(direct, 8))
+    assert found is not None
+    assert found[0] < float((a.var() + b.var()) / (a - b).var()) < found[1]
+
+
 def test_pairing_of_equal_or_few_values() -> None:
     a = np.array([1.0, 2.0, 5.0])
     assert pairing_factor(a, a + 1)[0] == np.inf
