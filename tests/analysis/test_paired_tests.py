@@ -48,6 +48,11 @@ def test_p_values_are_those_of_all_signs_enumerated(values: list[int]) -> None:
     assert sign_test(values) == pytest.approx(enumerated(values, lambda way: float(np.sign(way).sum())))
 
 
+def test_equal_magnitudes_share_the_mean_of_their_ranks() -> None:
+    """Ranks 1.5, 1.5, 3 and 4: of 16 ways, 5 have a positive sum of at most 3, and 5 a negative one."""
+    assert signed_rank_test([1, 1, -2, -3]) == signed_rank_test([-1, -1, 2, -3]) == 10 / 16
+
+
 @pytest.mark.parametrize("n", [3, 8, 30])
 def test_without_ties_the_rank_test_is_scipys(n: int) -> None:
     values = np.random.default_rng(n).normal(0.3, 1, n)
