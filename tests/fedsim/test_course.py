@@ -11,6 +11,7 @@ import pytest
 
 from fedsim.course import Course, Dropout, Evaluate, Kind, Stop
 from fedsim.pacing import sync
+from fedsim.units import US
 from timelines import plan_of
 
 
@@ -43,8 +44,8 @@ def test_the_deadline_that_was_set_last_counts_while_it_is_armed() -> None:
 
 
 def test_a_waking_counts_at_the_time_for_which_it_is_set_and_arrivals_always() -> None:
-    course = Course(2, wake_us=7)
-    assert [course.holds((time_us, Kind.WAKE, -1, 0)) for time_us in (6, 7, 8)] == [False, True, False]
+    course = Course(2, wake_us=7 * US)
+    assert [course.holds((t * US, Kind.WAKE, -1, 0)) for t in (6, 7, 8)] == [False, True, False]
     assert course.holds((3, Kind.ARRIVE, 1, 0))
     assert course.holds((3, Kind.LOST, 1, 0))
 
