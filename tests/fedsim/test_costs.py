@@ -194,6 +194,13 @@ def test_pdu_only_shrinks_and_starts_from_what_was_left() -> None:
     assert stats.chisquare(counts, np.array([2 / 12, *[1 / 12] * 10]) * counts.sum()).pvalue > 1e-3
 
 
+def test_what_is_left_of_a_job_does_not_depend_on_the_jobs_of_others() -> None:
+    how, nths = Completeness("PDU", chance=0.5), EVERYBODY % 4
+    together = shares(how, nths=nths)
+    for nth in range(4):
+        assert (together[nth::4] == shares(how, nths=FIRST + nth)[nth::4]).all()
+
+
 def test_a_pdu_of_certainty_ends_at_one_step() -> None:
     assert (shares(Completeness("PDU", chance=1.0), nths=FIRST + 40) == 1 / 12).all()
     late = FIRST + 10**9

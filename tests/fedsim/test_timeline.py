@@ -381,6 +381,18 @@ def test_a_selector_that_chooses_nobody_any_more_ends_the_run() -> None:
     assert (ended_by, timeline.course.now_us) == ("time", 400 * US)
 
 
+def test_two_laps_are_waited_from_the_last_arrival_on() -> None:
+    """It is at 43 s; who is online changes at 0 and 30 s of each lap of 40 s, so after 123 s first at 150 s."""
+
+    def late(view: View, k: int, rng: np.random.Generator) -> Clients:
+        return view.candidates[: 1 if view.now_us >= 40 * US and not view.dispatched.any() else 0]
+
+    place = world(online={c: [(0, 30)] for c in range(3)}, horizon_s=40, after_end="repeat")
+    log, ended_by, timeline = run(fedbuff(2, 2), place, Stop(steps=1), late)
+    assert (ended_by, timeline.course.now_us) == ("world", 150 * US)
+    assert log.jobs == [(43, "unfinished", 0, 0)]
+
+
 def test_a_world_that_stops_ends_the_run() -> None:
     log, ended_by, timeline = run(sync(3), world(horizon_s=20), Stop(steps=100))
     assert ended_by == "world"
@@ -467,6 +479,20 @@ def test_updates_that_are_too_old_are_left_out() -> None:
         (9, "stale", 2, 0),
         (9, "aggregated", 0, 1),
         (10, "aggregated", 1, 1),
+    ]
+
+
+def test_updates_as_old_as_the_limit_count() -> None:
+    log, _, _ = run(replace(fedbuff(3, 2), max_staleness=1), world(), Stop(steps=3))
+    assert log.steps == [(5, "full", 2), (9, "full", 2), (12, "full", 2)]
+    assert log.jobs[:7] == [
+        (3, "aggregated", 0, 0),
+        (5, "aggregated", 1, 0),
+        (6, "aggregated", 0, 0),
+        (9, "aggregated", 0, 1),
+        (9, "stale", 2, 0),  # two steps have been taken since it was handed out
+        (10, "aggregated", 1, 1),
+        (12, "aggregated", 0, 2),
     ]
 
 
