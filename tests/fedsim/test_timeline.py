@@ -577,6 +577,13 @@ def test_lost_work_is_tried_again() -> None:
     assert log.attempts == [0, 0, 1, 0]
 
 
+def test_lost_work_of_a_client_alone_is_tried_again() -> None:
+    place = world(faults=[(0, 1, 2)])
+    log, _, _ = run(sync(1), place, Stop(steps=2), dropout=Dropout(notice_us=US, retries=1))
+    assert log.jobs == [(1, "lost", 0, 0), (5, "aggregated", 0, 0), (8, "aggregated", 0, 1)]
+    assert log.attempts == [0, 1, 0]
+
+
 def test_a_client_that_is_gone_is_not_tried_again() -> None:
     place = world(online={1: [(0, 1)]})
     log, _, _ = run(sync(3), place, Stop(steps=1), dropout=Dropout(retries=3))
