@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedsim import ledger
-from fedsim.costs import Chance, Costs, Jitter
+from fedsim.costs import Chance, Completeness, Costs, Jitter
 from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
 from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
@@ -625,6 +625,15 @@ def test_less_work_may_arrive_in_time() -> None:
         (4.333334, "aggregated", 2),
         (5, "aggregated", 1),
     ]
+
+
+def test_of_more_epochs_than_usual_as_many_are_left_out_as_lets_a_job_arrive_in_time() -> None:
+    """Six epochs of a third of a second each would arrive at 4 s, five do at 3.67 s."""
+    costs = replace(slow((1.0, 1.0, 1.0)), completeness=Completeness("epochs", low=6, high=6))
+    pacing, partial = deadline(1, round(3.7 * US)), Dropout(partial=True)
+    log, _, _ = run(pacing, world(), Stop(steps=1), costs=costs, dropout=partial)
+    assert log.steps == [(3.666667, "full", 1)]
+    assert log.shares == pytest.approx([5 / 3])
 
 
 def test_virtual_time_asks_for_evaluations_and_bytes_end_a_run() -> None:
