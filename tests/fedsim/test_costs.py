@@ -139,6 +139,13 @@ def test_everything_is_done_unless_said() -> None:
     assert Completeness() == Completeness("all", chance=1.0, low=1, high=1, fixed=False)
     assert (Chance(), Jitter()) == (Chance(0.0, "same", "any"), Jitter("lognormal", {}))
     assert (costs_of(1).completeness, costs_of(1).chance) == (Completeness(), Chance())
+    assert costs_of(1).plain is True
+    ways: dict[str, Any] = {
+        "jitter": Jitter(spread={"compute": 0.1}),
+        "chance": Chance(0.1),
+        "completeness": Completeness("FSU"),
+    }
+    assert not any(costs_of(1, **{name: how}).plain for name, how in ways.items())
 
 
 def test_fedprox_s_stragglers_do_a_uniform_number_of_epochs() -> None:

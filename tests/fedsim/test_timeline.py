@@ -577,9 +577,11 @@ def test_lost_work_is_tried_again() -> None:
     assert log.attempts == [0, 0, 1, 0]
 
 
-def test_lost_work_of_a_client_alone_is_tried_again() -> None:
-    place = world(faults=[(0, 1, 2)])
-    log, _, _ = run(sync(1), place, Stop(steps=2), dropout=Dropout(notice_us=US, retries=1))
+@pytest.mark.parametrize("name", ["fastest_first", "uniform"])  # of which the second proposes clients
+def test_lost_work_of_a_client_alone_is_tried_again(name: str) -> None:
+    place, selector = world(faults=[(0, 1, 2)], online={1: [], 2: []}), build("selector", name, {})
+    again = Dropout(notice_us=US, retries=1)
+    log, _, _ = run(sync(1), place, Stop(steps=2), dropout=again, selector=selector)
     assert log.jobs == [(1, "lost", 0, 0), (5, "aggregated", 0, 0), (8, "aggregated", 0, 1)]
     assert log.attempts == [0, 1, 0]
 
