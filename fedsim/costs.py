@@ -178,7 +178,7 @@ class Costs:
             upload_bytes=work.upload_bytes[clients],
             slowness=(slow[0], slow[1], slow[2]),
             lost_at=self.chance.lost_at(self.seed, clients, nths) if self.chance.chance else np.inf,
-            lost_in=max(PHASES.index(self.chance.within), 0) if self.chance.within != "any" else 0,
+            lost_in=PHASES.index(self.chance.within) if self.chance.within != "any" else 0,
         )
 
 

@@ -233,7 +233,8 @@ class Handout:
         """Let who would miss the deadline do the most whole epochs with which they arrive in time, if any do."""
         epochs, shares = self.plan.costs.epochs, shares.copy()
         late = ~self._fits(chosen, nths, shares)
-        for share in (np.arange(epochs - 1, 0, -1) / epochs).tolist():
+        most = math.ceil(shares.max() * epochs)  # more than `epochs` where `completeness` says so
+        for share in (np.arange(most - 1, 0, -1) / epochs).tolist():
             less = np.flatnonzero(late & (shares > share))
             fits = less[self._fits(chosen[less], nths[less], np.full(len(less), share))]
             shares[fits], late[fits] = share, False

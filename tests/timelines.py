@@ -205,6 +205,9 @@ def assert_sound(book: Book, timeline: Timeline) -> None:
         _assert_job(entry, times, plan)
         assert timeline.world.online(entry.flight.dispatch_us)[entry.flight.job.client], "it was online"
     _assert_one_job_at_a_time(book)
+    if isinstance(trainer := timeline.trainer, StrictTrainer):
+        under_way = {e.flight.job.id for e in book.jobs if e.status == "unfinished"}
+        assert set(trainer.open) <= under_way, "the trainer keeps no job that was dropped"
     assert _most_at_once(book, plan, times) <= plan.pacing.concurrency
     _assert_steps(book, plan)
 

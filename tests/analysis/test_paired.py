@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +214,21 @@ def test_differences_that_differ_by_rounding_alone_are_equal() -> None:
     (none,) = differences_of(study, frame.assign(x=1.0), "x")
     assert np.isnan(none.effect_size)
     assert none.seeds_needed is None
+
+
+def test_how_to_compare_is_said_by_name() -> None:
+    study, frame = by_hand({"x": [(0.0, 1.0)] * 3})
+    with pytest.raises(TypeError, match="positional"):
+        analysis.differences(study, "mean_percent", "end", "rule")  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        differences_of(study, frame, "x", "end", "rule")  # type: ignore[misc]
+
+
+def test_a_difference_of_a_millionth_of_a_millionth_is_one() -> None:
+    (found,) = differences_of(*by_hand({"x": [(0.0, 1e-12), (0.0, 4e-13), (0.0, -1e-12)]}), "x")
+    assert found.values.tolist() == [1e-12, 0.0, -1e-12]
+    with pytest.raises(FrozenInstanceError):
+        found.values = np.zeros(3)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from analysis import bootstrap
 from analysis.arrays import Floats
 from analysis.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
 from analysis.paired import _ratio, _std
@@ -45,6 +46,11 @@ def signed_ranks(values: list[int]) -> float:
 def test_p_values_are_those_of_all_signs_enumerated(values: list[int]) -> None:
     assert signed_rank_test(values) == pytest.approx(enumerated(values, signed_ranks))
     assert sign_test(values) == pytest.approx(enumerated(values, lambda way: float(np.sign(way).sum())))
+
+
+def test_equal_magnitudes_share_the_mean_of_their_ranks() -> None:
+    """Ranks 1.5, 1.5, 3 and 4: of 16 ways, 5 have a positive sum of at most 3, and 5 a negative one."""
+    assert signed_rank_test([1, 1, -2, -3]) == signed_rank_test([-1, -1, 2, -3]) == 10 / 16
 
 
 @pytest.mark.parametrize("n", [3, 8, 30])
@@ -153,6 +159,36 @@ def test_an_interval_takes_three_observations() -> None:
     assert FEWEST == 3
 
 
+@pytest.mark.parametrize(
+    ("n", "confidence", "at"),  # t and Phi from tables: 10,000 Phi(-sqrt(n / (n - 1)) t)
+    [
+        (4, 0.95, 1),  # t 3.18245, Phi(-3.67477) 0.000119
+        (10, 0.95, 85),  # t 2.26216, Phi(-2.38452) 0.008551
+        (10, 0.50, 2294),  # t 0.70272, Phi(-0.74073) 0.229429
+        (30, 0.95, 187),  # t 2.04523, Phi(-2.08019) 0.018754
+    ],
+)
+def test_the_ends_are_at_the_levels_that_are_moved_outwards(n: int, confidence: float, at: int) -> None:
+    """Of draws whose values are 0, 1, 2, ..., the ends are their own positions from either side."""
+    found = interval(lambda counts: np.arange(float(len(counts)))[::-1], n, confidence, draws=10_000)
+    assert found == (at, 9999 - at)
+
+
+def test_draws_are_the_same_in_blocks_and_nobody_can_change_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(2).normal(size=7)
+    whole = interval(mean_of(values), 7, draws=50)
+
+    def spoil(counts: Floats) -> Floats:
+        counts[:] = 1.0
+        return counts[:, 0]
+
+    with pytest.raises(ValueError, match="read-only"):
+        interval(spoil, 7, draws=50)
+    assert interval(mean_of(values), 7, draws=50) == whole
+    monkeypatch.setattr(bootstrap, "_NUMBERS_AT_ONCE", 35)  # five draws of seven
+    assert interval(mean_of(values), 7, draws=50) == whole
+
+
 def test_with_many_observations_it_is_the_percentile_interval() -> None:
     values = np.random.default_rng(0).normal(size=400)
     theirs = stats.bootstrap((values,), np.mean, method="percentile", n_resamples=5000, random_state=1)
@@ -208,7 +244,7 @@ def test_an_interval_needs_a_statistic_that_is_defined_in_more_than_half_of_the_
 
 
 def test_large_samples_of_clients_are_drawn_less_often() -> None:
-    assert [client_draws(n) for n in (1, 50, 5000, 10**6)] == [2000, 2000, 1000, 500]
+    assert [client_draws(n) for n in (0, 1, 50, 5000, 10**6)] == [2000, 2000, 2000, 1000, 500]
 
 
 def test_pairing_wins_what_the_two_have_in_common() -> None:
@@ -219,6 +255,23 @@ def test_pairing_wins_what_the_two_have_in_common() -> None:
     assert found is not None
     assert found[0] < 10 < found[1]
     assert pairing_factor(own[0], own[1])[0] == pytest.approx(1, abs=0.15)
+
+
+def test_the_interval_of_the_factor_is_that_of_the_variances_in_each_resample() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(50, 3, 8) + rng.normal(0, 1, (2, 8))
+
+    def direct(counts: Floats) -> Floats:
+        def variance(x: Floats) -> Floats:
+            off = x - (counts @ x / 8)[:, None]
+            return np.asarray((counts * off**2).sum(axis=1) / 8)
+
+        return np.asarray((variance(a) + variance(b)) / variance(a - b))
+
+    found = pairing_factor(a, b)[1]
+    assert found == pytest.approx(interval(direct, 8))
+    assert found is not None
+    assert found[0] < float((a.var() + b.var()) / (a - b).var()) < found[1]
 
 
 def test_pairing_of_equal_or_few_values() -> None:

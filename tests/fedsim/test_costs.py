@@ -136,6 +136,16 @@ def assert_uniform_over(found: Any, values: list[float]) -> None:
 
 def test_everything_is_done_unless_said() -> None:
     assert (shares(Completeness()) == 1).all()
+    assert Completeness() == Completeness("all", chance=1.0, low=1, high=1, fixed=False)
+    assert (Chance(), Jitter()) == (Chance(0.0, "same", "any"), Jitter("lognormal", {}))
+    assert (costs_of(1).completeness, costs_of(1).chance) == (Completeness(), Chance())
+    assert costs_of(1).plain is True
+    ways: dict[str, Any] = {
+        "jitter": Jitter(spread={"compute": 0.1}),
+        "chance": Chance(0.1),
+        "completeness": Completeness("FSU"),
+    }
+    assert not any(costs_of(1, **{name: how}).plain for name, how in ways.items())
 
 
 def test_fedprox_s_stragglers_do_a_uniform_number_of_epochs() -> None:
@@ -171,6 +181,7 @@ def test_adu_and_asu_draw_epochs_from_at_most_one_up_to_but_without_the_end(low:
     expected = [2 / 4, 1 / 4, 1 / 4] if first == 0 else [1 / 3] * 3
     assert stats.chisquare(counts, np.array(expected) * MANY).pvalue > 1e-3
     assert (found != shares(each, nths=FIRST + 1)).any()
+    assert np.allclose(shares(replace(each, high=2)), 1 / 3), "only one epoch is left to draw"
     once = replace(each, mode="ASU")
     assert (shares(once) == shares(once, nths=FIRST + 1)).all()
 
@@ -188,6 +199,13 @@ def test_pdu_only_shrinks_and_starts_from_what_was_left() -> None:
     drawn = steps[0][steps[0] < 12]
     counts = np.bincount(drawn, minlength=12)[1:]
     assert stats.chisquare(counts, np.array([2 / 12, *[1 / 12] * 10]) * counts.sum()).pvalue > 1e-3
+
+
+def test_what_is_left_of_a_job_does_not_depend_on_the_jobs_of_others() -> None:
+    how, nths = Completeness("PDU", chance=0.5), EVERYBODY % 4
+    together = shares(how, nths=nths)
+    for nth in range(4):
+        assert (together[nth::4] == shares(how, nths=FIRST + nth)[nth::4]).all()
 
 
 def test_a_pdu_of_certainty_ends_at_one_step() -> None:

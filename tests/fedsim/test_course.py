@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import heapq
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fedsim.course import Course, Dropout, Evaluate, Kind, Stop
+from fedsim.pacing import sync
+from fedsim.units import US
+from timelines import plan_of
 
 
 def test_equal_times_are_ordered_by_meaning_then_by_client() -> None:
@@ -41,8 +44,8 @@ def test_the_deadline_that_was_set_last_counts_while_it_is_armed() -> None:
 
 
 def test_a_waking_counts_at_the_time_for_which_it_is_set_and_arrivals_always() -> None:
-    course = Course(2, wake_us=7)
-    assert [course.holds((time_us, Kind.WAKE, -1, 0)) for time_us in (6, 7, 8)] == [False, True, False]
+    course = Course(2, wake_us=7 * US)
+    assert [course.holds((t * US, Kind.WAKE, -1, 0)) for t in (6, 7, 8)] == [False, True, False]
     assert course.holds((3, Kind.ARRIVE, 1, 0))
     assert course.holds((3, Kind.LOST, 1, 0))
 
@@ -82,6 +85,18 @@ def test_what_is_restored_is_what_was_saved() -> None:
     assert course.known.lost[1] == 0, "what was saved stays as it was"
     with pytest.raises(KeyError):
         Course.restored({name: value for name, value in course.state().items() if name != "step"})
+
+
+def test_what_is_planned_cannot_be_changed_on_the_way() -> None:
+    plan = plan_of(sync(1), 1, Stop(steps=1))
+    costs = plan.costs
+    selection = (plan.selector, plan.facts)
+    for part in (plan, plan.pacing, plan.stop, plan.evaluate, plan.dropout, *selection, costs, costs.work):
+        with pytest.raises(FrozenInstanceError):
+            setattr(part, fields(part)[0].name, None)
+    for part in (costs.jitter, costs.completeness, costs.chance):
+        with pytest.raises(FrozenInstanceError):
+            setattr(part, fields(part)[0].name, None)
 
 
 def test_what_is_documented_as_the_default_is_it() -> None:

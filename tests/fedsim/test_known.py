@@ -48,6 +48,7 @@ def test_columns_are_views_that_follow() -> None:
 def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
     known = Known.of(3)
     known.give(THREE, step=0)
+    assert (known.dispatched.tolist(), known.last_dispatch.tolist()) == ([1, 1, 1], [0, 0, 0])
     known.land(0, duration_us=70)
     known.lose(2)
     assert known.busy.tolist() == [False, True, False]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.costs import Chance, Jitter
+from fedsim.costs import Chance, Completeness, Jitter
 from fedsim.course import Dropout, Plan, Stop
 from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.selection import Clients, View
@@ -308,6 +309,30 @@ def test_a_buffer_that_nobody_can_fill_makes_a_step() -> None:
         (9, "drained"),
         (18, "drained"),
     ]
+
+
+def test_whoever_comes_back_is_handed_work_before_a_step_is_made_of_less() -> None:
+    """As above, but the others are there again when the last job arrives: the step waits for one of them."""
+    pacing = Pacing(3, 2, late="keep")
+    trace = trace_of([1.0, 3.0, 7.0], 1000, {0: [(0, 5), (8, 1000)], 1: [(0, 5), (8, 1000)], 2: [(0, 1000)]})
+    book, _, _ = run(trace, plan_of(pacing, 3, Stop(steps=2), lowest), "end_instant")
+    assert [(row["time_us"] // US, row["cause"]) for row in book.steps] == [(5, "full"), (12, "full")]
+
+
+@pytest.mark.parametrize(
+    "how", [Completeness("epochs", chance=0.7, low=1, high=6), Completeness("PDU", chance=1.0)]
+)
+def test_as_few_epochs_are_left_out_as_lets_a_job_arrive_in_time(how: Completeness) -> None:
+    """Three epochs are usual; of eight seconds two are for transfers, so 3 * 6 / pace epochs fit."""
+    paces = np.geomspace(1.1, 20, 60)
+    costs = costs_of(60, completeness=how)
+    plan = plan_of(deadline(60, 8 * US), 60, Stop(steps=1), costs=costs, dropout=Dropout(partial=True))
+    book, _, _ = run(trace_of(paces.tolist()), plan)
+    found = {e.flight.job.client: 3 * e.flight.job.share for e in book.jobs}
+    given = 3 * costs.shares(np.arange(60), np.zeros(60, dtype=np.int64))
+    for client, (epochs, fit) in enumerate(zip(given.tolist(), (18 / paces).tolist(), strict=True)):
+        fewer = min(math.ceil(round(epochs, 9)) - 1, math.floor(fit))
+        assert found[client] == pytest.approx(epochs if epochs <= fit else fewer or epochs)
 
 
 def test_a_shorter_job_is_planned_without_knowing_who_will_leave() -> None:

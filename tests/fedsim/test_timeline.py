@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 
 from fedsim import ledger
-from fedsim.costs import Costs
+from fedsim.costs import Chance, Completeness, Costs, Jitter
 from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
 from fedsim.errors import RunError
 from fedsim.evaluation import Evaluation
 from fedsim.job import Cohort
-from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.pacing import Late, Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.planning import PlanningTrainer
 from fedsim.plugins import build
 from fedsim.records import STATUSES
@@ -31,7 +31,7 @@ from fedsim.trace import Trace
 from fedsim.trainer import Pending, StepColumns, Stepped
 from fedsim.units import US
 from fedsim.world import Work, World
-from timelines import Flight, entries
+from timelines import Flight, StrictTrainer, entries
 
 SECONDS = (1, 3, 7)
 TWO_STEPS = Stop(steps=2)
@@ -47,9 +47,11 @@ class Log:
     steps: list[tuple[float, str, int]] = field(default_factory=list)
     columns: list[StepColumns] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)
+    evaluated_s: list[float] = field(default_factory=list)
 
     attempts: list[int] = field(default_factory=list)
     shares: list[float] = field(default_factory=list)
+    used_by: list[int] = field(default_factory=list)
 
     def crowded(self) -> None:
         for entry in entries(self.course.ledger):
@@ -57,6 +59,7 @@ class Log:
             self.flights.append(flight)
             self.attempts.append(flight.attempt)
             self.shares.append(flight.job.share)
+            self.used_by.append(entry.step)
             self.jobs.append((flight.end_us / US, entry.status, flight.job.client, flight.job.version))
 
     def step(self, result: Pending[Stepped], rows: Any) -> None:
@@ -67,6 +70,7 @@ class Log:
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         self.evaluations.append(step)
+        self.evaluated_s.append(time_us / US)
 
 
 def world(
@@ -121,7 +125,7 @@ def run(
 ) -> tuple[Log, str, Timeline]:
     log = Log()
     settled = replace(plan(pacing, stop, select), **changes)
-    timeline = Timeline(place, settled, PlanningTrainer(), log, log.course)
+    timeline = Timeline(place, settled, StrictTrainer(), log, log.course)
     ended_by = timeline.run()
     timeline.abandon()
     log.crowded()
@@ -173,6 +177,16 @@ def test_a_deadline_before_the_first_arrival_gives_an_empty_step() -> None:
     assert log.steps == [(2, "deadline", 0), (4, "deadline", 0)]
     assert [row["status"] for row in log.columns] == ["empty", "empty"]
     assert {status for _, status, _, _ in log.jobs} == {"late"}
+
+
+def test_a_deadline_that_another_has_replaced_makes_no_step() -> None:
+    """A run that is forked at 6 s with a deadline 20 s later: that of 8 s is void."""
+    log, before = Log(), plan(deadline(3, 8 * US), Stop(time_us=6 * US), lowest_first)
+    assert Timeline(world(), before, StrictTrainer(), log, log.course).run() == "time"
+    log.course.arm(20 * US)
+    after = replace(before, pacing=deadline(3, 20 * US), stop=Stop(steps=1))
+    Timeline(world(), after, PlanningTrainer(), log, log.course).run()
+    assert log.steps == [(9, "full", 3)]
 
 
 def test_a_full_buffer_makes_the_deadline_void() -> None:
@@ -298,15 +312,27 @@ def test_the_first_choice_is_made_with_the_first_generator() -> None:
 class Second:
     """Attackers that stand for themselves: no update of client 1 ever arrives."""
 
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, int, float]] = []
+
     def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
+        assert (cohort.ids == -1).all(), "the jobs have no numbers yet"
+        assert (cohort.shares == 1).all()
+        seconds = cohort.dispatch_us / US
+        columns = (cohort.clients, cohort.nths, cohort.versions, seconds)
+        self.seen += zip(*(column.tolist() for column in columns), strict=True)
         return np.asarray(cohort.clients == 1)
 
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_whoever_drops_updates_does_so_whether_jobs_start_alone_or_together(k: int) -> None:
+    second = Second()
     log, _, _ = run(
-        sync(k), world(), Stop(time_us=40 * US), lambda v, n, _: v.candidates[1:][:n], droppers=Second()
+        sync(k), world(), Stop(time_us=40 * US), lambda v, n, _: v.candidates[1:][:n], droppers=second
     )
+    # Client 1 is not asked again at the instant at which it is lost, nor together with 2 before 2 arrives.
+    alone, together = [(1, 0, 0, 0.0), (2, 0, 1, 5.0)], [(1, 0, 0, 0.0), (2, 0, 0, 0.0), (1, 1, 1, 9.0)]
+    assert second.seen[: k + 1] == (alone if k == 1 else together)
     ends = {client: {status for _, status, who, _ in log.jobs if who == client} for client in range(3)}
     assert "lost" in ends[1]
     assert "aggregated" not in ends[1]
@@ -353,6 +379,18 @@ def test_a_selector_that_chooses_nobody_any_more_ends_the_run() -> None:
         assert 80 < timeline.course.now_us / US - last <= 120
     _, ended_by, timeline = run(sync(3), place, Stop(steps=100, time_us=400 * US), once)
     assert (ended_by, timeline.course.now_us) == ("time", 400 * US)
+
+
+def test_two_laps_are_waited_from_the_last_arrival_on() -> None:
+    """It is at 43 s; who is online changes at 0 and 30 s of each lap of 40 s, so after 123 s first at 150 s."""
+
+    def late(view: View, k: int, rng: np.random.Generator) -> Clients:
+        return view.candidates[: 1 if view.now_us >= 40 * US and not view.dispatched.any() else 0]
+
+    place = world(online={c: [(0, 30)] for c in range(3)}, horizon_s=40, after_end="repeat")
+    log, ended_by, timeline = run(fedbuff(2, 2), place, Stop(steps=1), late)
+    assert (ended_by, timeline.course.now_us) == ("world", 150 * US)
+    assert log.jobs == [(43, "unfinished", 0, 0)]
 
 
 def test_a_world_that_stops_ends_the_run() -> None:
@@ -444,11 +482,67 @@ def test_updates_that_are_too_old_are_left_out() -> None:
     ]
 
 
+def test_updates_as_old_as_the_limit_count() -> None:
+    log, _, _ = run(replace(fedbuff(3, 2), max_staleness=1), world(), Stop(steps=3))
+    assert log.steps == [(5, "full", 2), (9, "full", 2), (12, "full", 2)]
+    assert log.jobs[:7] == [
+        (3, "aggregated", 0, 0),
+        (5, "aggregated", 1, 0),
+        (6, "aggregated", 0, 0),
+        (9, "aggregated", 0, 1),
+        (9, "stale", 2, 0),  # two steps have been taken since it was handed out
+        (10, "aggregated", 1, 1),
+        (12, "aggregated", 0, 2),
+    ]
+
+
 def test_a_round_with_too_few_updates_is_void() -> None:
     log, _, _ = run(replace(deadline(3, 5 * US), minimum=3), world(), Stop(steps=1))
     assert log.steps == [(5, "deadline", 0)]
     assert log.columns[0]["status"] == "void"
     assert log.jobs == [(3, "void", 0, 0), (5, "void", 1, 0), (5, "late", 2, 0)]
+
+
+def test_what_a_step_drops_is_forgotten_job_by_job_the_last_one_first() -> None:
+    """What a client keeps from job to job goes back to where it was before the first of them."""
+    forgotten: list[int] = []
+
+    class Forgetting(PlanningTrainer):
+        def forget(self, cohort: Cohort) -> None:
+            forgotten.extend(cohort.ids.tolist())
+
+    pacing = replace(deadline(3, 5 * US), minimum=3)
+    Timeline(world(), plan(pacing, Stop(steps=1), lowest_first), Forgetting(), Log()).run()
+    assert forgotten == [2, 1, 0], "first what still runs, then what had arrived"
+
+
+def test_no_step_is_named_but_by_the_jobs_that_it_used() -> None:
+    log, _, _ = run(overselect(1, 2), world(faults=[(0, 1, 2)]), Stop(steps=2))
+    found = list(zip(log.jobs, log.used_by, strict=True))
+    assert [(status, step) for (_, status, _, _), step in found] == [
+        ("lost", -1),
+        ("aggregated", 0),
+        ("late", -1),
+        ("aggregated", 1),
+        ("late", -1),
+        ("late", -1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("late", "status"), [("drop", "late"), ("history", "remembered"), ("keep", "aggregated")]
+)
+def test_updates_for_which_a_smaller_step_has_no_room_go_the_way_of_those_under_way(
+    late: Late, status: str
+) -> None:
+    """A run that is forked while 0 and 1 wait for a third; 0 arrives again at 6, and one update makes a step now."""
+    log, before = Log(), plan(fedbuff(3, 3), Stop(time_us=round(5.5 * US)), lowest_first)
+    assert Timeline(world(), before, PlanningTrainer(), log, log.course).run() == "time"
+    after = replace(before, pacing=Pacing(3, 1, late=late), stop=TWO_STEPS)
+    Timeline(world(), after, PlanningTrainer(), log, log.course).run()
+    assert log.jobs[0] == (3, "aggregated", 0, 0)
+    assert (5, status, 1, 0) in log.jobs
+    assert log.columns[0]["late"] == (0 if late == "keep" else 4)
 
 
 def test_a_minimum_of_kept_updates_moves_the_deadline() -> None:
@@ -483,6 +577,15 @@ def test_lost_work_is_tried_again() -> None:
     assert log.attempts == [0, 0, 1, 0]
 
 
+@pytest.mark.parametrize("name", ["fastest_first", "uniform"])  # of which the second proposes clients
+def test_lost_work_of_a_client_alone_is_tried_again(name: str) -> None:
+    place, selector = world(faults=[(0, 1, 2)], online={1: [], 2: []}), build("selector", name, {})
+    again = Dropout(notice_us=US, retries=1)
+    log, _, _ = run(sync(1), place, Stop(steps=2), dropout=again, selector=selector)
+    assert log.jobs == [(1, "lost", 0, 0), (5, "aggregated", 0, 0), (8, "aggregated", 0, 1)]
+    assert log.attempts == [0, 1, 0]
+
+
 def test_a_client_that_is_gone_is_not_tried_again() -> None:
     place = world(online={1: [(0, 1)]})
     log, _, _ = run(sync(3), place, Stop(steps=1), dropout=Dropout(retries=3))
@@ -500,6 +603,12 @@ def test_a_client_in_a_fault_is_not_asked_twice_at_one_instant() -> None:
     place = world(faults=[(0, 2, 4)], online={1: [], 2: []})
     log, _, _ = run(fedbuff(1, 1), place, Stop(steps=1))
     assert log.jobs == [(2, "lost", 0, 0), (3, "lost", 0, 0), (7, "aggregated", 0, 0)]
+
+
+def test_another_client_replaces_the_only_one_that_works() -> None:
+    log, _, _ = run(sync(1), world(faults=[(0, 2, 2.5)]), Stop(steps=1), dropout=Dropout(replace=True))
+    assert log.steps == [(7, "full", 1)]
+    assert log.jobs == [(2, "lost", 0, 0), (7, "aggregated", 1, 0)]
 
 
 def test_nobody_to_replace_the_lost_ends_the_round() -> None:
@@ -520,6 +629,15 @@ def test_less_work_may_arrive_in_time() -> None:
     ]
 
 
+def test_of_more_epochs_than_usual_as_many_are_left_out_as_lets_a_job_arrive_in_time() -> None:
+    """Six epochs of a third of a second each would arrive at 4 s, five do at 3.67 s."""
+    costs = replace(slow((1.0, 1.0, 1.0)), completeness=Completeness("epochs", low=6, high=6))
+    pacing, partial = deadline(1, round(3.7 * US)), Dropout(partial=True)
+    log, _, _ = run(pacing, world(), Stop(steps=1), costs=costs, dropout=partial)
+    assert log.steps == [(3.666667, "full", 1)]
+    assert log.shares == pytest.approx([5 / 3])
+
+
 def test_virtual_time_asks_for_evaluations_and_bytes_end_a_run() -> None:
     evaluate = Evaluate(every_steps=0, every_us=7 * US)
     log, ended_by, _ = run(sync(3), world(), Stop(steps=3), evaluate=evaluate)
@@ -528,17 +646,120 @@ def test_virtual_time_asks_for_evaluations_and_bytes_end_a_run() -> None:
     assert (len(log.steps), ended_by) == (2, "bytes")
 
 
-def test_jobs_whose_update_cannot_be_used_are_never_submitted() -> None:
+def test_an_evaluation_that_is_due_before_the_time_limit_is_made() -> None:
+    """Step 1 is at 9 s and the next one would be at 18."""
+    log, _, _ = run(
+        sync(3), world(), Stop(time_us=16 * US), evaluate=Evaluate(every_steps=0, every_us=7 * US)
+    )
+    assert list(zip(log.evaluations, log.evaluated_s, strict=True)) == [(0, 0), (1, 14)]
+
+
+def test_a_run_can_be_saved_when_the_first_work_is_handed_out_and_after_each_instant() -> None:
+    log, seen = Log(), list[tuple[float, int]]()
+    course = log.course
+    timeline = Timeline(
+        world(),
+        plan(sync(3), Stop(steps=1), lowest_first),
+        PlanningTrainer(),
+        log,
+        course,
+        between=lambda: seen.append((course.now_us / US, course.in_flight)),
+    )
+    timeline.run()
+    assert seen == [(0, 3), (3, 2), (5, 1), (9, 0)]
+
+
+def test_many_jobs_that_end_without_a_step_are_written_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crowded(Log):
+        def crowded(self) -> None:
+            sizes.append(len(self.course.ledger.ended))
+            super().crowded()
+
+    def all_lost() -> list[int]:
+        sizes.clear()
+        log, place = Crowded(), world(faults=[(c, 1, 2) for c in range(3)])
+        Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log, log.course).run()
+        return list(sizes)
+
+    sizes: list[int] = []
+    assert all_lost() == [3], "with their step"
+    monkeypatch.setattr("fedsim.timeline._CROWD", 2)
+    assert all_lost() == [2, 1]
+
+
+def slow(seconds: tuple[float, float, float]) -> Costs:
+    costs = plan(sync(3), TWO_STEPS, lowest_first).costs
+    return replace(costs, work=replace(costs.work, slowness=seconds))
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit_s", "end_s"),  # in the plain world the job of client 2 takes nine seconds
+    [
+        ({"costs": slow((2.0, 1 / 7, 1.5))}, 20, 4.5),
+        ({"costs": replace(slow((1.0, 1.0, 1.0)), chance=Chance(1.0, within="download"))}, 20, None),
+        ({"costs": replace(slow((1.0, 0.1, 1.0)), jitter=Jitter("lognormal", {"compute": 0.5}))}, 20, None),
+        ({"dropout": Dropout(partial=True)}, 5, 1 + 7 / 3 + 1),
+    ],
+    ids=["slowness", "chance", "jitter", "partial"],
+)
+def test_a_job_alone_takes_as_long_as_one_among_others(
+    changes: dict[str, Any], limit_s: int, end_s: float | None
+) -> None:
+    def of_2(k: int, **how: Any) -> Flight:
+        pacing = deadline(k, limit_s * US)
+        log, _, _ = run(pacing, world(), Stop(steps=1), lambda v, k, _: v.candidates[-k:], **how)
+        return next(flight for flight in log.flights if flight.job.client == 2)
+
+    alone, among = of_2(1, **changes), of_2(3, **changes)
+    assert replace(among, job=alone.job) == alone
+    assert (among.job.share, among.job.nth) == (alone.job.share, alone.job.nth)
+    assert alone.end_us < of_2(1).end_us == min(9, limit_s) * US
+    assert end_s is None or alone.end_us == pytest.approx(end_s * US, abs=1)
+
+
+def test_a_job_alone_that_runs_into_the_end_of_the_world_is_lost_there() -> None:
+    log, ended_by, _ = run(sync(1), world(horizon_s=4), Stop(steps=9))
+    assert log.jobs == [(3, "aggregated", 0, 0), (4, "lost", 0, 1)]
+    assert ended_by == "world"
+
+
+def test_where_nothing_ever_changes_a_client_that_was_lost_is_asked_again_a_second_later() -> None:
+    place = world(faults=[(0, 2, 2.5)], after_end="repeat")
+    log, _, _ = run(fedbuff(1, 1), place, Stop(steps=1), lambda v, k, _: v.candidates[v.candidates == 0])
+    assert log.jobs == [(2, "lost", 0, 0), (6, "aggregated", 0, 0)]
+
+
+def test_whoever_comes_within_the_second_after_a_loss_is_asked_as_it_comes() -> None:
+    place = world(faults=[(0, 2, 4)], online={1: [(2.5, 1000)], 2: []})
+    log, _, _ = run(fedbuff(1, 1), place, Stop(steps=1), lambda v, k, _: v.candidates[-k:])
+    assert log.jobs == [(2, "lost", 0, 0), (7.5, "aggregated", 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("pacing", "faults", "stop", "clients"),
+    [
+        (deadline(3, 6 * US), [(0, 1, 2)], Stop(steps=1), [1]),
+        (deadline(3, 5 * US), [], Stop(steps=1), [0, 1]),  # 1 arrives at that very instant
+        (deadline(1, 3 * US), [], Stop(steps=1), [0]),
+        (deadline(1, 3 * US - 1), [], Stop(steps=2), []),
+        (overselect(1, 2), [], Stop(steps=1), [0]),
+        (sync(3), [], Stop(time_us=5 * US), [0, 1]),
+        (fedasync(2), [], Stop(time_us=6 * US), [0, 1, 0]),  # 0 has its second job alone, from 3 to 6
+        (fedasync(2), [], Stop(time_us=6 * US - 1), [0, 1]),
+        (fedasync(2), [(0, 4, 4.5)], Stop(steps=2), [0, 1, 2]),
+    ],
+)
+def test_jobs_whose_update_cannot_be_used_are_never_submitted(
+    pacing: Pacing, faults: list[tuple[int, float, float]], stop: Stop, clients: list[int]
+) -> None:
     submitted: list[int] = []
 
     class Listening(PlanningTrainer):
         def submit(self, cohort: Cohort) -> None:
             submitted.extend(cohort.clients.tolist())
 
-    trainer = Listening()
-    place = world(faults=[(0, 1, 2)])
-    Timeline(place, plan(deadline(3, 6 * US), Stop(steps=1), lowest_first), trainer, Log()).run()
-    assert submitted == [1]
+    Timeline(world(faults=faults), plan(pacing, stop, lowest_first), Listening(), Log()).run()
+    assert submitted == clients
 
 
 def test_a_selector_that_breaks_its_contract_is_named() -> None:

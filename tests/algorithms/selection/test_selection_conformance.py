@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedsim.errors import ConfigError, RunError
 from fedsim.plugins import build, names, summary
-from fedsim.selection import Selector, State, View, checked
+from fedsim.selection import Selector, State, View, checked, proposed
 from fedsim.trace import Trace
 from fedsim.units import US
 from fedsim.world import World
@@ -225,6 +225,33 @@ def test_only_the_declared_use_losses_and_accuracies() -> None:
         for need, other in (("losses", deaf), ("accuracy", blind)):
             same = chosen_by(selector, other) == chosen_by(selector, seen)
             assert same or need in selector.needs, (name, need)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([[0, 4, -1]], r"clients in 0 to 4, it returned -1 to 4"),
+        ([[0, 1, 5]], r"clients in 0 to 4, it returned 0 to 5"),
+        ([[0.0, 1.0, 2.0]], r"an array of shape \[1, 3\], it returned float64 in shape \[1, 3\]"),
+        ([0, 1, 2], r"an array of shape \[1, 3\], it returned int64 in shape \[3\]"),
+    ],
+)
+def test_proposals_that_are_no_clients_are_refused(found: Any, message: str) -> None:
+    numbers = np.full((1, 3), 0.5)
+    made = Selector(
+        lambda v, k, rng, state: (v.candidates, state), propose=lambda x, n: np.array([[0, n - 1, 2]])
+    )
+    assert proposed(made, numbers, 5).tolist() == [[0, 4, 2]]
+    with pytest.raises(RunError, match=message):
+        proposed(replace(made, propose=lambda x, n: np.array(found)), numbers, 5)
+
+
+@pytest.mark.parametrize("client", [-1, 1, 3, 7, 9])
+def test_a_client_alone_that_is_no_candidate_is_refused(client: int) -> None:
+    with pytest.raises(
+        RunError, match=rf"at most 1 distinct candidates of \[2, 5\], it returned \[{client}\]"
+    ):
+        checked(np.array([client]), view(8, [2, 5]), 1)
 
 
 @pytest.mark.parametrize(
