@@ -19,7 +19,7 @@ from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.minibatches import orders
 from fedsim.modes import may_draw, resolve_mode
-from fedsim.modes.dense import Dense, _padded, linear_layers, most_at_once
+from fedsim.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
 from noise import noise
 
 K, FEATURES, CLASSES = 40, 64, 10
@@ -312,10 +312,56 @@ def test_how_many_train_together(columns: int, gpu: bool, most: int) -> None:
     assert most_at_once(columns, gpu) == most
 
 
+@pytest.mark.parametrize("hidden", [[32], [104], [56, 56]])
+def test_how_many_train_together_is_a_matter_of_parameters(data: FederatedData, hidden: list[int]) -> None:
+    """Of 16 MiB each client takes 4 bytes a parameter."""
+    made = bench(data, "mlp", "dense", model_options={"hidden": hidden})
+    beside = made._side_by_side
+    assert isinstance(beside, Dense)
+    assert beside.most == min(512, 2**24 // (4 * made.network.P))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "alone"),
+    [
+        ([(3, 8)], False),
+        ([(2, 4), (16, 2)], False),
+        ([(3, 8), (3, 5)], True),
+        ([(1, 8)], True),
+        ([(8, 1)], True),
+    ],
+)
+def test_matrices_that_are_no_whole_vectors_or_of_width_1_are_multiplied_alone(
+    shapes: list[tuple[int, int]], alone: bool
+) -> None:
+    assert apart(shapes) is alone
+
+
+@pytest.mark.parametrize(("columns", "even"), [([8], 1), ([16, 8], 1), ([4, 8], 2), ([6], 4), ([8, 3], 8)])
+def test_inputs_are_whole_vectors_where_minibatches_are_of_even_width(columns: list[int], even: int) -> None:
+    assert even_width(columns) == even
+
+
+@pytest.mark.parametrize(("side", "hidden", "even"), [(8, [16], 1), (3, [8], 8), (6, [8], 2)])
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_what_a_client_s_layers_are_given_is_whole_vectors(
+    mode: Any, side: int, hidden: list[int], even: int
+) -> None:
+    """Numbers of 32 bits, 8 in a vector: a minibatch of odd width and 9 columns would end within one."""
+    model = {"model_options": {"hidden": hidden}, "in_shape": (1, side, side)}
+    beside = bench(noise(3, (1, 9), side, CLASSES), "mlp", mode, **model)._side_by_side
+    assert beside is not None
+    assert beside.even == even
+    assert all(beside.even * columns % 8 == 0 for columns in (side**2, *hidden))
+
+
 def test_which_models_are_dense() -> None:
     assert [(at.weight, at.bias, at.relu) for at in linear_layers(LINEAR)] == [(0, 12, True), (15, 21, False)]
     assert linear_layers(module(nn.Linear(4, 2, bias=False)))[0].bias == -1
-    for other in (CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)):
+    others = [CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)]
+    others += [module(nn.ReLU(), nn.Linear(4, 2)), nn.Sequential(nn.Flatten(2), nn.Linear(4, 2))]
+    others += [nn.Sequential(nn.Linear(4, 3), nn.Flatten(0), nn.Linear(3, 2))]
+    for other in others:
         assert not linear_layers(other)
 
 
