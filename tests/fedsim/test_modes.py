@@ -18,7 +18,7 @@ from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.minibatches import orders
-from fedsim.modes import may_draw, resolve_mode
+from fedsim.modes import dense, may_draw, resolve_mode
 from fedsim.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
 from noise import noise
 
@@ -218,6 +218,22 @@ def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, 
     assert reports.finite.tolist() == [True, True, False, True, True, True]
     others = [0, 1, 3, 4, 5]
     assert torch.equal(rows[others], expected[others])
+
+
+@pytest.mark.parametrize(("hidden", "calls"), [([16], 1), ([64], 12)])
+def test_losses_of_a_small_model_are_found_for_many_clients_at_once(
+    data: FederatedData, hidden: list[int], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one with less than 4,096 parameters."""
+    made, seen = bench(data, "mlp", "dense", model_options={"hidden": hidden}), []
+    spied = dense.losses_of
+    monkeypatch.setattr(dense, "losses_of", lambda *given: seen.append(1) or spied(*given))
+    found = made.trial_losses(made.network.initial(0)[None], np.arange(12), None)
+    assert len(seen) == calls
+    for client in range(12):
+        expected = bench(data, "mlp", "loop", model_options={"hidden": hidden})
+        rows = torch.from_numpy(data.train.rows(client))
+        assert found[0, client] == pytest.approx(expected.losses(made.network.initial(0), rows).mean())
 
 
 @pytest.mark.parametrize("shape", ["mlp", "large", "some losses"])
