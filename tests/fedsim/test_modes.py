@@ -18,7 +18,7 @@ from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.minibatches import orders
-from fedsim.modes import dense, may_draw, resolve_mode
+from fedsim.modes import Mode, dense, may_draw, resolve_mode
 from fedsim.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
 from noise import noise
 
@@ -328,7 +328,7 @@ def test_how_many_train_together(columns: int, gpu: bool, most: int) -> None:
     assert most_at_once(columns, gpu) == most
 
 
-@pytest.mark.parametrize("hidden", [[32], [104], [56, 56]])
+@pytest.mark.parametrize("hidden", [[32], [200], [120, 120]])
 def test_how_many_train_together_is_a_matter_of_parameters(data: FederatedData, hidden: list[int]) -> None:
     """Of 16 MiB each client takes 4 bytes a parameter."""
     made = bench(data, "mlp", "dense", model_options={"hidden": hidden})
@@ -369,6 +369,23 @@ def test_what_a_client_s_layers_are_given_is_whole_vectors(
     assert beside is not None
     assert beside.even == even
     assert all(beside.even * columns % 8 == 0 for columns in (side**2, *hidden))
+
+
+@pytest.mark.parametrize(("hidden", "alone"), [([5], True), ([16], False)])
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_who_cannot_begin_at_a_whole_vector_trains_alone(
+    data: FederatedData, mode: Mode, hidden: list[int], alone: bool
+) -> None:
+    beside = bench(data, "mlp", mode, model_options={"hidden": hidden})._side_by_side
+    assert beside is not None
+    assert (beside.most == 1) is alone
+
+
+def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData) -> None:
+    model = {"model": "cnn", "model_options": {"channels": [8, 8], "kernel": 3, "hidden": [8]}}
+    beside = bench(data, "softmax", "vmap", **model)._side_by_side
+    assert beside is not None
+    assert beside.even * 3 % 8 == 0
 
 
 def test_which_models_are_dense() -> None:
