@@ -390,6 +390,8 @@ def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData
 
 def test_which_models_are_dense() -> None:
     assert [(at.weight, at.bias, at.relu) for at in linear_layers(LINEAR)] == [(0, 12, True), (15, 21, False)]
+    odd = linear_layers(module(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)))
+    assert [(at.weight, at.bias) for at in odd] == [(0, 15), (18, 27), (30, 36)]
     assert linear_layers(module(nn.Linear(4, 2, bias=False)))[0].bias == -1
     others = [CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)]
     others += [module(nn.ReLU(), nn.Linear(4, 2)), nn.Sequential(nn.Flatten(2), nn.Linear(4, 2))]
