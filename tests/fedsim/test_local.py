@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from fedsim import augment, client, descent, local, minibatches
 from fedsim.augment import Augment
+from fedsim.client import ClientMethod
 from fedsim.config_train import AugmentSection, TrainSection
 from fedsim.data import FederatedData, Split
 from fedsim.evaluation import EVAL_ROWS, SCORED_ROWS, Samples, chunks_of, per_client
@@ -205,6 +206,16 @@ def test_each_client_is_evaluated_with_the_model_it_would_use(data: FederatedDat
     assert losses.tolist() == np.concatenate(expected).tolist()
     assert len(correct) == len(losses)
     assert correct.dtype == bool
+
+
+def test_a_model_that_is_trained_on_the_spot_takes_steps_of_the_first_rate(data: FederatedData) -> None:
+    """It belongs to no job, whose start model would be of some step."""
+    found = []
+    for decay in (0.5, 1.0):
+        bench = Workbench(dataclasses.replace(SPEC, sgd=LocalSGD(lr_decay=decay)), data)
+        bench.method = ClientMethod(personal=lambda local, model, kept: local.sgd(model)[0])
+        found.append(bench.evaluate_personal(start(), [None], "test", 2)[0].tolist())
+    assert found[0] == found[1] != bench.losses(start(), torch.from_numpy(data.test.rows(2))).tolist()
 
 
 def test_samples_that_stay_gathered_are_those_asked_for() -> None:
