@@ -382,8 +382,10 @@ def test_who_cannot_begin_at_a_whole_vector_trains_alone(
 
 
 def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData) -> None:
-    model = {"model": "cnn", "model_options": {"channels": [8, 8], "kernel": 3, "hidden": [8]}}
-    beside = bench(data, "softmax", "vmap", **model)._side_by_side
+    model = {"channels": [8, 8], "kernel": 3, "hidden": [8]}
+    beside = bench(
+        data, "softmax", "vmap", model="cnn", model_options=model, in_shape=(8, 8, 8)
+    )._side_by_side
     assert beside is not None
     assert beside.even * 3 % 8 == 0
 
