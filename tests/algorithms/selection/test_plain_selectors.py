@@ -85,6 +85,15 @@ def test_uniform_chooses_everybody_equally_often() -> None:
     assert shares(make("uniform"), view(5), 2) == pytest.approx(np.full(5, 0.4), abs=0.03)
 
 
+def test_uniform_proposes_each_client_for_an_equal_part_of_the_numbers() -> None:
+    propose = make("uniform").propose
+    assert propose is not None
+    assert propose(np.array([[0.001, 0.249, 0.251], [0.5, 0.749, 0.999]]), 4).tolist() == [
+        [0, 0, 1],
+        [2, 2, 3],
+    ]
+
+
 def test_weighted_goes_by_samples() -> None:
     seen = view(4, n_samples=SIZES)
     assert shares(make("weighted"), seen, 1) == pytest.approx(SIZES / 100, abs=0.03)
