@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, updates
 
+import algorithms
 from fedsim.combining import Combined, combine
 from fedsim.errors import ConfigError
 from fedsim.plugins import build, names, summary
@@ -96,6 +100,27 @@ def test_result_has_the_right_shape_and_is_finite(rule: str, m: int, remembered:
         if make(rule).then is None:
             assert_same(result.direction, (per_column * inputs["updates"]).sum(axis=0), 1e-12)
         assert all(isinstance(v, float) for v in result.diagnostics.values())
+
+
+def test_a_rule_that_weighs_by_losses_says_so(rule: str) -> None:
+    found = []
+    for losses in (distinct_losses(0, 8), 3 * distinct_losses(0, 8)[::-1]):
+        results = steps(rule, given(6, 2) | {"losses": losses})
+        found.append([result.weights.tolist() for result in results])
+    assert make(rule).needs.losses is (found[0] != found[1])
+
+
+def test_what_plug_ins_are_made_of_cannot_be_changed() -> None:
+    """They hold settings; what goes on from step to step is a state, which a checkpoint has."""
+    count = 0
+    for found in pkgutil.walk_packages(algorithms.__path__, "algorithms."):
+        module = import_module(found.name)
+        kinds = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == found.name]
+        for kind in filter(dataclasses.is_dataclass, kinds):
+            count += 1
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(object.__new__(kind), dataclasses.fields(kind)[0].name, None)
+    assert count > 3
 
 
 def test_equal_calls_give_equal_bytes(rule: str) -> None:

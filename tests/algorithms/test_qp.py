@@ -163,6 +163,19 @@ def test_bounded_weights_are_optimal_within_their_bounds(seed: int, n: int, d: i
         assert falls.max() - rises.min() <= 1e-9 * (rows**2).sum(axis=1).max()
 
 
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, [100 / 101, 1 / 101]),
+        ({"lower": 0.3}, [0.7, 0.3]),
+        ({"upper": 0.6}, [0.6, 0.4]),
+        ({"lower": 0.1, "upper": 0.95}, [0.9, 0.1]),
+    ],
+)
+def test_a_bound_holds_with_and_without_the_other(bounds: dict[str, float], expected: list[float]) -> None:
+    assert min_norm(np.diag([1.0, 100.0]), **bounds)[0] == pytest.approx(expected)
+
+
 def test_interior_point_reference_agrees() -> None:
     for seed, n, d in [(0, 5, 30), (1, 8, 4), (2, 3, 3)]:
         rows = updates(seed, n, d)
