@@ -262,6 +262,13 @@ def test_all_clients_get_their_turn_with_a_fair_selector() -> None:
         assert seen.dispatched.min() > 5, name
 
 
+class Half:
+    """A generator of numbers in [0, 1), half of which are below its only one."""
+
+    def random(self) -> float:
+        return 0.5
+
+
 def test_a_share_of_places_is_rounded_down_and_of_less_than_one_it_is_a_chance() -> None:
     rng = np.random.default_rng(0)
     assert [part(k, share, rng) for k, share in ((100, 0.29), (10, 0.25), (3, 1.0), (4, 0.25))] == [
@@ -271,6 +278,7 @@ def test_a_share_of_places_is_rounded_down_and_of_less_than_one_it_is_a_chance()
         1,
     ]
     assert {part(7, 0.0, rng) for _ in range(50)} == {0}
+    assert part(1, 0.5, Half()) == 0  # type: ignore[arg-type]
     assert np.mean([part(1, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.3, abs=0.04)
     assert np.mean([part(3, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.9, abs=0.03)
 
