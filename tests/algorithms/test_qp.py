@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -204,6 +206,22 @@ def test_what_is_no_gram_matrix_is_refused_and_carried(gram: NDArray[np.float64]
 def test_impossible_bounds_are_refused() -> None:
     with pytest.raises(SolverError, match=r"upper bounds of sum 0\.6"):
         min_norm(np.eye(3), upper=0.2)
+    with pytest.raises(SolverError, match="expected bounds 0 <= lower"):
+        min_norm(np.eye(3), lower=[0.2, -0.1, 0.2])
+
+
+def test_a_solve_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of several threads would have other bits on a machine with another number of cores."""
+    seen: list[int] = []
+
+    class Blas:
+        def limit(self, limits: int) -> AbstractContextManager[None]:
+            seen.append(limits)
+            return nullcontext()
+
+    monkeypatch.setattr(_qp, "_blas", Blas)
+    min_norm(np.eye(3))
+    assert seen == [1]
 
 
 def test_a_wrong_solution_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
