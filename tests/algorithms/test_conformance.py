@@ -26,10 +26,10 @@ WRAPPERS = names("wrapper")
 SIZES = [4, 7, 9]
 MODULES = [import_module(found.name) for found in pkgutil.walk_packages(algorithms.__path__, "algorithms.")]
 MADE_OF = [
-    value
+    f"{module.__name__}.{name}"
     for module in MODULES
-    for value in vars(module).values()
-    if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+    for name, value in vars(module).items()
+    if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 ]
 
 
@@ -117,9 +117,11 @@ def test_a_rule_that_weighs_by_losses_says_so(rule: str) -> None:
     assert make(rule).needs.losses is (found[0] != found[1])
 
 
-@pytest.mark.parametrize("kind", MADE_OF, ids=lambda kind: f"{kind.__module__}.{kind.__name__}")
-def test_what_plug_ins_are_made_of_cannot_be_changed(kind: type) -> None:
+@pytest.mark.parametrize("path", MADE_OF)
+def test_what_plug_ins_are_made_of_cannot_be_changed(path: str) -> None:
     """It holds settings; what goes on from step to step is a state, which a checkpoint has."""
+    module, _, name = path.rpartition(".")
+    kind = getattr(import_module(module), name)
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(object.__new__(kind), dataclasses.fields(kind)[0].name, None)
 
