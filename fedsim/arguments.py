@@ -38,7 +38,7 @@ _FROM = {
 }
 """Where users get an object of a class from."""
 _LISTS = (Sequence, Collection, Iterable, list)
-_FOREIGN = (str, bytes, Mapping)
+_FOREIGN = (str, bytes)
 """What can be gone through, and is no list."""
 
 

@@ -190,7 +190,7 @@ def _group(
     lengths = sizes[segment]
     place = np.arange(len(order)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     job = np.repeat(segment, lengths)
-    batch = np.maximum(sizes, 1)[job] if sgd.batch_size is None else np.full(len(job), sgd.batch_size)
+    batch = sizes[job] if sgd.batch_size is None else np.full(len(job), sgd.batch_size)
     step = np.repeat(epoch * steps.per_epoch[jobs][segment], lengths) + place // batch
     lap = np.repeat(epoch, lengths)
     kept = np.flatnonzero(step < total[job])

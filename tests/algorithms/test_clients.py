@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -120,6 +121,17 @@ def test_a_method_is_a_pure_function(data: FederatedData, name: str) -> None:
     assert second[2] is not None
     assert torch.equal(first[2], second[2])
     assert method.passes(3) > 0
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if build("client", name, {}).train])
+def test_a_method_says_whether_it_draws_from_torch(data: FederatedData, name: str) -> None:
+    """Clients of one that does not may train in several threads."""
+    bench = Workbench(dataclasses.replace(SPEC, client=name), data)
+    bench.seeded = lambda draws: nullcontext()  # type: ignore[method-assign]
+    before = torch.get_rng_state()
+    bench.work(JOB, model(), torch.empty_like(model()), model(1))
+    bench.evaluate_personal(model(), [model(1)], "test", JOB.client)
+    assert bench.method.draws is not torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import pkgutil
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, updates
 
+import algorithms
 from fedsim.combining import Combined, combine
 from fedsim.errors import ConfigError
 from fedsim.plugins import build, names, summary
@@ -20,6 +24,13 @@ from fedsim.stack import Algorithm, State
 RULES = names("rule")
 WRAPPERS = names("wrapper")
 SIZES = [4, 7, 9]
+MODULES = [import_module(found.name) for found in pkgutil.walk_packages(algorithms.__path__, "algorithms.")]
+MADE_OF = [
+    f"{module.__name__}.{name}"
+    for module in MODULES
+    for name, value in vars(module).items()
+    if dataclasses.is_dataclass(value) and value.__module__ == module.__name__
+]
 
 
 def given(m: int, remembered: int = 0, seed: int = 0) -> dict[str, Any]:
@@ -96,6 +107,23 @@ def test_result_has_the_right_shape_and_is_finite(rule: str, m: int, remembered:
         if make(rule).then is None:
             assert_same(result.direction, (per_column * inputs["updates"]).sum(axis=0), 1e-12)
         assert all(isinstance(v, float) for v in result.diagnostics.values())
+
+
+def test_a_rule_that_weighs_by_losses_says_so(rule: str) -> None:
+    found = []
+    for losses in (distinct_losses(0, 8), 3 * distinct_losses(0, 8)[::-1]):
+        results = steps(rule, given(6, 2) | {"losses": losses})
+        found.append([result.weights.tolist() for result in results])
+    assert make(rule).needs.losses is (found[0] != found[1])
+
+
+@pytest.mark.parametrize("path", MADE_OF)
+def test_what_plug_ins_are_made_of_cannot_be_changed(path: str) -> None:
+    """It holds settings; what goes on from step to step is a state, which a checkpoint has."""
+    module, _, name = path.rpartition(".")
+    kind = getattr(import_module(module), name)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(object.__new__(kind), dataclasses.fields(kind)[0].name, None)
 
 
 def test_equal_calls_give_equal_bytes(rule: str) -> None:

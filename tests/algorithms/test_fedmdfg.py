@@ -47,6 +47,12 @@ def test_angle_is_that_between_losses_and_one(seed: int, m: int) -> None:
     assert angle_deg(np.full(m, 3.0)) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_an_angle_is_the_same_for_losses_of_any_size(size: float) -> None:
+    assert angle_deg(size * np.array([0.0, 1.0])) == pytest.approx(45.0)
+    assert angle_deg(size * np.array([1.0, 1.0])) == pytest.approx(0.0, abs=1e-6)
+
+
 def test_guidance_comes_with_unequal_losses_only() -> None:
     rows = updates(3, 4, 20)
     fair, unfair = ([1.0, 1.01, 1.02, 1.0], [1.0, 5.0, 2.0, 0.1])
@@ -165,6 +171,17 @@ def test_the_search_takes_what_the_paper_would_have_taken() -> None:
     assert direction.search.steps[direction.search.choose(falling)] == 1.0
     rising = np.stack([before * (1 + step) for step in direction.search.steps])
     assert direction.search.choose(rising) == len(direction.search.steps) - 1
+
+
+def test_a_loss_has_to_fall_as_far_as_its_gradient_says() -> None:
+    """The gradient, an update of 10 over a rate of 0.01, promises 1e4 of a step of 1, and 1e-4 of that is enough."""
+    direction, _ = fedmdfg(search=2, lr=0.01).weigh(
+        stack(np.array([[10.0]]), np.array([2.0])), fedmdfg().init()
+    )
+    assert direction.search is not None
+    assert direction.search.steps[:3] == (4.0, 2.0, 1.0)
+    falls = np.array([0.9, 0.9, 1.1, 1.1, 1.1])[: len(direction.search.steps), None]
+    assert direction.search.choose(2.0 - falls) == 2
 
 
 def test_the_losses_of_a_zero_update_do_not_count_in_the_search() -> None:

@@ -126,6 +126,18 @@ def _first_row(gram: Floats, first: int, width: int) -> Part:
     return Part(gram, np.array([1.0, 0.0]), first, width)
 
 
+@pytest.mark.parametrize(("apart", "joined"), [(4e-16, True), (1e-10, False)])
+def test_a_block_whose_solution_is_rounding_is_zero_without_a_tolerance(apart: float, joined: bool) -> None:
+    """Two opposite rows of length 1 whose mean has the norm 1e-8, and 5e-6."""
+    opposite = np.array([[1.0, -1.0], [-1.0, 1.0 + apart]])
+
+    def mean(gram: Floats, first: int, width: int) -> Part:
+        return Part(gram, np.array([0.5, 0.5]), first, width)
+
+    parts = solved(np.stack([opposite, np.eye(2)]), mean, merging=True, tolerance=0.0)
+    assert (len(parts) == 1) is joined
+
+
 def _joined(zero: list[bool], merging: bool = True, tolerance: float = 0.0) -> list[tuple[int, int]]:
     grams = np.stack([np.diag([0.0 if z else 1.0, 1.0]) for z in zero])
     parts = solved(grams, _first_row, merging=merging, tolerance=tolerance)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -163,6 +165,19 @@ def test_bounded_weights_are_optimal_within_their_bounds(seed: int, n: int, d: i
         assert falls.max() - rises.min() <= 1e-9 * (rows**2).sum(axis=1).max()
 
 
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, [100 / 101, 1 / 101]),
+        ({"lower": 0.3}, [0.7, 0.3]),
+        ({"upper": 0.6}, [0.6, 0.4]),
+        ({"lower": 0.1, "upper": 0.95}, [0.9, 0.1]),
+    ],
+)
+def test_a_bound_holds_with_and_without_the_other(bounds: dict[str, float], expected: list[float]) -> None:
+    assert min_norm(np.diag([1.0, 100.0]), **bounds)[0] == pytest.approx(expected)
+
+
 def test_interior_point_reference_agrees() -> None:
     for seed, n, d in [(0, 5, 30), (1, 8, 4), (2, 3, 3)]:
         rows = updates(seed, n, d)
@@ -191,6 +206,22 @@ def test_what_is_no_gram_matrix_is_refused_and_carried(gram: NDArray[np.float64]
 def test_impossible_bounds_are_refused() -> None:
     with pytest.raises(SolverError, match=r"upper bounds of sum 0\.6"):
         min_norm(np.eye(3), upper=0.2)
+    with pytest.raises(SolverError, match="expected bounds 0 <= lower"):
+        min_norm(np.eye(3), lower=[0.2, -0.1, 0.2])
+
+
+def test_a_solve_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of several threads would have other bits on a machine with another number of cores."""
+    seen: list[int] = []
+
+    class Blas:
+        def limit(self, limits: int) -> AbstractContextManager[None]:
+            seen.append(limits)
+            return nullcontext()
+
+    monkeypatch.setattr(_qp, "_blas", Blas)
+    min_norm(np.eye(3))
+    assert seen == [1]
 
 
 def test_a_wrong_solution_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

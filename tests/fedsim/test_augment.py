@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,10 @@ from torch.nn import functional
 from fedsim.augment import Augment, Augmenter
 from fedsim.config import parse
 from fedsim.errors import ConfigError
+from fedsim.job import Cohort, Job
+from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.setup import prepare
+from noise import noise
 
 CPU = torch.device("cpu")
 HOWS = [Augment(2, True), Augment(3, False), Augment(0, True)]
@@ -53,6 +58,21 @@ def test_views_are_equally_likely_and_belong_to_the_job() -> None:
         how.drawn(1, "batches", ids, ids, ids + 1, np.arange(n)),
     ):
         assert 0.02 < (other == views).mean() < 0.1
+
+
+def test_clients_see_the_same_views_one_by_one_and_side_by_side() -> None:
+    """Also where one has done its steps before the others, and in each of two epochs."""
+    data, rows = noise(3, (4, 12), 4, 2), {}
+    for mode in ("loop", "vmap", "dense", "plain"):
+        how = None if mode == "plain" else Augment(2, True)
+        sgd = LocalSGD(batch_size=4, epochs=2, augment=how)
+        spec = WorkbenchSpec("mlp", {"hidden": [8]}, (1, 4, 4), 2, sgd, seed=1, losses=False)
+        made = Workbench(replace(spec, mode="loop" if mode == "plain" else mode), data)  # type: ignore[arg-type]
+        start, rows[mode] = made.network.initial(0), torch.empty(3, made.network.P)
+        made.train(Cohort.of([Job(k, k, 1, 0) for k in range(3)]), [start] * 3, rows[mode])
+    assert (rows["plain"] - rows["loop"]).abs().max() > 1e-2
+    for mode in ("vmap", "dense"):
+        torch.testing.assert_close(rows[mode], rows["loop"], rtol=1e-4, atol=1e-6)
 
 
 def raw(task: str, **augment: object) -> dict[str, object]:

@@ -67,8 +67,9 @@ def test_a_share_of_the_steps_is_training_stopped_after_them(data: FederatedData
         bench = Workbench(dataclasses.replace(SPEC, sgd=sgd), data)
         bench.flat.copy_(start)
         ClientBench(bench, WHOLE).descend(Descent(sgd, most_steps=k))
-        row = row_of(data, sgd, dataclasses.replace(WHOLE, share=k / steps))
-        assert torch.equal(row, start - bench.flat), f"{k} of {steps} steps"
+        for share in (k / steps, (k + 0.5) / steps)[: 1 + (k < steps)]:
+            row = row_of(data, sgd, dataclasses.replace(WHOLE, share=share))
+            assert torch.equal(row, start - bench.flat), f"{k} of {steps} steps"
         seen.add(float(row.norm()))
     assert len(seen) == steps, "each step counts"
 
@@ -91,3 +92,31 @@ def test_client_side_methods_do_a_share_as_well(data: FederatedData) -> None:
     sgd = SETTINGS[0]
     part = row_of(data, sgd, dataclasses.replace(WHOLE, share=1 / 3), "fedprox")
     assert torch.equal(part, row_of(data, dataclasses.replace(sgd, epochs=1), WHOLE, "fedprox"))
+
+
+@pytest.mark.parametrize(("most", "share", "steps"), [(5, 0.25, 3), (2, 0.25, 2), (2, 1.0, 2)])
+def test_a_method_s_most_steps_and_the_share_both_hold(
+    data: FederatedData, most: int, share: float, steps: int
+) -> None:
+    sgd = LocalSGD(epochs=3, batch_size=7, lr=0.1)
+    assert math.floor(0.25 * steps_of(data, sgd)) == 3
+    start = build_network("mlp", {"hidden": [8]}, (1, 8, 8), 10).initial(0)
+    ends = []
+    for job, allowed in ((dataclasses.replace(WHOLE, share=share), most), (WHOLE, steps)):
+        local = ClientBench(Workbench(dataclasses.replace(SPEC, sgd=sgd), data), job)
+        ends.append(local.sgd(start, most_steps=allowed)[0])
+    assert torch.equal(*ends)
+
+
+def test_what_layers_put_out_is_no_longer_listened_to_afterwards(data: FederatedData) -> None:
+    local = ClientBench(Workbench(SPEC, data), WHOLE)
+    _, found = local.features(local.weights, local.batch(local.rows[:5]).x, 2)
+    assert [len(out) for out in found] == [5, 5]
+    local.logits(local.weights, local.batch(local.rows[:3]).x)
+    assert len(found) == 2
+
+
+def test_a_model_is_all_its_parameters(data: FederatedData) -> None:
+    local = ClientBench(Workbench(SPEC, data), WHOLE)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        local.logits(local.weights[:-1], local.batch(local.rows).x)

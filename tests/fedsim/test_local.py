@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from fedsim import augment, client, descent, local, minibatches
+from fedsim.augment import Augment
+from fedsim.client import ClientMethod
+from fedsim.config_train import AugmentSection, TrainSection
 from fedsim.data import FederatedData, Split
-from fedsim.evaluation import EVAL_ROWS, Samples, chunks_of, per_client
+from fedsim.evaluation import EVAL_ROWS, SCORED_ROWS, Samples, chunks_of, per_client
 from fedsim.federate import federate
 from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.minibatches import orders
+from fedsim.modes import Mode, dense
 from fedsim.network import build_network
 from fedsim.tasks.digits import digits
 
@@ -84,13 +90,30 @@ def oracle(data: FederatedData, job: Job, sgd: LocalSGD, params: torch.Tensor) -
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]), loss
 
 
+def test_settings_that_are_not_given_are_those_of_a_configuration() -> None:
+    assert LocalSGD() == TrainSection().local_sgd()
+    assert Augment() == Augment(AugmentSection().crop, AugmentSection().flip)
+    assert Augment().views == 1, "images as they are"
+
+
+@pytest.mark.parametrize(
+    "module", [augment, client, dense, descent, local, minibatches], ids=lambda m: m.__name__
+)
+def test_what_jobs_share_cannot_be_changed(module: ModuleType) -> None:
+    values = [v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__]
+    for kind in filter(dataclasses.is_dataclass, values):
+        name = dataclasses.fields(kind)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(object.__new__(kind), name, None)
+
+
 def test_a_job_does_not_depend_on_what_was_trained_before(data: FederatedData) -> None:
     job, params = Job(0, 1, 0, 0), start()
     fresh, used = Workbench(SPEC, data), Workbench(SPEC, data)
     first, second = torch.empty_like(params), torch.empty_like(params)
     fresh.run(job, params, first)
-    for client in (3, 5, 2):
-        used.run(Job(client, client, 1, 0), params + 0.1, second)
+    for other in (3, 5, 2):
+        used.run(Job(other, other, 1, 0), params + 0.1, second)
     used.evaluate(params, "test", 0, 50)
     used.run(job, params, second)
     assert torch.equal(first, second)
@@ -108,9 +131,11 @@ def test_a_method_does_not_depend_on_what_was_done_before(data: FederatedData) -
         return bench.run(job, params, row).loss_before, row.tolist()
 
     expected = trained(Workbench(spec, data))
+    own = Workbench(spec, data).evaluate_personal(params, [None], "test", 1)[0].tolist()
     for _ in range(2):
         assert trained(used) == expected
         used.evaluate(params, "test", 0, 50)
+        assert used.evaluate_personal(params, [None], "test", 1)[0].tolist() == own
 
 
 def test_the_nth_job_of_a_client_has_its_own_minibatches(data: FederatedData) -> None:
@@ -148,12 +173,49 @@ def test_evaluation_adds_up_client_by_client(data: FederatedData) -> None:
     bench, params = Workbench(SPEC, data), start()
     found = per_client(data.test, [bench.evaluate(params, "test", a, b) for a, b in chunks_of(data.test, 3)])
     module = build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10).load(params.clone())
-    for i, client in enumerate(found.clients):
-        rows = data.test.rows(client)
+    for i, holder in enumerate(found.clients):
+        rows = data.test.rows(holder)
         logits, y = module(torch.from_numpy(data.x[rows])), torch.from_numpy(data.y[rows])
         assert found.n[i] == len(rows)
         assert found.correct[i] == int((logits.argmax(1) == y).sum())
         assert found.loss[i] == pytest.approx(functional.cross_entropy(logits, y).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+def test_losses_of_many_samples_are_those_of_each(data: FederatedData, mode: Mode) -> None:
+    """More than are scored together, which is more than pass the model at once."""
+    bench, params = Workbench(dataclasses.replace(SPEC, mode=mode), data), start()
+    module = build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10).load(params.clone())
+    every = functional.cross_entropy(
+        module(torch.from_numpy(data.x)), torch.from_numpy(data.y), reduction="none"
+    )
+    rows = torch.from_numpy(np.random.default_rng(1).integers(0, len(data.y), SCORED_ROWS + EVAL_ROWS + 9))
+    np.testing.assert_allclose(bench.losses(params, rows), every[rows].tolist(), rtol=1e-4, atol=1e-6)
+
+
+def test_each_client_is_evaluated_with_the_model_it_would_use(data: FederatedData) -> None:
+    """Ditto's clients use what they keep, and the global model until then; one has no samples to look at."""
+    held = [data.test.rows(k) if k != 4 else np.zeros(0, dtype=np.int64) for k in range(20)]
+    bench = Workbench(
+        dataclasses.replace(SPEC, client="ditto"), dataclasses.replace(data, test=Split.of(held))
+    )
+    models = [build_network("mlp", {"hidden": [16]}, (1, 8, 8), 10).initial(seed) for seed in range(4)]
+    losses, correct = bench.evaluate_personal(models[0], [models[1], models[2], None, models[3]], "test", 3)
+    some = [(3, models[1]), (5, models[0]), (6, models[3])]
+    expected = [bench.losses(model, torch.from_numpy(held[client])) for client, model in some]
+    assert losses.tolist() == np.concatenate(expected).tolist()
+    assert len(correct) == len(losses)
+    assert correct.dtype == bool
+
+
+def test_a_model_that_is_trained_on_the_spot_takes_steps_of_the_first_rate(data: FederatedData) -> None:
+    """It belongs to no job, whose start model would be of some step."""
+    found = []
+    for decay in (0.5, 1.0):
+        bench = Workbench(dataclasses.replace(SPEC, sgd=LocalSGD(lr_decay=decay)), data)
+        bench.method = ClientMethod(personal=lambda local, model, kept: local.sgd(model)[0])
+        found.append(bench.evaluate_personal(start(), [None], "test", 2)[0].tolist())
+    assert found[0] == found[1] != bench.losses(start(), torch.from_numpy(data.test.rows(2))).tolist()
 
 
 def test_samples_that_stay_gathered_are_those_asked_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fedsim.errors import DataError
 from fedsim.job import Cohort
 from fedsim.local import LocalSGD
 from fedsim.minibatches import Steps, groups, mean_losses, of_minibatches, orders, probed
+from fedsim.rng import hashes, mixed
 
 
 def order(*segments: tuple[int, int, int, int], seed: int = 1, purpose: str = "batches") -> list[list[int]]:
@@ -37,6 +40,26 @@ def test_who_else_is_drawn_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> N
     assert order(*segments) == together
 
 
+def test_more_segments_than_are_sorted_at_once() -> None:
+    n = 2**16 + 2
+    clients, none = np.arange(n), np.zeros(n, dtype=np.int64)
+    found = orders(1, "batches", clients, none, none, none + 2).reshape(n, 2)
+    assert (found.sum(axis=1) == 1).all(), "each its own two positions"
+    for part in (slice(0, 9), slice(n - 9, n)):
+        alone = orders(1, "batches", clients[part], none[part], none[part], none[part] + 2)
+        assert found[part].ravel().tolist() == alone.tolist()
+
+
+def test_samples_are_sorted_by_28_bits_and_position() -> None:
+    """Some fifteen pairs of so many samples have equal bits, and as many differ in the last bit alone."""
+    size, one = 2**16, [np.array([value]) for value in (4, 2, 1)]
+    bits = mixed(mixed(np.arange(size, dtype=np.uint64)) ^ hashes(1, "batches", *one)) // np.uint64(2**36)
+    expected = np.argsort(bits, kind="stable")
+    assert len(np.unique(bits)) < size
+    assert len(np.unique(bits // np.uint64(2))) < len(np.unique(bits))
+    assert orders(1, "batches", *one, np.array([size])).tolist() == expected.tolist()
+
+
 def test_every_position_is_as_likely_everywhere() -> None:
     n, size = 20_000, 6
     found = np.array(order(*((client, 0, 0, size) for client in range(n))))
@@ -46,7 +69,7 @@ def test_every_position_is_as_likely_everywhere() -> None:
 
 def test_more_than_a_million_samples_are_refused() -> None:
     with pytest.raises(DataError, match="client 4 has 1,048,577 samples"):
-        orders(0, "batches", *(np.array([value]) for value in (4, 0, 0, 2**20 + 1)))
+        orders(0, "batches", *(np.array([3, value]) for value in (4, 0, 0, 2**20 + 1)))
 
 
 def cohort(shares: list[float]) -> Cohort:
@@ -61,6 +84,16 @@ def cohort(shares: list[float]) -> Cohort:
 def test_a_share_is_so_many_steps_rounded_down(share: float, size: int, epochs: int, total: int) -> None:
     steps = Steps.of(cohort([share]), np.array([size]), LocalSGD(epochs=epochs, batch_size=10))
     assert steps.total.tolist() == [total]
+
+
+@pytest.mark.parametrize(("batch_size", "totals"), [(10, [2, 4, 6]), (None, [2, 2, 2])])
+def test_who_has_no_samples_takes_no_steps(batch_size: int | None, totals: list[int]) -> None:
+    sizes = np.array([0, 10, 11, 30])
+    steps = Steps.of(cohort([1.0] * 4), sizes, LocalSGD(epochs=2, batch_size=batch_size))
+    assert steps.total.tolist() == [0, *totals]
+    split = Split(np.arange(51), np.concatenate([[0], np.cumsum(sizes)]))
+    nobody = list(groups(cohort([1.0]), split, LocalSGD(batch_size=batch_size), 1, most=9))
+    assert [group.active for group in nobody] == [[]]
 
 
 def test_a_group_holds_each_sample_once_an_epoch() -> None:
@@ -92,6 +125,16 @@ def test_groups_are_of_equal_width_and_learning_rate() -> None:
         (32, 1.0, [1, 4]),
     ]
     assert [len(g.jobs) for g in groups(jobs, split, LocalSGD(batch_size=2), 1, most=2)] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "even", "widths"),
+    [(8, 1, [8]), (7, 1, [7]), (7, 4, [8]), (12, 8, [8, 16]), (None, 1, [8, 24]), (100, 8, [8, 24])],
+)
+def test_minibatches_are_as_wide_as_need_be(batch_size: int | None, even: int, widths: list[int]) -> None:
+    split = Split(np.arange(28), np.array([0, 5, 28]))
+    made = groups(cohort([1.0, 1.0]), split, LocalSGD(batch_size=batch_size), 1, most=9, even=even)
+    assert sorted({group.index.shape[2] for group in made}) == widths
 
 
 SIZES = np.array([5, 40, 0, 12, 9, 1])
@@ -126,6 +169,13 @@ def test_every_sample_is_as_likely_to_be_probed() -> None:
     found = probed(SPLIT, np.full(n, 3), np.arange(n), 9, 1)
     counts = np.bincount(np.concatenate(found), minlength=67)[SPLIT.rows(3)]
     assert abs(counts - n * 9 / 12).max() < 5 * np.sqrt(n * 9 / 12 * 3 / 12)
+
+
+def test_what_pads_a_minibatch_counts_nothing() -> None:
+    """Padding is some sample of the set, whose loss may be anything."""
+    weight = torch.tensor([[[0.5, 0.5, 0.0, 0.0]]])
+    found = of_minibatches(torch.tensor([[[1.0, 3.0, math.inf, math.nan]]]), weight)
+    assert found.flatten().tolist() == [2.0, 5.0]
 
 
 @pytest.mark.parametrize("clients", [1, 3])

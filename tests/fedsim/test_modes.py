@@ -18,8 +18,8 @@ from fedsim.errors import ConfigError
 from fedsim.job import Cohort, Job, Reports
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.minibatches import orders
-from fedsim.modes import may_draw, resolve_mode
-from fedsim.modes.dense import Dense, _padded, linear_layers, most_at_once
+from fedsim.modes import Mode, dense, may_draw, resolve_mode
+from fedsim.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
 from noise import noise
 
 K, FEATURES, CLASSES = 40, 64, 10
@@ -220,6 +220,22 @@ def test_a_model_that_explodes_is_said_to_and_harms_nobody(data: FederatedData, 
     assert torch.equal(rows[others], expected[others])
 
 
+@pytest.mark.parametrize(("hidden", "calls"), [([16], 1), ([64], 12)])
+def test_losses_of_a_small_model_are_found_for_many_clients_at_once(
+    data: FederatedData, hidden: list[int], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one with less than 4,096 parameters."""
+    made, seen = bench(data, "mlp", "dense", model_options={"hidden": hidden}), []
+    spied = dense.losses_of
+    monkeypatch.setattr(dense, "losses_of", lambda *given: seen.append(1) or spied(*given))
+    found = made.trial_losses(made.network.initial(0)[None], np.arange(12), None)
+    assert len(seen) == calls
+    for client in range(12):
+        expected = bench(data, "mlp", "loop", model_options={"hidden": hidden})
+        rows = torch.from_numpy(data.train.rows(client))
+        assert found[0, client] == pytest.approx(expected.losses(made.network.initial(0), rows).mean())
+
+
 @pytest.mark.parametrize("shape", ["mlp", "large", "some losses"])
 @pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
 def test_losses_of_no_clients_are_none(data: FederatedData, shape: str, mode: str) -> None:
@@ -312,10 +328,77 @@ def test_how_many_train_together(columns: int, gpu: bool, most: int) -> None:
     assert most_at_once(columns, gpu) == most
 
 
+@pytest.mark.parametrize("hidden", [[32], [200], [120, 120]])
+def test_how_many_train_together_is_a_matter_of_parameters(data: FederatedData, hidden: list[int]) -> None:
+    """Of 16 MiB each client takes 4 bytes a parameter."""
+    made = bench(data, "mlp", "dense", model_options={"hidden": hidden})
+    beside = made._side_by_side
+    assert isinstance(beside, Dense)
+    assert beside.most == min(512, 2**24 // (4 * made.network.P))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "alone"),
+    [
+        ([(3, 8)], False),
+        ([(2, 4), (16, 2)], False),
+        ([(3, 8), (3, 5)], True),
+        ([(1, 8)], True),
+        ([(8, 1)], True),
+    ],
+)
+def test_matrices_that_are_no_whole_vectors_or_of_width_1_are_multiplied_alone(
+    shapes: list[tuple[int, int]], alone: bool
+) -> None:
+    assert apart(shapes) is alone
+
+
+@pytest.mark.parametrize(("columns", "even"), [([8], 1), ([16, 8], 1), ([4, 8], 2), ([6], 4), ([8, 3], 8)])
+def test_inputs_are_whole_vectors_where_minibatches_are_of_even_width(columns: list[int], even: int) -> None:
+    assert even_width(columns) == even
+
+
+@pytest.mark.parametrize(("side", "hidden", "even"), [(8, [16], 1), (3, [8], 8), (6, [8], 2)])
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_what_a_client_s_layers_are_given_is_whole_vectors(
+    mode: Any, side: int, hidden: list[int], even: int
+) -> None:
+    """Numbers of 32 bits, 8 in a vector: a minibatch of odd width and 9 columns would end within one."""
+    model = {"model_options": {"hidden": hidden}, "in_shape": (1, side, side)}
+    beside = bench(noise(3, (1, 9), side, CLASSES), "mlp", mode, **model)._side_by_side
+    assert beside is not None
+    assert beside.even == even
+    assert all(beside.even * columns % 8 == 0 for columns in (side**2, *hidden))
+
+
+@pytest.mark.parametrize(("hidden", "alone"), [([5], True), ([16], False)])
+@pytest.mark.parametrize("mode", ["vmap", "dense"])
+def test_who_cannot_begin_at_a_whole_vector_trains_alone(
+    data: FederatedData, mode: Mode, hidden: list[int], alone: bool
+) -> None:
+    beside = bench(data, "mlp", mode, model_options={"hidden": hidden})._side_by_side
+    assert beside is not None
+    assert (beside.most == 1) is alone
+
+
+def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData) -> None:
+    model = {"channels": [8, 8], "kernel": 3, "hidden": [8]}
+    beside = bench(
+        data, "softmax", "vmap", model="cnn", model_options=model, in_shape=(8, 8, 8)
+    )._side_by_side
+    assert beside is not None
+    assert beside.even * 3 % 8 == 0
+
+
 def test_which_models_are_dense() -> None:
     assert [(at.weight, at.bias, at.relu) for at in linear_layers(LINEAR)] == [(0, 12, True), (15, 21, False)]
+    odd = linear_layers(module(nn.Linear(5, 3), nn.ReLU(), nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 2)))
+    assert [(at.weight, at.bias) for at in odd] == [(0, 15), (18, 27), (30, 36)]
     assert linear_layers(module(nn.Linear(4, 2, bias=False)))[0].bias == -1
-    for other in (CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)):
+    others = [CONV, DROPS, module(), module(nn.Linear(4, 2), nn.ReLU()), nn.Linear(4, 2)]
+    others += [module(nn.ReLU(), nn.Linear(4, 2)), nn.Sequential(nn.Flatten(2), nn.Linear(4, 2))]
+    others += [nn.Sequential(nn.Linear(4, 3), nn.Flatten(0), nn.Linear(3, 2))]
+    for other in others:
         assert not linear_layers(other)
 
 

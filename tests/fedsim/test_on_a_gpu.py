@@ -215,6 +215,23 @@ def test_each_product_is_for_as_many_clients(
     assert all(len(counts) == 1 for counts in seen.values()), seen
 
 
+@pytest.mark.parametrize(("mode", "most"), [("vmap", 16), ("dense", 128)])
+def test_groups_are_wide_and_minibatches_as_they_are(
+    mode: str, most: int, data: FederatedData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU's products are the same wherever a matrix begins: nobody need train alone, nor be padded."""
+    odd = {"model": "mlp", "model_options": {"hidden": [5]}}
+    with pretended(monkeypatch):
+        beside = bench(data, "softmax", mode, device="cuda", **odd)._side_by_side
+        full = bench(data, "full batch", mode, device="cuda")._side_by_side
+    assert beside is not None
+    assert full is not None
+    assert (beside.most, beside.even) == (most, 1)
+    assert full.most == (1 if mode == "dense" else most), (
+        "a whole set for each idle client would fill the memory"
+    )
+
+
 def test_what_is_in_the_wrong_place_is_refused_as_by_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the tests above would fail if there were such."""
     with pretended(monkeypatch) as log:

@@ -221,6 +221,9 @@ def test_target_shrinks_by_the_stragglers_about_to_report(
 ) -> None:
     """Jobs that are due within the slot of 10 s count; at most `cap` of the target is cut."""
     n, selector = 20, refl(**options)
+    assert len(choose(selector, view(n), 8)[0]) == (
+        8 if "target" not in options else min(8, options["target"])
+    )
     durations = np.full(n, 7 * S)
     durations[: len(busy_s)] = np.rint(np.array(busy_s) * S)
     first = view(n, range(len(busy_s) or 1), last_duration_us=durations)

@@ -42,6 +42,13 @@ def test_quota_makes_up_for_an_absence() -> None:
         assert choose(selector, seen, 2, seed)[0][0] == 2
 
 
+def test_quota_counts_the_places_that_it_gives_at_once() -> None:
+    seen = view(6, about={"region": np.array(["a"] * 4 + ["b"] * 2)})
+    for seed in range(10):
+        chosen = choose(make("quota", group="region", floor=1.0), seen, 4, seed)[0]
+        assert sorted(c > 3 for c in chosen) == [False, False, True, True]
+
+
 def test_quota_without_a_floor_is_uniform() -> None:
     seen = view(5, dispatched=[9, 0, 0, 0, 3])
     assert shares(make("quota", floor=0.0), seen, 2) == pytest.approx(np.full(5, 0.4), abs=0.03)

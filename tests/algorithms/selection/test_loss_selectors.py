@@ -106,3 +106,8 @@ def test_afl_leaves_out_a_share_that_floating_point_puts_below_a_whole_number() 
 
 def test_large_values_do_not_overflow() -> None:
     assert afl([1e300, 2.0, 1.0, NAN], 2, alpha2=1.0).sum() == pytest.approx(2)
+
+
+def test_small_losses_count_in_proportion_as_well() -> None:
+    losses = np.array([0.1, 0.3, 0.6])
+    assert shares(make("loss_based"), view(3, last_loss=losses), 1) == pytest.approx(losses, abs=0.03)

@@ -313,6 +313,13 @@ def test_barred_clients_come_last() -> None:
     assert 1 in choose(make("oort", barred_after="never"), seen, 1)[0]
 
 
+@pytest.mark.parametrize(("updates", "barred"), [(10, False), (11, True)])
+def test_more_than_ten_updates_are_too_many(updates: int, barred: bool) -> None:
+    used = {"last_step": [1] * 4, "last_loss_rms": [1, 9, 1, 1.0], "step": 3}
+    seen = view(4, received=[1, updates, 1, 1], **used)
+    assert any(1 in choose("oort", seen, 3, seed)[0] for seed in range(10)) is not barred
+
+
 # Pacer
 
 

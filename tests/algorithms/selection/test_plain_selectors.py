@@ -85,6 +85,15 @@ def test_uniform_chooses_everybody_equally_often() -> None:
     assert shares(make("uniform"), view(5), 2) == pytest.approx(np.full(5, 0.4), abs=0.03)
 
 
+def test_uniform_proposes_each_client_for_an_equal_part_of_the_numbers() -> None:
+    propose = make("uniform").propose
+    assert propose is not None
+    assert propose(np.array([[0.001, 0.249, 0.251], [0.5, 0.749, 0.999]]), 4).tolist() == [
+        [0, 0, 1],
+        [2, 2, 3],
+    ]
+
+
 def test_weighted_goes_by_samples() -> None:
     seen = view(4, n_samples=SIZES)
     assert shares(make("weighted"), seen, 1) == pytest.approx(SIZES / 100, abs=0.03)
@@ -253,6 +262,13 @@ def test_all_clients_get_their_turn_with_a_fair_selector() -> None:
         assert seen.dispatched.min() > 5, name
 
 
+class Half:
+    """A generator of numbers in [0, 1), half of which are below its only one."""
+
+    def random(self) -> float:
+        return 0.5
+
+
 def test_a_share_of_places_is_rounded_down_and_of_less_than_one_it_is_a_chance() -> None:
     rng = np.random.default_rng(0)
     assert [part(k, share, rng) for k, share in ((100, 0.29), (10, 0.25), (3, 1.0), (4, 0.25))] == [
@@ -262,6 +278,7 @@ def test_a_share_of_places_is_rounded_down_and_of_less_than_one_it_is_a_chance()
         1,
     ]
     assert {part(7, 0.0, rng) for _ in range(50)} == {0}
+    assert part(1, 0.5, Half()) == 0  # type: ignore[arg-type]
     assert np.mean([part(1, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.3, abs=0.04)
     assert np.mean([part(3, 0.3, rng) for _ in range(2000)]) == pytest.approx(0.9, abs=0.03)
 
