@@ -208,10 +208,22 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "'updates', row 0: .* whose square torch.float64 .* found less",
     ),
     "one too short": ({"updates": GIVEN * [[1], [1e-200], [1]]}, "'updates', row 1: .* found less"),
+    "a block too short": (
+        {"updates": GIVEN * [1, 1, 1, 1e-200], "blocks": [3, 1]},
+        "'updates', row 0: .* found less",
+    ),
+    "too short beside a block of zeros": (
+        {"rule": "fedfv", "updates": GIVEN * [0, 1e-200, 0, 0], "blocks": [1, 3]},
+        "'updates', row 0: .* found less",
+    ),
     "too long": ({"updates": GIVEN * 1e200}, "'updates', row 0: .* found more"),
     "masked losses": ({"losses": np.ma.masked_array(LOSSES, [0, 1, 0])}, "'losses': .* found a masked one"),
     "sparse losses": ({"losses": torch.ones(3).to_sparse()}, "'losses': .* found a torch.sparse_coo one"),
     "meta losses": ({"losses": torch.ones(3, device="meta")}, "'losses': .* found a meta one"),
+    "losses with gradients in a list": (
+        {"losses": [torch.ones((), requires_grad=True)] * 3},
+        "'losses': expected numbers, one per row, found list: Can't call numpy",
+    ),
     "ragged": ({"n_samples": [[1], [1, 2], [3]]}, "'n_samples': expected numbers, one per row, found list"),
     "a block": ({"blocks": 4}, "'blocks': expected a list of sizes, found 4"),
     "no step": ({"step": None}, "'step': expected a whole number of at least 0, found None"),

@@ -55,6 +55,16 @@ def test_products_of_up_to_24_rows_are_added_up_in_float64_every_512_columns(k: 
     np.testing.assert_array_equal(found, whole[:k] @ whole.T)
 
 
+@pytest.mark.parametrize(("k", "width"), [(1, 512), (24, 512), (25, TILE)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_strips_of_columns_are_added_up_in_float64(k: int, width: int, dtype: torch.dtype) -> None:
+    """The terms of two columns on both sides of an edge have a sum that float32 does not hold."""
+    rows = torch.zeros(k, 2 * TILE)
+    rows[:, width - 1 : width + 1] = torch.tensor([2.0**12, 1.0])
+    found = block_products(rows.to(dtype), rows.to(dtype).clone(), [(0, 2 * TILE)])
+    assert (found == 2.0**24 + 1).all()
+
+
 @pytest.mark.parametrize("sizes", [(3,), (2, 0, 9), (20, 10)])
 def test_rows_of_several_precisions_are_multiplied_as_they_are(sizes: tuple[int, ...]) -> None:
     """In float32 and better, whatever the precision of the rows: across the edges of tiles, and of groups of rows."""

@@ -537,6 +537,27 @@ def test_updates_left_out_are_counted_and_neither_take_part_nor_are_remembered(t
     torch.testing.assert_close(made.params, -updates[0] - updates[3])
 
 
+def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
+    """Client 5's row of the first step is held, and points the other way at the second."""
+    made = server("fedlf", fair_row=False)
+    updates = torch.eye(P)[:3]
+    made.audit(np.array([5]), updates[:1])
+    made.propose(arrivals(0, [5]), [updates[0]])
+    made.audit(np.zeros(0, dtype=np.int64), [])
+    assert "audited" not in made.accept(None)
+    made.propose(arrivals(3, [1]), [updates[1]])
+    made.audit(np.array([5, 6]), [-2 * updates[0], updates[2]])
+    made.audit(np.array([1]), [updates[1]])
+    found = made.accept(None)["audited"]
+    assert found["client"].tolist() == [5, 6, 1]
+    assert found["present"].tolist() == [False, False, True]
+    assert found["age"].tolist() == [3, -1, 0]
+    assert found["norm_ratio"] == pytest.approx([0.5, math.nan, 1], nan_ok=True)
+    assert found["cosine"] == pytest.approx([-1, math.nan, 1], nan_ok=True)
+    made.propose(arrivals(4, [1]), [updates[1]])
+    assert "audited" not in made.accept(None), "an audit is of one step"
+
+
 @pytest.mark.parametrize(
     "module", ["arrivals", "bad_numbers", "combining", "diagnostics", "job", "ladder", "server", "stack"]
 )
