@@ -143,6 +143,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "'ages': client 3 has a remembered row beside",
     ),
     "blocks": ({"blocks": [1, 2]}, r"'blocks': expected positive sizes of sum 2 \(columns\), found \[1, 2\]"),
+    "a block of nothing": ({"blocks": [2, 0]}, r"'blocks': expected positive sizes .* found \[2, 0\]"),
     "level": ({"blocks": "model"}, "'blocks': expected positive sizes of sum 2"),
     "option": ({"weighing": "data"}, "no option 'weighing'; did you mean 'weighting'"),
     "value": ({"weighting": "date"}, "option 'weighting'"),
