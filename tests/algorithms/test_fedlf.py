@@ -79,7 +79,7 @@ def test_equal_lengths_are_those_of_fragments_scaled_by_hand(seed: int, m: int, 
 @fast
 @given(seeds, sizes, st.floats(1e-3, 1e3))
 def test_with_equal_lengths_a_client_s_own_length_decides_nothing(seed: int, m: int, factor: float) -> None:
-    """As long as none is so short beside the others that it counts as zero: without a tolerance, whatever its length."""
+    """Without a tolerance: with it, a fragment far shorter than the others counts as zero."""
     rows = updates(seed, m, sum(SIZES))
     scaled = rows.copy()
     scaled[0] *= factor
