@@ -355,6 +355,6 @@ def test_a_gpu_is_brought_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(linalg, "_MOVED", 4 * P)
         seen.clear()
         out = torch.zeros(P).cuda()
-        add_weighted(out, kept, weights, [(0, 0), (0, P)])  # an empty block, too
+        add_weighted(out, kept, np.stack([weights, weights]), [(0, 0), (0, P)])  # an empty block, too
         assert seen == [(4, P), (4, P), (1, P)]
         torch.testing.assert_close(out.cpu(), summed)
