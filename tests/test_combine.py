@@ -11,7 +11,7 @@ import torch
 
 from fedsim.combining import combine
 from fedsim.errors import ConfigError, RunError
-from fedsim.stack import Algorithm, Direction, Needs, Stack, State, Vectors, VectorStep, stateless
+from fedsim.stack import Algorithm, Direction, GramLevel, Needs, Stack, State, Vectors, VectorStep, stateless
 
 ROWS = np.array([[4.0, 0.0], [-1.0, 2.0], [1.0, 1.0]])
 SEEN: list[Stack] = []
@@ -74,6 +74,13 @@ def test_weights_by_block_move_each_block() -> None:
     assert result.direction.tolist() == [4.0, 4.0]
 
 
+@pytest.mark.parametrize(("gram", "made"), [("none", 0), ("model", 1), ("blocks", 2)])
+def test_a_rule_is_given_the_inner_products_that_it_declared(gram: GramLevel, made: int) -> None:
+    seen = stateless(_spy, Needs(gram=gram))
+    combine(seen, ROWS, losses=None, blocks=[1, 1])
+    assert SEEN.pop().grams.shape == (made, 3, 3)
+
+
 def test_state_is_passed_on() -> None:
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
         return Direction(np.ones(stack.n)), {"count": state["count"] + 1}
@@ -127,9 +134,16 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "fraction": ({"ages": [0, 0.5, 0]}, "'ages', row 1: expected a whole number of at least 0, found 0.5"),
     "samples": ({"n_samples": [0, 1, 1]}, "'n_samples', row 0: expected a whole number of at least 1"),
     "words": ({"n_samples": ["a", "b", "c"]}, "'n_samples': expected numbers"),
+    "less than none": ({"ages": [0, -1.5, 0]}, "'ages', row 1: expected a whole number of at least 0"),
+    "nobody": ({"clients": [-1, 0, 1]}, "'clients', row 0: expected a whole number of at least 0, found -1"),
     "absent": ({"ages": [1, 1, 2]}, "'ages': expected at least one present row"),
     "twice": ({"clients": [3, 3, 4], "ages": [0, 1, 0]}, "'ages': client 3 has a remembered row beside"),
+    "twice absent": (
+        {"clients": [4, 3, 3], "ages": [0, 1, 2]},
+        "'ages': client 3 has a remembered row beside",
+    ),
     "blocks": ({"blocks": [1, 2]}, r"'blocks': expected positive sizes of sum 2 \(columns\), found \[1, 2\]"),
+    "a block of nothing": ({"blocks": [2, 0]}, r"'blocks': expected positive sizes .* found \[2, 0\]"),
     "level": ({"blocks": "model"}, "'blocks': expected positive sizes of sum 2"),
     "option": ({"weighing": "data"}, "no option 'weighing'; did you mean 'weighting'"),
     "value": ({"weighting": "date"}, "option 'weighting'"),
@@ -195,10 +209,22 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "'updates', row 0: .* whose square torch.float64 .* found less",
     ),
     "one too short": ({"updates": GIVEN * [[1], [1e-200], [1]]}, "'updates', row 1: .* found less"),
+    "a block too short": (
+        {"updates": GIVEN * [1, 1, 1, 1e-200], "blocks": [3, 1]},
+        "'updates', row 0: .* found less",
+    ),
+    "too short beside a block of zeros": (
+        {"rule": "fedfv", "updates": GIVEN * [0, 1e-200, 0, 0], "blocks": [1, 3]},
+        "'updates', row 0: .* found less",
+    ),
     "too long": ({"updates": GIVEN * 1e200}, "'updates', row 0: .* found more"),
     "masked losses": ({"losses": np.ma.masked_array(LOSSES, [0, 1, 0])}, "'losses': .* found a masked one"),
     "sparse losses": ({"losses": torch.ones(3).to_sparse()}, "'losses': .* found a torch.sparse_coo one"),
     "meta losses": ({"losses": torch.ones(3, device="meta")}, "'losses': .* found a meta one"),
+    "losses with gradients in a list": (
+        {"losses": [torch.ones((), requires_grad=True)] * 3},
+        "'losses': expected numbers, one per row, found list: Can't call numpy",
+    ),
     "ragged": ({"n_samples": [[1], [1, 2], [3]]}, "'n_samples': expected numbers, one per row, found list"),
     "a block": ({"blocks": 4}, "'blocks': expected a list of sizes, found 4"),
     "no step": ({"step": None}, "'step': expected a whole number of at least 0, found None"),

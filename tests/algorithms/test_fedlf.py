@@ -79,10 +79,11 @@ def test_equal_lengths_are_those_of_fragments_scaled_by_hand(seed: int, m: int, 
 @fast
 @given(seeds, sizes, st.floats(1e-3, 1e3))
 def test_with_equal_lengths_a_client_s_own_length_decides_nothing(seed: int, m: int, factor: float) -> None:
+    """Without a tolerance: with it, a fragment far shorter than the others counts as zero."""
     rows = updates(seed, m, sum(SIZES))
     scaled = rows.copy()
     scaled[0] *= factor
-    given: dict[str, Any] = {"losses": [1.0] * m, "blocks": SIZES}
+    given: dict[str, Any] = {"losses": [1.0] * m, "blocks": SIZES, "zero_tolerance": 0.0}
     one, two = (combine("fedlf", updates, lengths="equal", **given) for updates in (rows, scaled))
     for first, second in zip(blocks_of(one.direction), blocks_of(two.direction), strict=True):
         np.testing.assert_allclose(first / np.linalg.norm(first), second / np.linalg.norm(second), atol=1e-7)

@@ -91,3 +91,12 @@ def test_what_is_kept_beside_the_rows() -> None:
         "loss_after": [0.5, 1.5, 2.5, 3.5],
         "accuracy_after": pytest.approx([0.0, 0.1, 0.2, 0.3]),
     }
+
+
+def test_what_is_not_said_of_a_step_is_nothing() -> None:
+    """All updates count, every job that was started may still run, and nothing is reported or audited."""
+    none = np.zeros(0, dtype=np.int64)
+    plain = Arrivals(3, none, none, none, online=none)
+    assert (plain.present, plain.now_us, plain.oldest_version, plain.started) == (None, 0, 0, False)
+    assert len(plain.jobs) == len(plain.reports) == 0
+    assert plain.audit is None

@@ -137,6 +137,15 @@ def test_zero_rows_and_zero_directions_have_no_angle() -> None:
     assert math.isnan(still.numbers()["smallest_cosine"])
 
 
+def test_squares_below_zero_by_rounding_are_those_of_zero_rows() -> None:
+    stack = stack_of(np.zeros((2, 10)), 2)
+    stack = replace(stack, grams=stack.grams - 1e-18 * np.eye(2))
+    diagnosis = diagnose(stack, Direction(np.ones(2)))
+    assert diagnosis.direction_norm == 0
+    assert np.isnan(diagnosis.cosines).all()
+    assert each_row(stack, diagnosis, by_block=True)["norm"].tolist() == [0] * 8
+
+
 def test_what_does_not_fit_is_refused() -> None:
     stack = stack_of(np.ones((2, 10)), 2)
     with pytest.raises(ValueError, match=r"expected weights of shape \(3, 2\) or \(2,\), found \(2, 2\)"):

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from fedsim import history as history_module
 from fedsim.errors import RunError
 from fedsim.history import GradientHistory, put, slots_needed
 from fedsim.ladder import HistoryPlan, Rung
+from fedsim.linalg import Blocks
 from fedsim.rules import build_rule
 from fedsim.stack import Floats, Needs, Stack
 from fedsim.tensors import shared_tensor
+from pretend_gpu import CUDA, pretended
 
 BLOCKS = [(0, 3), (3, 4), (4, 11)]
 U = 2.0**-8
@@ -101,6 +106,101 @@ def test_rows_are_put_where_they_belong(
     assert torch.equal(into, expected)
     with pytest.raises(ValueError, match=f"expected {len(places)} rows for as many places, found 9"):
         put(into, np.array(places, dtype=np.int64), torch.zeros(9, 5), gather)
+
+
+class Copies(TorchDispatchMode):
+    """Counts how often rows are copied into others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += str(func) in ("aten.copy_.default", "aten.index_copy_.default")
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("places", [[4, 5, 6], [6, 0, 3]])
+@pytest.mark.parametrize("listed", [False, True])
+def test_rows_are_put_in_one_go_on_a_gpu_and_where_both_are_neighbours(
+    places: list[int], listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copies(into: torch.Tensor, rows: torch.Tensor, gather: bool | None) -> int:
+        with Copies() as copied:
+            put(into, np.array(places), list(rows) if listed else rows, gather)
+        assert torch.equal(into.cpu()[places], torch.eye(3))
+        return copied.count
+
+    one_by_one = 1 if not listed and places == [4, 5, 6] else 3
+    for gather, expected in [(None, one_by_one), (False, one_by_one), (True, 1)]:
+        assert copies(torch.zeros(8, 3), torch.eye(3), gather) == expected
+    with pretended(monkeypatch):
+        for gather, expected in [(None, 1), (False, one_by_one)]:
+            assert copies(torch.zeros(8, 3).cuda(), torch.eye(3).cuda(), gather) == expected
+
+
+def test_rows_of_several_devices_are_put_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pretended(monkeypatch):
+        into = torch.zeros(8, 3).cuda()
+        put(into, np.array([2, 3]), [torch.ones(3), torch.full((3,), 2.0).cuda()])
+        assert into.cpu().sum(dim=1).tolist() == [0, 0, 3, 6, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rung", "device", "dtype"),
+    [
+        ("bfloat16", "cuda", torch.bfloat16),
+        ("host_float32", "cpu", torch.float32),
+        ("host_bfloat16", "cpu", torch.bfloat16),
+    ],
+)
+def test_remembered_rows_lie_where_the_plan_says(
+    rung: Rung, device: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The present ones are float32 on the GPU in every plan, in one tensor with the others if these are as well."""
+    needs = Needs("blocks", memory=math.inf)
+    with pretended(monkeypatch):
+        for plan, expected in (
+            (HistoryPlan(2, 3, rung), [("cuda", torch.float32, 2), (device, dtype, 3)]),
+            (HistoryPlan(2, 3), [("cuda", torch.float32, 5)]),
+        ):
+            made = GradientHistory(plan, BLOCKS, needs, CUDA)
+            found = [(tier.rows.device.type, tier.rows.dtype, len(tier.rows)) for tier in made.tiers]
+            assert found == expected
+            assert made.row_bytes == plan.row_bytes(11)
+
+
+@pytest.mark.parametrize("rung", ["float32", "host_float32"])
+def test_new_rows_cost_one_product_with_those_that_are_kept(
+    rung: Rung, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made where they lie if they are neighbours; between two steps no row of a step is left to be read."""
+    seen: list[tuple[int, int, bool]] = []
+    plain = history_module.block_products
+
+    def products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
+        own = left.untyped_storage().data_ptr() == kept.tiers[0].rows.untyped_storage().data_ptr()
+        seen.append((len(left), len(right), own))
+        return plain(left, right, blocks)
+
+    monkeypatch.setattr(history_module, "block_products", products)
+    kept = history(8, 3, math.inf, rung=rung)
+    for step, clients in enumerate([[0, 1, 2], [3, 4], [5]]):
+        slots = receive(kept, step, clients, torch.ones(len(clients), 11, dtype=torch.float64))
+        kept.grams_of(kept.order(slots))
+        kept.settle(slots)
+    if rung == "float32":
+        assert seen == [(3, 3, True), (2, 5, True), (1, 6, True)]
+        assert kept.state()["high"] == [6]
+    else:
+        assert seen == [(3, 3, True), (2, 2, True), (2, 3, True), (1, 1, True), (1, 5, True)]
+        assert kept.state()["high"] == [0, 6]
+
+
+def test_of_nothing_nothing_is_inherited() -> None:
+    after = history(8, 2, math.inf)
+    after.inherit(history(8, 2, math.inf).state(), lambda notes: True)
+    assert (after.client < 0).all()
 
 
 @pytest.mark.parametrize("rung", ["float32", "bfloat16", "host_float32"])

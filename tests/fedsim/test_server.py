@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import replace
+from dataclasses import asdict, is_dataclass, replace
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedsim.errors import RunError, SolverError
 from fedsim.job import Report, Reports
 from fedsim.ladder import HistoryPlan
 from fedsim.server import Server, ServerSpec
+from fedsim.stack import Needs
 
 P = 6
 BLOCKS = [(0, 4), (4, 6)]
@@ -53,6 +55,7 @@ def test_a_step_moves_against_the_weighted_updates() -> None:
 
 def test_a_step_without_updates_changes_nothing() -> None:
     made = server()
+    assert len(made.reports) == len(made.proposed) == 0, "no step was proposed"
     assert made.step(arrivals(0, []), [])["status"] == "empty"
     assert not made.params.any()
 
@@ -75,12 +78,16 @@ def test_weights_that_do_not_sum_to_one_keep_a_share_of_the_model() -> None:
 
 @pytest.mark.parametrize("rule", ["qfedavg", "qfedsgd"])
 @pytest.mark.parametrize("staleness", [0, 1])
-def test_rules_use_the_learning_rate_that_a_row_was_trained_with(rule: str, staleness: int) -> None:
-    made = Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS, lr=0.4, lr_decay=0.5), torch.zeros(P))
+@pytest.mark.parametrize("decay", [{}, {"lr_decay": 0.5}])
+def test_rules_use_the_learning_rate_that_a_row_was_trained_with(
+    rule: str, staleness: int, decay: dict[str, float]
+) -> None:
+    made = Server(ServerSpec(rule, {}, 10, 100, 4, BLOCKS, lr=0.4, **decay), torch.zeros(P))
     step, updates, losses = 2, rows(2).double(), torch.tensor([1.0, 2.0], dtype=torch.float64)
     made.step(arrivals(step, [4, 1], staleness), list(updates.float()))
-    gradients = updates / (0.4 * 0.5 ** (step - staleness))
-    h = (gradients**2).sum(dim=1) + losses / (0.4 * 0.5 ** (step - staleness))
+    lr = 0.4 * decay.get("lr_decay", 1.0) ** (step - staleness)
+    gradients = updates / lr
+    h = (gradients**2).sum(dim=1) + losses / lr
     torch.testing.assert_close(made.params.double(), -losses @ gradients / h.sum(), rtol=1e-5, atol=1e-7)
 
 
@@ -528,3 +535,48 @@ def test_updates_left_out_are_counted_and_neither_take_part_nor_are_remembered(t
     assert made.reports.finite.tolist() == [True, False, False, True]
     assert heard_by(made)[-1] == ([1, 4], [0, 2], 1)
     torch.testing.assert_close(made.params, -updates[0] - updates[3])
+
+
+def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
+    """Client 5's row of the first step is held, and points the other way at the second."""
+    made = server("fedlf", fair_row=False)
+    updates = torch.eye(P)[:3]
+    made.audit(np.array([5]), updates[:1])
+    made.propose(arrivals(0, [5]), [updates[0]])
+    made.audit(np.zeros(0, dtype=np.int64), [])
+    assert "audited" not in made.accept(None)
+    made.propose(arrivals(3, [1]), [updates[1]])
+    made.audit(np.array([5, 6]), [-2 * updates[0], updates[2]])
+    made.audit(np.array([1]), [updates[1]])
+    found = made.accept(None)["audited"]
+    assert found["client"].tolist() == [5, 6, 1]
+    assert found["present"].tolist() == [False, False, True]
+    assert found["age"].tolist() == [3, -1, 0]
+    assert found["norm_ratio"] == pytest.approx([0.5, math.nan, 1], nan_ok=True)
+    assert found["cosine"] == pytest.approx([-1, math.nan, 1], nan_ok=True)
+    made.propose(arrivals(4, [1]), [updates[1]])
+    assert "audited" not in made.accept(None), "an audit is of one step"
+
+
+@pytest.mark.parametrize(
+    "module", ["arrivals", "bad_numbers", "combining", "diagnostics", "job", "ladder", "server", "stack"]
+)
+def test_what_is_passed_around_is_frozen(module: str) -> None:
+    named = f"fedsim.{module}"
+    classes = [c for c in vars(import_module(named)).values() if is_dataclass(c) and c.__module__ == named]
+    assert classes
+    for made in classes:
+        assert made.__dataclass_params__.frozen, made  # type: ignore[attr-defined]
+
+
+def test_a_rule_needs_nothing_that_it_does_not_declare() -> None:
+    assert asdict(Needs()) == {
+        "gram": "none",
+        "losses": False,
+        "memory": 0,
+        "scale_free": False,
+        "after": False,
+        "slices": False,
+        "search": False,
+        "gradients": False,
+    }
