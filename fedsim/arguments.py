@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -37,9 +38,9 @@ _FROM = {
     "Trace": "fedsim.read_trace returns",
 }
 """Where users get an object of a class from."""
+_LARGE = 2**63
+"""Beyond what arrays hold."""
 _LISTS = (Sequence, Collection, Iterable, list)
-_FOREIGN = (str, bytes)
-"""What can be gone through, and is no list."""
 
 
 def checked(function: Checked) -> Checked:
@@ -68,19 +69,24 @@ def checked(function: Checked) -> Checked:
     return call  # type: ignore[return-value]
 
 
+class _Unknown(type):
+    """A class that only type checkers import, of which the name is known, or its module."""
+
+    def __getattr__(cls, name: str) -> _Unknown:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Unknown(name, (), {})
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> _Unknown:
+        return _Unknown(name, (), {})
+
+
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters; of a class that only type checkers import, its name."""
-    said = {n: a for n, a in inspect.get_annotations(function).items() if n != "return"}
-    return {name: _evaluated(hint, inspect.unwrap(function).__globals__) for name, hint in said.items()}
-
-
-def _evaluated(hint: Any, names: dict[str, Any]) -> Any:
-    if not isinstance(hint, str):
-        return hint
-    try:
-        return eval(hint, names)
-    except NameError:  # the test of the annotations sees to it that this is a name, with dots at most
-        return hint.rpartition(".")[2]
+    """Return the annotations of a function's parameters; a class that only type checkers import has but its name."""
+    known = _Names(vars(builtins) | inspect.unwrap(function).__globals__)
+    return {n: hint for n, hint in get_type_hints(function, localns=known).items() if n != "return"}
 
 
 def check(name: str, value: Any, hint: Any) -> None:
@@ -93,7 +99,11 @@ def check(name: str, value: Any, hint: Any) -> None:
             check(f"{name}[{position}]", value[position], get_args(kind)[0])
     near = closest(value, known) if isinstance(value, str) and (known := _literals(hint)) else ""
     near = near if "did you mean" in near else ""  # all that are known stand there already
-    raise ConfigError(f"{name}: expected {_words(hint)}, found {described(value)}{near}")
+    large = isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) >= _LARGE
+    wanted = _words(hint).replace(
+        "a whole number", "a whole number below 2^63 in size" if large else "a whole number"
+    )
+    raise ConfigError(f"{name}: expected {wanted}, found {described(value)}{near}")
 
 
 def _literals(hint: Any) -> list[str]:
@@ -110,10 +120,10 @@ def _is(value: Any, hint: Any) -> bool:
         return any(_is(value, kind) for kind in kinds)
     if (origin := get_origin(hint)) is not None:
         return _is_generic(value, origin, get_args(hint))
-    if isinstance(hint, str):
-        return hint in (c.__name__ for c in type(value).__mro__)
+    if isinstance(hint, _Unknown):
+        return hint.__name__ in (c.__name__ for c in type(value).__mro__)
     if hint is int:
-        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < 2**63
+        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < _LARGE
     if hint is float:
         return not isinstance(value, bool) and isinstance(value, Real) and _is_float(value)
     return hint is Any or isinstance(hint, TypeVar) or isinstance(value, hint or type(None))
@@ -133,7 +143,9 @@ def _is_generic(value: Any, origin: Any, of: tuple[Any, ...]) -> bool:
 def _is_list(value: Any, origin: Any, of: Any) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim == 1 and _is(value[:1].tolist(), list[of])
-    if isinstance(value, _FOREIGN) or not isinstance(value, Iterable):
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return False
+    if isinstance(value, Mapping) and of is not str:  # its keys may be what is asked for
         return False
     if origin is Iterable and not isinstance(value, Collection):
         return True  # going through it would leave nothing
@@ -187,6 +199,6 @@ def _words(hint: Any, *, several: bool = False) -> str:
         return "a function"
     if kind in (None, type(None)):
         return "None"
-    name = "dict" if origin is Mapping else kind if isinstance(kind, str) else (origin or kind).__name__
+    name = "dict" if origin is Mapping else (origin or kind).__name__
     source = f", as {_FROM[name]}" if name in _FROM else ""
     return f"{name}s{source}" if several else f"a {name}{source}"

@@ -359,7 +359,9 @@ def contained(whose: str = "") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        exits = isinstance(error, SystemExit)  # this program itself raises none
+        exits = bool(whose) and isinstance(
+            error, SystemExit
+        )  # within a plug-in's call this program raises none
         if isinstance(error, Exception) or not (exits or _ends_the_process(error)):
             raise
         named = f"{whose}: " if whose else ""

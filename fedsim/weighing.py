@@ -11,12 +11,40 @@ import torch
 
 from fedsim import plugins
 from fedsim.errors import RunError, described
-from fedsim.records import STEPS
 from fedsim.stack import Algorithm, Direction, LineSearch, Stack, State, Vectors
 
-_OF_RULES = ("projection_removed", "kkt_residual", "blocks")
+OF_RULES = ("projection_removed", "kkt_residual", "blocks")
 """Columns of `steps` that are for rules to say."""
-_TAKEN = {*STEPS.names, "each", "audited", "clipped"} - set(_OF_RULES)
+TAKEN = {
+    "step",
+    "time_us",
+    "status",
+    "cause",
+    "updates",
+    "remembered",
+    "evicted",
+    "lost",
+    "late",
+    "nonfinite",
+    "waits",
+    "online",
+    "in_flight",
+    "mean_staleness",
+    "mean_norm",
+    "direction_norm",
+    "step_length",
+    "conflicts",
+    "model_conflicts",
+    "block_conflicts_mean",
+    "absent_conflicts",
+    "smallest_cosine",
+    "smallest_absent_cosine",
+    "max_weight",
+    "each",
+    "audited",
+    "clipped",
+}
+"""Columns of `steps`, and names beside them, that are not for rules to say; `fedsim.records` has all."""
 
 
 def begun(algorithm: Algorithm, rule: str) -> State:
@@ -73,10 +101,10 @@ def _check_rest(direction: Direction, where: str) -> None:
             raise RunError(
                 f"{where}: diagnostics: expected a number by each name, found {described(value)} by {described(name)}"
             )
-        if name in _TAKEN:
+        if name in TAKEN:
             raise RunError(
                 f"{where}: diagnostics: {name!r} is a column of `steps` that the server writes; of those, a rule says "
-                f"{', '.join(_OF_RULES)}, and others may have any other name"
+                f"{', '.join(OF_RULES)}, and others may have any other name"
             )
         if name == "blocks" and not float(value).is_integer():
             raise RunError(f"{where}: diagnostics: blocks: expected a whole number, found {value!r}")

@@ -10,6 +10,7 @@ import pytest
 
 from fedsim import actors
 from fedsim.hosts import Build
+from fedsim.pool import RayPool
 from fedsim.processes import ClientActor, ServerActor
 
 
@@ -52,10 +53,10 @@ class _Process:
         return getattr(self._held, method)(*(a.value if isinstance(a, _Kept) else a for a in args))
 
 
-class PoolHere:
-    """As a RayPool with GPUs, for `simulate`."""
+class PoolHere(RayPool):
+    """As a RayPool with GPUs, for `simulate`, whose processes are objects of this one."""
 
-    forked, has_gpus = False, True
+    forked, has_gpus, workers = False, True, 0
 
     def __init__(self, workers: int, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(actors, "ray", SimpleNamespace(put=_Kept))

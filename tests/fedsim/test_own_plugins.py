@@ -14,7 +14,7 @@ import tomli_w
 import torch
 
 import programs
-from fedsim import plugins
+from fedsim import plugins, weighing
 from fedsim.cli import main
 from fedsim.combining import combine
 from fedsim.data import Task
@@ -24,6 +24,7 @@ from fedsim.job import Job
 from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
 from fedsim.manifest import read_manifest
 from fedsim.materials import federation
+from fedsim.records import STEPS
 from fedsim.rules import build_rule
 from fedsim.selection import Selector
 from fedsim.simulation import simulate
@@ -97,6 +98,12 @@ def test_a_rule_and_its_state(mine: Any, tmp_path: Path, made: str, match: str) 
     assert_fails(
         tmp_path, RunError, f"step 0, rule '.*mine': expected .*{match}", algorithm=rule, world=ALWAYS
     )
+
+
+def test_rules_may_say_no_column_that_the_server_writes() -> None:
+    """Listed where rules are checked, which knows nothing of tables."""
+    written = {*STEPS.names, "each", "audited", "clipped"} - {*weighing.OF_RULES}
+    assert written == weighing.TAKEN
 
 
 @pytest.mark.parametrize(
