@@ -99,7 +99,7 @@ def check(name: str, value: Any, hint: Any) -> None:
             check(f"{name}[{position}]", value[position], get_args(kind)[0])
     near = closest(value, known) if isinstance(value, str) and (known := _literals(hint)) else ""
     near = near if "did you mean" in near else ""  # all that are known stand there already
-    large = isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) >= _LARGE
+    large = isinstance(value, Integral) and abs(int(value)) >= _LARGE
     wanted = _words(hint).replace(
         "a whole number", "a whole number below 2^63 in size" if large else "a whole number"
     )

@@ -200,7 +200,7 @@ def test_annotations_are_known_when_it_is_called(function: Callable[..., Any]) -
         (lambda run: At(step=True), "step: expected a whole number or None, found True$"),
         (
             lambda run: At(step=10**400),
-            "step: expected a whole number below 2\^63 in size or None, found 1000",
+            r"step: expected a whole number below 2\^63 in size or None, found 1000",
         ),
         (lambda run: At(), r"expected At\(step=...\) or At\(time_us=...\), found neither"),
         (lambda run: At(step=1, time_us=1), r"expected At\(step=...\) or At\(time_us=...\), found both"),
