@@ -18,8 +18,9 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
-	@# Bytecode of what every run imports, even where the environment forbids to write it later: it halves the start.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray, cvxpy, torchvision, fedsim.actors, fedsim.simulation, analysis.report'
+	@# Bytecode of what runs import, even where the environment forbids to write it later: it halves the start.
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q fedsim scenarios algorithms analysis
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray, cvxpy, torchvision, pandas, sklearn.datasets, scipy.stats, matplotlib.pyplot, fedsim.actors, fedsim.simulation, analysis.report'
 	touch $(STAMP)
 
 run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and write the report

@@ -1,6 +1,6 @@
-"""A Ray cluster of two nodes on this machine, in a process of its own: prints its address, and is told by lines.
+"""A Ray cluster of three nodes on this machine, in a process of its own: prints its address, and is told by lines.
 
-`--gpus` makes it three, which say that they have 1, 3 and 1 GPUs: Ray then hands out shares of what is not there.
+They say that they have 1, 3 and 1 GPUs: Ray then hands out shares of what is not there.
 `lose` kills the node that was added last, with all that runs and lies there; the end of the input ends the cluster.
 """
 
@@ -20,7 +20,7 @@ PORTS = {name: port for name, port in lean_ray._PORTS.items() if port == -1}
 
 def main() -> None:
     """Serve until the input ends."""
-    gpus = (1, 3, 1) if "--gpus" in sys.argv else (0, 0)
+    gpus = (1, 3, 1)
     with patch.multiple(lean_ray, _AGENTS=(AGENT,), _PORTS=PORTS), lean_ray.fewer_helpers(None):
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": gpus[0]})
         nodes = [cluster.add_node(num_cpus=1, num_gpus=n) for n in gpus[1:]]

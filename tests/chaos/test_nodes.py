@@ -30,32 +30,24 @@ from fedsim.pool import RayPool
 from fedsim.simulation import simulate
 from small import small
 
-gpus = sys.argv[3] == "gpus"
-with RayPool("auto", gpus=gpus, address=sys.argv[1]) as pool:
+with RayPool("auto", gpus=True, address=sys.argv[1]) as pool:
     print(pool.workers, flush=True)
     result = simulate(
         small(**{CHANGES!r}), out=Path(sys.argv[2]), pool=pool, force=True, device="cpu",
         watch=lambda progress: print("step", flush=True),
     )
-    if gpus:
-        import ray
-        left = ray.available_resources().get("GPU", 0)
-        assert left == 0, f"{{left}} of the 4 GPUs that are left belong to none of the 4 processes"
+    import ray
+    left = ray.available_resources().get("GPU", 0)
+    assert left == 0, f"{{left}} of the 4 GPUs that are left belong to none of the 4 processes"
 print(result[0].digest)
 """
 
 
-@pytest.fixture(params=["", "gpus"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """What the nodes say they have besides CPUs; the GPUs are not there, and nothing computes on them."""
-    return str(request.param)
-
-
 @pytest.fixture
-def nodes(root: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
-    """The process of `nodes.py`."""
+def nodes(root: Path) -> Iterator[subprocess.Popen[str]]:
+    """The process of `nodes.py`; the GPUs of its nodes are not there, and nothing computes on them."""
     with subprocess.Popen(
-        [sys.executable, str(root / "tests" / "chaos" / "nodes.py"), f"--{kind}"],
+        [sys.executable, str(root / "tests" / "chaos" / "nodes.py")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | TOKEN,
@@ -67,13 +59,13 @@ def nodes(root: Path, kind: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_results_come_home_though_a_node_is_lost(
-    nodes: subprocess.Popen[str], kind: str, root: Path, tmp_path: Path
+    nodes: subprocess.Popen[str], root: Path, tmp_path: Path
 ) -> None:
     assert nodes.stdin is not None
     assert nodes.stdout is not None
     address = nodes.stdout.readline().strip()
     with subprocess.Popen(
-        [sys.executable, "-c", DRIVER, address, str(tmp_path / "away"), kind],
+        [sys.executable, "-c", DRIVER, address, str(tmp_path / "away")],
         stdout=subprocess.PIPE,
         env=os.environ | TOKEN,
         cwd=root,
@@ -81,7 +73,7 @@ def test_results_come_home_though_a_node_is_lost(
     ) as driver:
         assert driver.stdout is not None
         lines = iter(driver.stdout)
-        assert next(lines).strip() == ("3" if kind else "2"), "one worker per CPU of the nodes"
+        assert next(lines).strip() == "3", "one worker per CPU of the nodes"
         for _ in range(8):
             next(lines)
         nodes.stdin.write("lose\n")
