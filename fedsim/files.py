@@ -31,10 +31,13 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Let `write` make a file beside `path`, flush it to disk and put it in place of `path` in one step.
 
     A write that fails leaves the file that was there, and nothing beside it. A link at `path` is replaced, never
-    followed. Raises RunError that names the file and, if there is no room, how much of it is left.
+    followed. Raises RunError that names the file and, if there is no room, how much of it is left, and FolderError for
+    what is no file: a device such as /dev/null would be replaced by one, for all programs.
     """
     if path.name in ("", ".."):
         raise FolderError(f"{path}: expected the name of a file to write, found that of a folder")
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise FolderError(f"{path}: expected a file to write, found a device, a pipe or a socket")
     beside = path.with_name(f".{path.name}.tmp")
     try:
         beside.unlink(missing_ok=True)  # left by a process that was killed, or a link that leads elsewhere

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedsim.errors import RunError
+from fedsim.errors import FolderError, RunError
 from fedsim.evaluation import Evaluation
 from fedsim.files import parquet_writer, write_atomically, write_json
 from fedsim.folders import make_folder
@@ -183,3 +183,17 @@ def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
     (run / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match="not a run folder"):
         make_folder(run, force=True, manifest={})
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, linked: bool) -> None:
+    """As root, `--out /dev/null` took the device away from all programs."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    target = tmp_path / "link" if linked else pipe
+    if linked:
+        target.symlink_to(pipe)
+    with pytest.raises(FolderError, match="expected a file to write, found a device, a pipe or a socket"):
+        write_json(target, {})
+    assert pipe.is_fifo()
+    assert target.is_symlink() == linked
