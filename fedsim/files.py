@@ -36,10 +36,10 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """
     if path.name in ("", ".."):
         raise FolderError(f"{path}: expected the name of a file to write, found that of a folder")
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise FolderError(f"{path}: expected a file to write, found a device, a pipe or a socket")
     beside = path.with_name(f".{path.name}.tmp")
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise FolderError(f"{path}: expected a file to write, found a device, a pipe or a socket")
         beside.unlink(missing_ok=True)  # left by a process that was killed, or a link that leads elsewhere
         write(beside)
         with beside.open("rb+") as file:

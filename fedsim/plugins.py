@@ -359,9 +359,9 @@ def contained(whose: str = "") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        exits = bool(whose) and isinstance(
+        exits = whose != "" and isinstance(
             error, SystemExit
-        )  # within a plug-in's call this program raises none
+        )  # the program's own code raises none in such a call
         if isinstance(error, Exception) or not (exits or _ends_the_process(error)):
             raise
         named = f"{whose}: " if whose else ""
