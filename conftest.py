@@ -84,6 +84,14 @@ def root() -> Path:
     return inputs.ROOT
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores: tests that start a process or Ray wait for it, and leave a core idle meanwhile."""
+    from fedsim.machine import cores
+
+    return cores() + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run all tests that start Ray: two clusters at once would only wait for each other.
 
