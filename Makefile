@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
 	@# Bytecode of what runs import, even where the environment forbids to write it later: it halves the start.
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q fedsim scenarios algorithms analysis
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray, cvxpy, torchvision, pandas, sklearn.datasets, scipy.stats, matplotlib.pyplot, fedsim.actors, fedsim.simulation, analysis.report'
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray, cvxpy, torchvision, pandas, sklearn.datasets, scipy.stats, matplotlib.pyplot, fedsim.execution.ray_trainer, fedsim.runs.simulate, analysis.report'
 	touch $(STAMP)
 
 run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and write the report
@@ -42,7 +42,7 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-mutants: $(STAMP)  ## Change the code in small ways, and see whether the tests notice: what changed, or MODULE=fedsim/server.py
+mutants: $(STAMP)  ## Change the code in small ways, and see whether the tests notice: what changed, or MODULE=fedsim/server/server.py
 	$(BIN)/python tests/mutants.py $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: $(STAMP)  ## Measure training against bare torch, on data that needs no download

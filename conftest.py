@@ -15,7 +15,7 @@ import typer.testing
 import inputs
 
 if TYPE_CHECKING:
-    from fedsim.pool import RayPool
+    from fedsim.execution.actor_pool import RayPool
 
 # Commands that tests run in folders of their own look for data sets where the tests do.
 os.environ["FEDSIM_DATA"] = str(inputs.DATA)
@@ -54,7 +54,7 @@ def _not_flushed() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
-    from fedsim.cluster import begun, opened
+    from fedsim.execution.cluster import begun, opened
 
     there = opened(None, cpus=3, forks=begun(own=True))
     yield
@@ -64,7 +64,7 @@ def ray_cluster() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def two_workers(ray_cluster: None) -> Iterator[RayPool]:
     """A pool of two client actors for all tests that only want one: each of its processes imports torch."""
-    from fedsim.pool import RayPool
+    from fedsim.execution.actor_pool import RayPool
 
     with RayPool(2) as pool:
         yield pool
@@ -87,7 +87,7 @@ def root() -> Path:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than cores: tests that start a process or Ray wait for it, and leave a core idle meanwhile."""
-    from fedsim.machine import cores
+    from fedsim.common.machine import cores
 
     return cores() + 1
 

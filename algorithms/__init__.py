@@ -4,7 +4,7 @@ A run names its rule in the config (`rule = "fedfv"`); outside the simulator a r
 whose rows are updates `start - end`, and its result says how far to move:
 
 >>> import numpy as np
->>> from fedsim.combining import combine
+>>> from fedsim.server.combine import combine
 >>> updates = np.array([[4.0, 0.0], [-1.0, 2.0]])
 >>> combine("fedavg", updates, losses=[0.5, 2.0], n_samples=[300, 100]).direction
 array([2.75, 0.5 ])
@@ -12,6 +12,6 @@ array([2.75, 0.5 ])
 array([[0.377, 0.837]])
 
 The new parameters are `params - direction`. To write a rule of your own, add `algorithms/<name>.py` with a
-function `<name>` that returns a `fedsim.stack.Algorithm`: it is found by its name, and the common tests find
+function `<name>` that returns a `fedsim.server.rule.Algorithm`: it is found by its name, and the common tests find
 it too.
 """

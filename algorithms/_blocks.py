@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from algorithms._geometry import ROUNDING, bound, norm
-from fedsim.stack import Floats
+from fedsim.server.rule import Floats
 
 
 @dataclass(frozen=True, slots=True)

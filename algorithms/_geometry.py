@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.stack import Floats, Ints
+from fedsim.server.rule import Floats, Ints
 
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Squared norms below this share of the squared sum of their terms' norms are rounding."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from algorithms._geometry import inverse_norms
 from algorithms._qp import Solver, min_norm
 from algorithms._rows import over_present
-from fedsim.stack import Direction, Floats, Stack
+from fedsim.server.rule import Direction, Floats, Stack
 
 Lambda0 = Literal["uniform", "samples"]
 

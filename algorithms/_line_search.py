@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.stack import Floats, Ints, LineSearch
+from fedsim.server.rule import Floats, Ints, LineSearch
 
 
 def search_steps(base_lr: float, s: int, scale: float, *, any_absent: bool) -> Iterator[float]:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedsim.errors import ConfigError
-from fedsim.stack import Floats, Stack
+from fedsim.common.errors import ConfigError
+from fedsim.server.rule import Floats, Stack
 
 
 def step_weights(losses: Floats, squares: Floats, q: float, lipschitz: Floats, scale: Floats) -> Floats:

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
-from fedsim.errors import SolverError
-from fedsim.stack import Floats
+from fedsim.common.errors import SolverError
+from fedsim.server.rule import Floats
 
 Solver = Literal["direct", "cvxpy"]
 

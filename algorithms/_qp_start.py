@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 from scipy.optimize import nnls
 
-from fedsim.stack import Floats
+from fedsim.server.rule import Floats
 
 _MANY = 64
 """From so many rows on, pivoting is faster than adding rows one by one."""

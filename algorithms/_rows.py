@@ -7,7 +7,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.stack import Floats, Ints, Stack
+from fedsim.server.rule import Floats, Ints, Stack
 
 Number = TypeVar("Number", np.float64, np.int64)
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.stack import Floats, Ints
+from fedsim.server.rule import Floats, Ints
 
 Discount = Literal["constant", "polynomial", "hinge", "sqrt"]
 

@@ -22,8 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import over_present
-from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Promise, Stack, State
+from fedsim.common.errors import ConfigError
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 
 Projection = Literal["exact", "fair_flearn", "gfedplat"]
 _LARGE = 1e6

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import over_present, shares
-from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def drfl(*, q: Annotated[float, Field(ge=0)] = 1.0) -> Algorithm:

@@ -18,8 +18,8 @@ from pydantic import Field
 
 from algorithms._rows import over_present
 from algorithms._staleness import discounts
-from fedsim.idle import Unless, With
-from fedsim.stack import Algorithm, Direction, Stack, stateless
+from fedsim.common.option_requirements import Unless, With
+from fedsim.server.rule import Algorithm, Direction, Stack, stateless
 
 
 def fedasync(

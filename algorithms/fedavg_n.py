@@ -11,7 +11,7 @@ from pydantic import Field
 
 from algorithms._hull import Lambda0
 from algorithms.fedmgda_plus import fedmgda_plus
-from fedsim.stack import Algorithm
+from fedsim.server.rule import Algorithm
 
 
 def fedavg_n(

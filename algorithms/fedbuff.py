@@ -13,7 +13,7 @@ from pydantic import Field
 
 from algorithms._rows import over_present
 from algorithms._staleness import discounts
-from fedsim.stack import Algorithm, Direction, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Stack, stateless
 
 
 def fedbuff(

@@ -22,9 +22,9 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import over_present, shares
-from fedsim.errors import ConfigError
-from fedsim.idle import With
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, Vectors, VectorStep, stateless
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import With
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, Vectors, VectorStep, stateless
 
 if TYPE_CHECKING:
     import torch

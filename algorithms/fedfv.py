@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from algorithms._geometry import mean_of_present, norm, of_length, off_absent
-from fedsim.idle import With
-from fedsim.rng import rng
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
+from fedsim.common.option_requirements import With
+from fedsim.common.rng import rng
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
 
 def fedfv(

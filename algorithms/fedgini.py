@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import over_present
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
 
 def fedgini(

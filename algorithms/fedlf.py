@@ -63,9 +63,9 @@ from algorithms._geometry import (
 )
 from algorithms._hull import Hull
 from algorithms._qp import Solver
-from fedsim.errors import ConfigError
-from fedsim.idle import With
-from fedsim.stack import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import With
+from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
 Absent = Literal["window", "none", "previous", "all"]
 Ablation = Literal["none", "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8"]

@@ -34,8 +34,8 @@ from algorithms._hull import Hull
 from algorithms._line_search import line_search
 from algorithms._qp import Solver
 from algorithms._rows import grown, room
-from fedsim.idle import Unless
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Promise, Stack, State
+from fedsim.common.option_requirements import Unless
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 
 
 def fedmdfg(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from algorithms._hull import mixed
 from algorithms._qp import Solver
-from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def fedmgda(*, solver: Solver = "direct") -> Algorithm:

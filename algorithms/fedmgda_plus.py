@@ -22,8 +22,8 @@ from pydantic import Field
 
 from algorithms._hull import Lambda0, mixed
 from algorithms._qp import Solver
-from fedsim.idle import With
-from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.common.option_requirements import With
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def fedmgda_plus(

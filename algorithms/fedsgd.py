@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from algorithms.fedavg import Weighting, fedavg
-from fedsim.stack import Algorithm
+from fedsim.server.rule import Algorithm
 
 
 def fedsgd(*, weighting: Weighting = "data") -> Algorithm:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import grown, over_present, room, shares
-from fedsim.stack import Algorithm, Direction, Promise, Stack, State
+from fedsim.server.rule import Algorithm, Direction, Promise, Stack, State
 
 
 def fedstaleweight(

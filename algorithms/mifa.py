@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from algorithms._rows import latest
-from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def mifa(*, divisor: Literal["seen", "all"] = "seen") -> Algorithm:

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from algorithms._qffl import step_size, step_weights
 from algorithms._rows import over_present
-from fedsim.idle import With
-from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.common.option_requirements import With
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def qfedavg(

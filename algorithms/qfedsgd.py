@@ -20,7 +20,7 @@ from pydantic import Field
 
 from algorithms._qffl import step_size, step_weights
 from algorithms._rows import over_present
-from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def qfedsgd(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from algorithms._rows import over_present, shares
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
 
 def refl(*, beta: Annotated[float, Field(ge=0, le=1)] = 0.35) -> Algorithm:

@@ -20,8 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._rows import over_present, shares
-from fedsim.idle import With
-from fedsim.stack import Algorithm, Direction, Needs, Promise, Stack, State
+from fedsim.common.option_requirements import With
+from fedsim.server.rule import Algorithm, Direction, Needs, Promise, Stack, State
 
 
 def term(

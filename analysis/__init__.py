@@ -24,27 +24,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.closing import closing_table
-from analysis.compare import Comparison, compare
-from analysis.conflicts import conflict_table
-from analysis.fairness import summary
-from analysis.improved_users import improved_users_percent
-from analysis.run import Evaluation, Run, open_all
-from analysis.run import open_run as open
-from analysis.study import Cell, Study, open_study
-from analysis.waste import waste, waste_by_status, waste_table
+from analysis.opening.run import Evaluation, Run, open_all
+from analysis.opening.run import open_run as open
+from analysis.opening.study import Cell, Study, open_study
+from analysis.statistics.conflicts import conflict_table
+from analysis.statistics.fairness import summary
+from analysis.statistics.improved_users import improved_users_percent
+from analysis.statistics.waste import waste, waste_by_status, waste_table
+from analysis.tables.closing import closing_table
+from analysis.tables.compare import Comparison, compare
 
 if TYPE_CHECKING:
-    from analysis.findings import study_frames, study_tables
-    from analysis.group_tables import run_participation, study_participation
-    from analysis.over_time import improved_over_time, time_below
-    from analysis.paired import PairedDifference, differences, differences_of
+    from analysis.statistics.over_time import improved_over_time, time_below
+    from analysis.statistics.paired import PairedDifference, differences, differences_of
+    from analysis.tables.findings import study_frames, study_tables
+    from analysis.tables.group_tables import run_participation, study_participation
 
 _HOMES = {
-    "analysis.findings": ("study_frames", "study_tables"),
-    "analysis.group_tables": ("run_participation", "study_participation"),
-    "analysis.over_time": ("improved_over_time", "time_below"),
-    "analysis.paired": ("PairedDifference", "differences", "differences_of"),
+    "analysis.tables.findings": ("study_frames", "study_tables"),
+    "analysis.tables.group_tables": ("run_participation", "study_participation"),
+    "analysis.statistics.over_time": ("improved_over_time", "time_below"),
+    "analysis.statistics.paired": ("PairedDifference", "differences", "differences_of"),
 }
 """What takes statistics to import, which takes longer than all the rest: found when first asked for."""
 
@@ -88,7 +88,7 @@ def __getattr__(name: str) -> Any:
 
 
 def write_report(runs: Sequence[Run], out: str | Path) -> Path:
-    """Write one self-contained HTML page about the runs; see `analysis.report.write_report`."""
-    from analysis.report import write_report as write  # matplotlib takes a second to import
+    """Write one self-contained HTML page about the runs; see `analysis.report.report.write_report`."""
+    from analysis.report.report import write_report as write  # matplotlib takes a second to import
 
     return write(runs, out)

@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 import analysis
-from fedsim.config import load
-from fedsim.simulation import simulate
+from fedsim.config.load import load
+from fedsim.runs.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "absence.toml"
 RULES = {
@@ -89,8 +89,9 @@ def numbers(run: analysis.Run) -> dict[str, float]:
 
 def night_clients(run: analysis.Run) -> list[int]:
     """Return the clients whose training samples all have one of `LABELS`, or half of them at least."""
-    from fedsim.config import load as read
-    from fedsim.materials import federation, label_counts
+    from fedsim.config.data import federation
+    from fedsim.config.load import load as read
+    from fedsim.data.federated_data import label_counts
 
     counts = label_counts(federation(read(run.folder / "config.resolved.toml")[0])[1])
     share = counts[:, list(LABELS)].sum(axis=1) / counts.sum(axis=1)

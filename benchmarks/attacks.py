@@ -19,8 +19,8 @@ from typing import Any
 import pandas as pd
 
 import analysis
-from fedsim.config import parse
-from fedsim.simulation import simulate
+from fedsim.config.load import parse
+from fedsim.runs.simulate import simulate
 
 RULES: dict[str, dict[str, Any]] = {
     "FedAvg": {"algorithm": {"name": "fedavg"}},

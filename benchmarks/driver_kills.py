@@ -32,14 +32,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import tomli_w
 
-from fedsim.checkpoint import checkpoints
-from fedsim.config import RunConfig, parse
-from fedsim.manifest import read_manifest
-from fedsim.setup import prepare
-from fedsim.simulation import resume, simulate
+from fedsim.config.load import parse
+from fedsim.config.run import RunConfig
+from fedsim.records.checkpoint import checkpoints
+from fedsim.records.manifest import read_manifest
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import resume, simulate
 
 STEPS = 200
-_FEDSIM = [sys.executable, "-c", "from fedsim.cli import main; main()"]
+_FEDSIM = [sys.executable, "-c", "from fedsim.cli.main import main; main()"]
 _MARK = "FEDSIM_LIFE"
 """A variable in the environment of every process of a life, by which they are found."""
 _FURTHER = 0.75

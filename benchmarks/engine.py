@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from fedsim.config import RunConfig, load
-from fedsim.setup import Setup, prepare
-from fedsim.simulation import simulate
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.runs.build import Setup, prepare
+from fedsim.runs.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fashion_mnist.toml"
 

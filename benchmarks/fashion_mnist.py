@@ -14,8 +14,8 @@ from pathlib import Path
 import pandas as pd
 
 import analysis
-from fedsim.config import load
-from fedsim.simulation import simulate
+from fedsim.config.load import load
+from fedsim.runs.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fashion_mnist.toml"
 WORLDS = {

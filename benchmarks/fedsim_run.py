@@ -15,8 +15,8 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from fedsim.materials import Workshop
-from fedsim.pool import begun
+from fedsim.execution.actor_pool import begun
+from fedsim.runs.inputs import Workshop
 from works import WORKS, configured
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def main() -> None:
     pool = begun(given.workers, "cpu", None)
     with tempfile.TemporaryDirectory() as folder, pool or nullcontext():
         import analysis  # torch, while processes start and another one reads the data
-        from fedsim.simulation import simulate
+        from fedsim.runs.simulate import simulate
 
         called = time.time()
         results = simulate(configs, out=folder, workers=0, device="cpu", shop=shop, pool=pool)

@@ -23,14 +23,14 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fedsim.data import FederatedData, Split
-from fedsim.errors import ConfigError
-from fedsim.history import GradientHistory
-from fedsim.job import Cohort
-from fedsim.ladder import HistoryPlan, Rung
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.modes import Mode
-from fedsim.stack import Needs
+from fedsim.common.errors import ConfigError
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.server.history import GradientHistory
+from fedsim.server.history_storage import HistoryPlan, Rung
+from fedsim.server.rule import Needs
+from fedsim.training.job import Cohort
+from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 from rules import MODELS, heading, line, spans_of
 
 CLIENTS, FRESH = 100, 100

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import median
 
 import analysis
-from fedsim.config import load
-from fedsim.simulation import Progress, simulate
+from fedsim.config.load import load
+from fedsim.runs.simulate import Progress, simulate
 
 HERE = Path(__file__).resolve().parent
 

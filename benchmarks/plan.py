@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import time
 
-from fedsim.config import parse
-from fedsim.course import Course
-from fedsim.forecast import CountingTrainer, Tally, Window
-from fedsim.setup import prepare
-from fedsim.timeline import Timeline
+from fedsim.config.load import parse
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.state import Course
+from fedsim.runs.build import prepare
+from fedsim.runs.plan import CountingTrainer, Tally, Window
 
 
 def main() -> None:

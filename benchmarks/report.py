@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 
 import analysis
-from fedsim.config import RunConfig, parse
-from fedsim.simulation import simulate
+from fedsim.config.load import parse
+from fedsim.config.run import RunConfig
+from fedsim.runs.simulate import simulate
 
 COLUMNS = ("clients", "steps", "jobs", "rows of evaluations", "rows of conflicts", "`fedsim report`", "page")
 
@@ -58,7 +59,7 @@ def configured(clients: int, steps: int) -> RunConfig:
 
 def seconds(folder: Path, page: Path) -> float:
     """Write the report and return how long that took on the wall clock."""
-    code = "from fedsim.cli import main; main()"
+    code = "from fedsim.cli.main import main; main()"
     begun = time.perf_counter()
     subprocess.run(
         [sys.executable, "-c", code, "report", str(folder), "--out", str(page)],

@@ -25,12 +25,12 @@ import psutil
 import torch
 from threadpoolctl import threadpool_limits
 
-from fedsim.combining import combine
-from fedsim.history import GradientHistory
-from fedsim.linalg import Blocks, block_products, weighted_sum
-from fedsim.rules import build_rule
-from fedsim.stack import Stack
-from fedsim.threads import at_most
+from fedsim.common.threads import at_most
+from fedsim.server.combine import combine
+from fedsim.server.gram import Blocks, block_products, weighted_sum
+from fedsim.server.history import GradientHistory
+from fedsim.server.rule import Stack
+from fedsim.server.rule_factory import build_rule
 
 MODELS = {
     "0.2M": [157_000, 40_200, 2_010],  # MLP 784-200-200-10

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import psutil
 
-from fedsim.config import RunConfig, parse
-from fedsim.pool import RayPool
-from fedsim.simulation import Progress, simulate
+from fedsim.config.load import parse
+from fedsim.config.run import RunConfig
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.simulate import Progress, simulate
 from worker_kills import processes
 
 TITLES = {"server": "ray::ServerHost", "workers": "ray::ClientHost"}

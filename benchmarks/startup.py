@@ -13,7 +13,7 @@ import math
 import tempfile
 from pathlib import Path
 
-from fedsim.setup import prepare
+from fedsim.runs.build import prepare
 from works import TITLES, WORKS, arguments, command, compete, configured, median, write_partition
 
 NAMES = ("p2", "inline", "ray2")

@@ -14,12 +14,12 @@ from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
-from fedsim import plugins
-from fedsim.cli_trace_import import intervals
-from fedsim.errors import TraceError
-from fedsim.importing import Importer, Source, build_importer, import_trace
-from fedsim.trace import Trace
-from fedsim.units import show_us
+from fedsim.cli.trace.importing import intervals
+from fedsim.common import plugins
+from fedsim.common.errors import TraceError
+from fedsim.common.units import show_us
+from fedsim.worlds.importer import Importer, Source, build_importer, import_trace
+from fedsim.worlds.trace import Trace
 
 HEAD = "| folder | format | files | clients | intervals | span |\n|---|---|---|---|---|---|"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 import analysis
-from fedsim.simulation import simulate
+from fedsim.runs.simulate import simulate
 from fedsim_run import loop_s
 from works import WORKS, configured
 

@@ -19,10 +19,11 @@ from time import process_time, thread_time
 
 from rich.console import Console
 
-from fedsim.boards import writing_events
-from fedsim.config import RunConfig, load
-from fedsim.live import dashboard
-from fedsim.simulation import Progress, Watch, simulate
+from fedsim.cli.dashboard import dashboard
+from fedsim.cli.tensorboard import writing_events
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.runs.simulate import Progress, Watch, simulate
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("--live", "--tensorboard")

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import psutil
 
-from fedsim.config import RunConfig, load
-from fedsim.pool import RayPool
-from fedsim.simulation import simulate
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.simulate import simulate
 
 _TITLE = "ray::ClientHost"
 

@@ -27,10 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedsim.config import RunConfig, changed, parse
+from fedsim.config.load import changed, parse
+from fedsim.config.run import RunConfig
 
 if TYPE_CHECKING:
-    from fedsim.setup import Setup
+    from fedsim.runs.build import Setup
 
 HERE = Path(__file__).resolve().parent
 PEERS_PYTHON = Path(os.environ.get("FEDSIM_PEERS_PYTHON", HERE.parent / ".venv-peers" / "bin" / "python"))
@@ -205,7 +206,7 @@ def compete(name: str, argv: Sequence[str], rounds: int, timeout_s: float) -> Fo
 
 def measure(work: str, names: Sequence[str], given: argparse.Namespace) -> dict[str, list[Found | None]]:
     """Let all contestants run once per repetition, one after the other; returns what each found by repetition."""
-    from fedsim.setup import prepare  # torch, which contestants that import this module load later
+    from fedsim.runs.build import prepare  # torch, which contestants that import this module load later
 
     found: dict[str, list[Found | None]] = {name: [] for name in names}
     rounds = given.rounds or (2 if given.quick else WORKS[work].rounds)

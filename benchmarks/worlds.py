@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsim.memory import peak_bytes
-from fedsim.scenario import make_trace
-from fedsim.trace import Trace, read_trace
-from fedsim.units import US, show_bytes
-from fedsim.world import Work, World
+from fedsim.common.machine import peak_bytes
+from fedsim.common.units import US, show_bytes
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.world import Work, World
 
 HOUR_US = 3600 * US
 

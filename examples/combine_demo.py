@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.combining import combine
+from fedsim.server.combine import combine
 
 BLOCKS = [300, 100]  # sizes of two layers
 

@@ -1,7 +1,7 @@
 """Shift workers: online during their breaks."""
 
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 
 
 def shifts(*, shift: str = "8h", rest: str = "30min", reliability: float = 0.9) -> Scenario:
@@ -25,7 +25,7 @@ def shifts(*, shift: str = "8h", rest: str = "30min", reliability: float = 0.9) 
 
 
 if __name__ == "__main__":
-    from fedsim.scenario import make_trace
+    from fedsim.worlds.scenario import make_trace
 
     made = make_trace(f"{__file__}:shifts", {"rest": "1h"}, clients=50, horizon_us=4 * 86400 * US, seed=3)
     print(f"{len(made.spans('online').client)} breaks of {made.clients} workers in four days")

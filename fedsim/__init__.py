@@ -15,10 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedsim.combining import Combined, combine
-    from fedsim.config import RunConfig
-    from fedsim.config import load as load_config
-    from fedsim.errors import (
+    from fedsim.common.errors import (
         CheckpointError,
         ConfigError,
         DataError,
@@ -28,17 +25,20 @@ if TYPE_CHECKING:
         SomeFailed,
         TraceError,
     )
-    from fedsim.simulation import Result, simulate
-    from fedsim.stack import Algorithm, Direction, Needs, Stack, stateless
-    from fedsim.trace import Trace, read_trace
-    from fedsim.world import World
+    from fedsim.config.load import load as load_config
+    from fedsim.config.run import RunConfig
+    from fedsim.runs.simulate import Result, simulate
+    from fedsim.server.combine import Combined, combine
+    from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
+    from fedsim.worlds.trace import Trace, read_trace
+    from fedsim.worlds.world import World
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "fedsim.combining": ("Combined", "combine"),
-    "fedsim.config": ("RunConfig",),
-    "fedsim.errors": (
+    "fedsim.server.combine": ("Combined", "combine"),
+    "fedsim.config.run": ("RunConfig",),
+    "fedsim.common.errors": (
         "CheckpointError",
         "ConfigError",
         "DataError",
@@ -48,10 +48,10 @@ _HOMES = {
         "SomeFailed",
         "TraceError",
     ),
-    "fedsim.simulation": ("Result", "simulate"),
-    "fedsim.stack": ("Algorithm", "Direction", "Needs", "Stack", "stateless"),
-    "fedsim.trace": ("Trace", "read_trace"),
-    "fedsim.world": ("World",),
+    "fedsim.runs.simulate": ("Result", "simulate"),
+    "fedsim.server.rule": ("Algorithm", "Direction", "Needs", "Stack", "stateless"),
+    "fedsim.worlds.trace": ("Trace", "read_trace"),
+    "fedsim.worlds.world": ("World",),
 }
 
 __all__ = [
@@ -82,7 +82,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "load_config":
-        return importlib.import_module("fedsim.config").load
+        return importlib.import_module("fedsim.config.load").load
     for home, names in _HOMES.items():
         if name in names:
             value = getattr(importlib.import_module(home), name)

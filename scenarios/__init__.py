@@ -1,7 +1,7 @@
 """Worlds written down by SimPy programs, one scenario per file; the file's name is the scenario's name.
 
-    from fedsim.scenario import make_trace
-    from fedsim.world import Work, World
+    from fedsim.worlds.scenario import make_trace
+    from fedsim.worlds.world import Work, World
 
     hour = 3_600_000_000  # microseconds
     trace = make_trace("diurnal", {"night_share": 0.6}, clients=1000, horizon_us=168 * hour, seed=1, after_end="repeat")

@@ -15,9 +15,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedsim.idle import Where
-from fedsim.scenario import Clock, Life, Me
-from fedsim.units import duration_us
+from fedsim.common.option_requirements import Where
+from fedsim.common.units import duration_us
+from fedsim.worlds.scenario import Clock, Life, Me
 from scenarios._laws import exponential_us, refuse_unknown
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fedsim.units import US
+from fedsim.common.units import US
 
 Floats = NDArray[np.float64]
 

@@ -23,8 +23,8 @@ import numpy as np
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedsim.errors import closest
-from fedsim.units import duration_us
+from fedsim.common.errors import closest
+from fedsim.common.units import duration_us
 
 _BATCH = 16
 SHAPED = ("weibull", "gamma", "lognormal")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import numpy as np
 
-from fedsim.idle import Unless
-from fedsim.scenario import Clock, Life, Me, duration_option
+from fedsim.common.option_requirements import Unless
+from fedsim.worlds.scenario import Clock, Life, Me, duration_option
 from scenarios._laws import exponential_us
 
 MeanOn = Annotated[str | float, Unless("mean_off", 0, "0", "0s")]

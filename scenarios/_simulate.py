@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 import simpy
 from simpy.events import Process, Timeout
 
-from fedsim.errors import ConfigError, Error
-from fedsim.scenario import Facts, Life, Me, Place, Rows, Scenario, Streams, in_parts
-from fedsim.trace import AfterEnd, Trace
+from fedsim.common.errors import ConfigError, Error
+from fedsim.worlds.scenario import Facts, Life, Me, Place, Rows, Scenario, Streams, in_parts
+from fedsim.worlds.trace import AfterEnd, Trace
 
 GROUP = 64
 """Clients that are simulated together where they share nothing."""
@@ -148,7 +148,7 @@ def simulate(
     facts: Facts | None = None,
     name: str = "",
 ) -> Trace:
-    """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.scenario.make_trace`.
+    """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.worlds.scenario.make_trace`.
 
     `name` is that of the scenario in messages. Raises ConfigError for what it does wrong, which says who and where.
     """

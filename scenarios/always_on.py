@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.scenario import Clock, Life, Me, Scenario
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario
 from scenarios._devices import PHONES, Devices
 
 

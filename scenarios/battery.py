@@ -21,8 +21,8 @@ from typing import cast
 import numpy as np
 import simpy
 
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import exponential_us
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option
 from scenarios._devices import PHONES, Devices
 from scenarios._presence import Presence, Sessions
 

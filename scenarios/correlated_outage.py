@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
+from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import exponential_us
 from scenarios._presence import MeanOn, Presence, Sessions

@@ -21,8 +21,8 @@ from bisect import bisect_right
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import exponentials
 

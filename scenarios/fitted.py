@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedsim.errors import ConfigError
-from fedsim.idle import Unless
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import Unless
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import Devices, Positive, Speed, Speeds
 from scenarios._hazards import HOUR_US, HOURS, Day, Hazard, Remainder
 from scenarios._laws import refuse_unknown

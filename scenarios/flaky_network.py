@@ -17,10 +17,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedsim.errors import ConfigError
-from fedsim.idle import With
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import With
+from fedsim.common.units import US
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices, Speeds
 from scenarios._laws import exponential_us
 from scenarios._presence import MeanOn, Presence, Sessions

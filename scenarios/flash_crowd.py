@@ -10,8 +10,8 @@ Apart from crowds it comes and goes as in `churn`; it is online while either rea
 
 from __future__ import annotations
 
-from fedsim.errors import ConfigError
-from fedsim.scenario import Clock, Life, Me, Scenario, duration_option, number_option
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._presence import MeanOn, Presence, Sessions
 

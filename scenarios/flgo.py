@@ -31,10 +31,10 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import ConfigError
-from fedsim.idle import Unless, Where, With
-from fedsim.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import Unless, Where, With
+from fedsim.common.units import US
+from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
 from scenarios._devices import Devices
 
 BETA = {

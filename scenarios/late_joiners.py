@@ -8,7 +8,7 @@ where it repeats, those who came late come late again.
 
 from __future__ import annotations
 
-from fedsim.scenario import Clock, Life, Me, Scenario, number_option
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import Law
 from scenarios._presence import MeanOn, Presence, Sessions

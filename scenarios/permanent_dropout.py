@@ -8,7 +8,7 @@ default the world stops after its horizon, and the run with it: where it repeats
 
 from __future__ import annotations
 
-from fedsim.scenario import Clock, Life, Me, Scenario, number_option
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import Law
 from scenarios._presence import MeanOn, Presence, Sessions

@@ -7,7 +7,7 @@ the world has the stationary residual law, with density P(X > x) / m (Cox, Renew
 
 from __future__ import annotations
 
-from fedsim.scenario import Clock, Life, Me, Scenario
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import Law
 

@@ -20,7 +20,7 @@ from typing import cast
 import numpy as np
 import simpy
 
-from fedsim.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
+from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
 from scenarios._devices import PHONES, Devices
 from scenarios._laws import exponential_us
 from scenarios._presence import MeanOn, Presence, Sessions

@@ -19,8 +19,8 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedsim.idle import Unless
-from fedsim.scenario import Clock, Life, Me, Scenario, number_option
+from fedsim.common.option_requirements import Unless
+from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
 from scenarios._devices import Devices
 from scenarios._presence import MeanOn, Presence, Sessions
 

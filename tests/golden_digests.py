@@ -31,8 +31,8 @@ if __name__ == "__main__":  # else the packages of tests would be taken for thos
     sys.path.append(str(ROOT / "tests"))
 
 import inputs  # noqa: E402
-from fedsim.config import load  # noqa: E402
-from fedsim.simulation import simulate  # noqa: E402
+from fedsim.config.load import load  # noqa: E402
+from fedsim.runs.simulate import simulate  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".json")
 CONFIGS = sorted((ROOT / "examples").glob("*.toml"))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedsim import actors
-from fedsim.hosts import Build
-from fedsim.pool import RayPool
-from fedsim.processes import ClientActor, ServerActor
+from fedsim.execution import ray_trainer as actors
+from fedsim.execution.actor_pool import RayPool
+from fedsim.execution.ray_actors import Build
+from fedsim.execution.workers import ClientActor, ServerActor
 
 
 class _Kept:

@@ -1,4 +1,4 @@
-"""Change the code in small ways, and see whether a test fails each time: `make mutants MODULE=fedsim/server.py`.
+"""Change the code in small ways, and see whether a test fails each time: `make mutants MODULE=fedsim/server/server.py`.
 
 Cosmic Ray makes the mutants, pytest collects the tests once. A fork of that process then has one mutant each: the code
 of the functions is exchanged in place, and the tests that run the changed line follow, quick ones first, until one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.data import FederatedData, Split
+from fedsim.data.federated_data import FederatedData, Split
 
 
 def noise(clients: int, sizes: tuple[int, int], side: int, classes: int = 10) -> FederatedData:

@@ -30,11 +30,11 @@ def python(code: str, place: Path) -> Done:
 
 def fedsim(*arguments: str, place: Path, **environment: str) -> Done:
     """Run the command `fedsim` in the folder `place`, with more variables of the environment."""
-    return _run("from fedsim.cli import main\nmain()", ["fedsim", *arguments], place, environment)
+    return _run("from fedsim.cli.main import main\nmain()", ["fedsim", *arguments], place, environment)
 
 
 def _run(code: str, argv: list[str], place: Path, environment: dict[str, str]) -> Done:
-    _CONTEXT.set_forkserver_preload(["fedsim.study_cell", "analysis.report"])
+    _CONTEXT.set_forkserver_preload(["fedsim.studies.cell", "analysis.report.report"])
     with tempfile.TemporaryDirectory() as folder:
         given = (code, argv, place, environment, Path(folder))
         process = _CONTEXT.Process(target=_child, args=given)

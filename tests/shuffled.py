@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.arrivals import Arrivals
-from fedsim.job import Cohort
-from fedsim.local import Workbench
-from fedsim.server import Server
-from fedsim.trainer import InlineTrainer, Pending, Stepped
+from fedsim.engine.trainer import Pending, Stepped
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.server.server import Server
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Cohort
+from fedsim.training.workbench import Workbench
 
 
 class ShuffledTrainer(InlineTrainer):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedsim.config import RunConfig, parse
-from fedsim.simulation import Result, simulate
+from fedsim.config.load import parse
+from fedsim.config.run import RunConfig
+from fedsim.runs.simulate import Result, simulate
 
 
 def small(**changes: Any) -> RunConfig:

@@ -29,24 +29,22 @@ from analysis import (
     world_diff,
     worlds,
 )
-from fedsim import (
-    bench,
-    compose,
-    config_study,
-    forecast,
-    importing,
-    replay,
-    reshape,
-    simulation,
-    study,
-    verifying,
-)
-from fedsim.arguments import hints_of
-from fedsim.errors import ConfigError, FolderError
-from fedsim.forking import At, fork
+from fedsim.common.arguments import hints_of
+from fedsim.common.errors import ConfigError, FolderError
+from fedsim.config import study as config_study
 from fedsim.invariants import check
-from fedsim.scenario import make_trace
-from fedsim.trace import Trace
+from fedsim.runs import machine_benchmark as bench
+from fedsim.runs import plan as forecast
+from fedsim.runs import replay
+from fedsim.runs import simulate as simulation
+from fedsim.runs import verify as verifying
+from fedsim.runs.fork import At, fork
+from fedsim.studies import run as study
+from fedsim.worlds import importer as importing
+from fedsim.worlds import join as compose
+from fedsim.worlds import transforms as reshape
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace
 
 OWN = ("load_config", "combine")
 """They check their arguments themselves: tests/fedsim/test_paths.py, tests/test_combine.py."""

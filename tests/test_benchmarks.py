@@ -28,9 +28,9 @@ import startup
 import watching
 import works
 import worlds
-from fedsim.config import RunConfig
-from fedsim.setup import prepare
-from fedsim.simulation import simulate
+from fedsim.config.run import RunConfig
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import simulate
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 CLIENTS = 6

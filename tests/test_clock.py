@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import programs
-from fedsim.manifest import read_manifest
+from fedsim.records.manifest import read_manifest
 from small import run, small
 
 LATER = """
@@ -14,7 +14,7 @@ import os, time
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-import fedsim.run
+import fedsim.runs.session
 from small import run, small
 
 os.environ["TZ"] = "Pacific/Kiritimati"
@@ -28,7 +28,7 @@ class Later(datetime):
     def now(cls, tz=None):
         return cls.fromtimestamp(time.time(), tz)
 
-fedsim.run.datetime = SimpleNamespace(datetime=Later, UTC=UTC)  # not for all: compiled modules want the class itself
+fedsim.runs.session.datetime = SimpleNamespace(datetime=Later, UTC=UTC)
 print(time.strftime("%z"), run(small(), Path("later")).digest)
 """
 

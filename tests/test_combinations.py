@@ -15,18 +15,18 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import plugins
-from fedsim.config import AlgorithmSection
-from fedsim.course import Course
-from fedsim.errors import ConfigError
-from fedsim.local import Workbench
-from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
-from fedsim.server import Server
-from fedsim.setup import Setup, prepare
-from fedsim.stack import Stack, State
-from fedsim.timeline import Timeline
-from fedsim.trainer import InlineTrainer
-from fedsim.units import US
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.config.run import AlgorithmSection
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.engine.state import Course
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.runs.build import Setup, prepare
+from fedsim.server.rule import Stack, State
+from fedsim.server.server import Server
+from fedsim.training.workbench import Workbench
 from small import small
 from timelines import Book, assert_sound
 from views import make

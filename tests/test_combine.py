@@ -9,9 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.combining import combine
-from fedsim.errors import ConfigError, RunError
-from fedsim.stack import Algorithm, Direction, GramLevel, Needs, Stack, State, Vectors, VectorStep, stateless
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.server.combine import combine
+from fedsim.server.rule import (
+    Algorithm,
+    Direction,
+    GramLevel,
+    Needs,
+    Stack,
+    State,
+    Vectors,
+    VectorStep,
+    stateless,
+)
 
 ROWS = np.array([[4.0, 0.0], [-1.0, 2.0], [1.0, 1.0]])
 SEEN: list[Stack] = []

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import analysis
-from fedsim.config import load
-from fedsim.course import Course
-from fedsim.local import Workbench
-from fedsim.planning import PlanningTrainer
-from fedsim.recorder import Recorder
-from fedsim.server import Server
-from fedsim.setup import prepare
-from fedsim.simulation import simulate
-from fedsim.timeline import Timeline
-from fedsim.trainer import Trainer
+from fedsim.config.load import load
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.state import Course
+from fedsim.engine.trainer import Trainer
+from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.records.recorder import Recorder
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import simulate
+from fedsim.server.server import Server
+from fedsim.training.workbench import Workbench
 from shuffled import ShuffledTrainer
 from small import run, small
 
@@ -57,7 +57,7 @@ def test_jobs_may_finish_in_any_order(
             Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
         )
 
-    monkeypatch.setattr("fedsim.run.Run._trainer", shuffled)
+    monkeypatch.setattr("fedsim.runs.session.Run._trainer", shuffled)
     assert run(small(pacing=pacing), tmp_path / "b").digest == expected.digest
 
 
@@ -79,7 +79,7 @@ def test_any_number_of_workers_gives_the_same_digest(tmp_path: Path, workers: in
 
 def test_tables_written_in_small_parts_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = run(small(), tmp_path / "a").digest
-    monkeypatch.setattr("fedsim.recorder._PART_ROWS", 5)
+    monkeypatch.setattr("fedsim.records.recorder._PART_ROWS", 5)
     assert run(small(), tmp_path / "b").digest == expected
 
 

@@ -10,12 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim import plugins
-from fedsim.arrivals import Arrivals
-from fedsim.combining import combine
-from fedsim.job import Report, Reports
-from fedsim.rules import build_rule
-from fedsim.server import Server, ServerSpec
+from fedsim.common import plugins
+from fedsim.server.combine import combine
+from fedsim.server.rule_factory import build_rule
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Report, Reports
 
 DISCOUNTS: dict[str, Any] = {
     "polynomial": lambda s: (s + 1.0) ** -0.5,

@@ -13,10 +13,11 @@ import pytest
 import typer
 
 import programs
-from fedsim.cli import app
-from fedsim.config import RunConfig, load
-from fedsim.simulation import simulate
-from fedsim.trainer import Trainer
+from fedsim.cli.main import app
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.engine.trainer import Trainer
+from fedsim.runs.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -170,6 +171,13 @@ def test_every_configuration_key_is_documented_with_its_table() -> None:
         assert f"`{table}`" in manual if not keys else told_of(table, manual), table
         missing = {key for key in keys if f"`{key}`" not in told_of(table, manual)}
         assert not missing, f"[{table}]: {missing}"
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:fedsim|analysis|algorithms|scenarios|tests)/[a-z_/]+(?:\.py)?)`", page))
+    assert len(named) > 40
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
 
 
 def test_the_architecture_names_methods_that_its_nouns_have() -> None:

@@ -20,17 +20,18 @@ import torch
 from pydantic import BaseModel
 
 import inputs
-from fedsim import plugins
-from fedsim.combining import combine
-from fedsim.config import RunConfig, parse
-from fedsim.errors import DataError, RunError
-from fedsim.idle import without
-from fedsim.materials import federation
-from fedsim.network import build_network
-from fedsim.scenario import make_trace
-from fedsim.simulation import simulate
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common import plugins
+from fedsim.common.errors import DataError, RunError
+from fedsim.common.option_requirements import without
+from fedsim.common.units import US
+from fedsim.config.data import federation
+from fedsim.config.load import parse
+from fedsim.config.run import RunConfig
+from fedsim.runs.simulate import simulate
+from fedsim.server.combine import combine
+from fedsim.training.network import build_network
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace
 from option_cases import CONFIG, NO_OPTION, NOTHING, OPTIONS, TABLES, Beside
 from small_data import write_small_data
 

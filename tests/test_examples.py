@@ -9,8 +9,8 @@ import pytest
 import analysis
 import inputs
 import programs
-from fedsim.config import load
-from fedsim.simulation import simulate
+from fedsim.config.load import load
+from fedsim.runs.simulate import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "examples").glob("*.toml"))

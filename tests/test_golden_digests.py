@@ -8,7 +8,7 @@ import pytest
 
 import golden_digests
 import inputs
-from fedsim.config import load
+from fedsim.config.load import load
 from golden_digests import CONFIGS, difference, digests, kind, recorded, records, unknown, updated
 
 

@@ -5,47 +5,40 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-ENGINE = {
-    "timeline",
-    "course",
+ROOMS = (
+    "common",
+    "worlds",
+    "scenarios",
+    "data",
+    "models",
+    "training",
     "server",
-    "trainer",
-    "actors",
-    "local",
-    "simulation",
-    "setup",
-    "history",
-    "recorder",
-}
-PROTOCOLS = {
-    "errors",
-    "files",
-    "units",
-    "rng",
-    "stack",
-    "linalg",
-    "trace",
-    "scenario",
-    "selection",
-    "client",
-    "plugins",
-    "importing",
-    "idle",
-}
-
-
-def imports(path: Path) -> set[str]:
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    "engine",
+    "algorithms",
+    "execution",
+    "config",
+    "records",
+    "analysis",
+    "runs",
+    "invariants",
+    "studies",
+    "cli",
+)
+"""Folders of `fedsim` and the packages beside it: a room imports from rooms before it alone."""
+PACKAGES = ("fedsim", "scenarios", "algorithms", "analysis")
+MOST = 18
+"""Modules in a room; folders of plug-ins have as many as there are plug-ins."""
+PLUG_INS = (
+    "attacks", "clients", "importers", "metrics", "models", "partitioners", "plots", "selection", "tasks",
+    "wrappers", "algorithms", "scenarios",
+)  # fmt: skip
 
 
 def modules(root: Path, package: str) -> list[Path]:
@@ -54,8 +47,73 @@ def modules(root: Path, package: str) -> list[Path]:
     return found
 
 
-def fedsim_modules(found: set[str]) -> set[str]:
-    return {name.split(".")[1] for name in found if name.startswith("fedsim.")}
+def imports(path: Path) -> set[str]:
+    return {name for name, _ in imported(path)}
+
+
+def imported(path: Path) -> Iterator[tuple[str, int]]:
+    """Yield what a file imports, for types alone included, and the line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+            yield node.module, node.lineno
+
+
+@pytest.fixture(scope="module")
+def arrows(root: Path) -> dict[tuple[str, str], str]:
+    """By the importing and the imported module: file and line."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts): path
+        for package in PACKAGES
+        for path in modules(root, package)
+        if path.stem != "__init__"
+    }
+    return {
+        (module, name): f"{path.relative_to(root)}:{line}"
+        for module, path in files.items()
+        for name, line in imported(path)
+        if name in files and name != module
+    }
+
+
+def room(module: str) -> str:
+    """Return the room that a module is in; nothing for the public names of `fedsim` itself."""
+    package, _, rest = module.partition(".")
+    return rest.partition(".")[0] if package == "fedsim" else package
+
+
+def test_no_room_imports_from_a_room_above(arrows: dict[tuple[str, str], str]) -> None:
+    upward = [
+        f"{where}: {module} imports {name}"
+        for (module, name), where in arrows.items()
+        if room(module) in ROOMS and ROOMS.index(room(name)) > ROOMS.index(room(module))
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_no_files_import_each_other(arrows: dict[tuple[str, str], str]) -> None:
+    graph: dict[str, list[str]] = {}
+    for module, name in arrows:
+        graph.setdefault(module, []).append(name)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        circle = error.args[1][::-1]
+        said = [f"{arrows[pair]}: {pair[0]} imports {pair[1]}" for pair in pairwise(circle)]
+        raise AssertionError("\n".join(said)) from None
+
+
+def test_rooms_are_small_enough_to_look_through(root: Path) -> None:
+    sizes = {
+        str(folder.relative_to(root)): len([path for path in folder.glob("*.py") if path.stem != "__init__"])
+        for package in PACKAGES
+        for folder in [root / package, *(root / package).rglob("*/")]
+        if folder.name not in PLUG_INS
+    }
+    assert len(sizes) > 10
+    assert not {name: size for name, size in sizes.items() if size > MOST}
 
 
 def test_ray_is_imported_around_the_processes_alone(root: Path) -> None:
@@ -65,30 +123,18 @@ def test_ray_is_imported_around_the_processes_alone(root: Path) -> None:
         for path in modules(root, package)
         if any(name.split(".")[0] == "ray" for name in imports(path))
     }
-    assert users == {"fedsim/actors.py", "fedsim/cluster.py", "fedsim/hosts.py", "fedsim/lean_ray.py"}
+    assert users == {
+        "fedsim/execution/ray_trainer.py",
+        "fedsim/execution/cluster.py",
+        "fedsim/execution/ray_actors.py",
+        "fedsim/execution/lean_ray.py",
+    }
 
 
 def test_simpy_is_imported_by_scenarios_alone(root: Path) -> None:
     for package in ("fedsim", "algorithms", "analysis"):
         for path in modules(root, package):
             assert not any(name.split(".")[0] == "simpy" for name in imports(path)), path
-
-
-@pytest.mark.parametrize("package", ["algorithms", "scenarios"])
-def test_plug_ins_see_only_the_protocols(root: Path, package: str) -> None:
-    for path in modules(root, package):
-        assert fedsim_modules(imports(path)) <= PROTOCOLS, path
-
-
-def test_the_modules_that_the_layers_name_are_there(root: Path) -> None:
-    """A name that is none keeps nothing apart."""
-    there = {path.stem for path in (root / "fedsim").glob("*.py")}
-    assert there >= ENGINE | PROTOCOLS
-
-
-def test_analysis_never_imports_the_engine(root: Path) -> None:
-    for path in modules(root, "analysis"):
-        assert not fedsim_modules(imports(path)) & ENGINE, path
 
 
 def test_public_names_are_exactly_what_can_be_imported() -> None:
@@ -104,8 +150,8 @@ def test_public_names_are_exactly_what_can_be_imported() -> None:
     ("statement", "absent"),
     [
         ("import fedsim", {"torch", "ray", "pandas", "simpy", "matplotlib"}),
-        ("import fedsim.cli", {"torch", "ray", "numpy", "pyarrow", "simpy", "matplotlib"}),
-        ("import fedsim.simulation", {"ray", "simpy", "matplotlib", "torch._dynamo", "cvxpy"}),
+        ("import fedsim.cli.main", {"torch", "ray", "numpy", "pyarrow", "simpy", "matplotlib"}),
+        ("import fedsim.runs.simulate", {"ray", "simpy", "matplotlib", "torch._dynamo", "cvxpy"}),
     ],
 )
 def test_starting_does_not_import_what_it_does_not_need(statement: str, absent: set[str]) -> None:
@@ -125,7 +171,7 @@ def test_a_name_of_the_package_is_no_module_of_it() -> None:
 def test_a_configuration_is_read_without_torch_and_scipy(root: Path) -> None:
     """They take seconds to import, in which other processes make data and world."""
     code = (
-        "import sys; from fedsim.config import load; import fedsim.cli, fedsim.materials; "
+        "import sys; from fedsim.config.load import load; import fedsim.cli.main, fedsim.runs.inputs; "
         "load('examples/oort_fedbuff.toml'); print({'torch', 'scipy', 'ray'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
@@ -143,7 +189,7 @@ def test_a_run_does_without_pandas_and_the_compiler(command: str, root: Path, tm
         *(["--workers", "0"] if command == "run" else []),
     ]
     code = (
-        "import sys; from fedsim.cli import main\n"
+        "import sys; from fedsim.cli.main import main\n"
         "try:\n"
         f"    main(['{command}', 'examples/quickstart.toml', *{options!r}])\n"
         "finally:\n"
@@ -155,7 +201,7 @@ def test_a_run_does_without_pandas_and_the_compiler(command: str, root: Path, tm
 
 def test_a_study_begins_its_processes_before_it_imports_torch(root: Path, tmp_path: Path) -> None:
     code = (
-        "import sys; from fedsim import study_pool; from fedsim.cli import main\n"
+        "import sys; from fedsim.studies import workers as study_pool; from fedsim.cli.main import main\n"
         "study_pool.begin_imports = lambda: sys.exit(8 if 'torch' in sys.modules else 7)\n"
         f"main(['study', 'examples/studies/smallest.toml', '--out', {str(tmp_path)!r}, '--jobs', '2'])"
     )

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import inputs
-from fedsim import plugins
-from fedsim.config import load
-from fedsim.errors import DataError
+from fedsim.common import plugins
+from fedsim.common.errors import DataError
+from fedsim.config.load import load
 
 VARIABLES = ("FEDSIM_DATA", "FEDSIM_TRACES", "FEDSIM_GOLDEN")
 

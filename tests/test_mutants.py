@@ -77,11 +77,11 @@ def test_annotations_are_left_alone_but_for_numbers() -> None:
 
 
 def test_what_tests_a_module_is_found_by_imports() -> None:
-    assert "tests/fedsim/test_timeline.py" in mutants.tests_for(["fedsim/timeline.py"])
+    assert "tests/fedsim/test_timeline.py" in mutants.tests_for(["fedsim/engine/event_loop.py"])
     assert "tests/algorithms/test_conformance.py" in mutants.tests_for(["algorithms/fedavg.py"])
     assert "tests/fedsim/test_replay.py" in mutants.tests_for(["algorithms/selection/replayed.py"])
-    assert not mutants.imports("from fedsim.timeline_of import x", "fedsim.timeline")
-    assert mutants.imports("from fedsim import timeline", "fedsim.timeline")
+    assert not mutants.imports("from fedsim.engine.event_loop_of import x", "fedsim.engine.event_loop")
+    assert mutants.imports("from fedsim.engine import event_loop", "fedsim.engine.event_loop")
 
 
 def test_a_mutant_that_no_test_runs_survives() -> None:

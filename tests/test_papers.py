@@ -15,11 +15,12 @@ import pytest
 
 import analysis
 import inputs
-from fedsim.config import RunConfig, load
-from fedsim.files import from_toml
-from fedsim.materials import federation
-from fedsim.network import build_network
-from fedsim.simulation import simulate
+from fedsim.common.files import from_toml
+from fedsim.config.data import federation
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.runs.simulate import simulate
+from fedsim.training.network import build_network
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "examples" / "papers").glob("*.toml"))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from fedsim import plugins
-from fedsim.config_time import CostSection, DropoutSection, StopSection
-from fedsim.files import from_toml
+from fedsim.common import plugins
+from fedsim.common.files import from_toml
+from fedsim.config.timing import CostSection, DropoutSection, StopSection
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = {

@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 
 import analysis
-from fedsim import plugins
-from fedsim.errors import ConfigError
-from fedsim.setup import prepare
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.runs.build import prepare
 from small import run, small
 
 TIMINGS: dict[str, dict[str, Any]] = {

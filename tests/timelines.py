@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedsim.arrivals import Arrivals
-from fedsim.costs import Costs
-from fedsim.course import Course, Evaluate, Plan, Stop
-from fedsim.evaluation import Evaluation
-from fedsim.job import Cohort, Job
-from fedsim.ledger import Ledger
-from fedsim.pacing import Pacing
-from fedsim.planning import PlanningTrainer
-from fedsim.records import STATUSES
-from fedsim.selection import Clients, Facts, Selector, View, stateless
-from fedsim.timeline import Timeline
-from fedsim.trace import Trace
-from fedsim.trainer import Pending, StepColumns, Stepped
-from fedsim.units import US
-from fedsim.world import Leave, Work, World
+from fedsim.common.units import US
+from fedsim.engine.costs import Costs
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.job_table import Ledger
+from fedsim.engine.pacing import Pacing
+from fedsim.engine.record_words import STATUSES
+from fedsim.engine.selector import Clients, Facts, Selector, View, stateless
+from fedsim.engine.state import Course, Evaluate, Plan, Stop
+from fedsim.engine.trainer import Pending, StepColumns, Stepped
+from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.server.step_input import Arrivals
+from fedsim.training.evaluation import Evaluation
+from fedsim.training.job import Cohort, Job
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import Leave, Work, World
 
 Sessions = Sequence[tuple[float, float]]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.plugins import build
-from fedsim.selection import Clients, Facts, Selector, State, View, checked
-from fedsim.units import US
+from fedsim.common.plugins import build
+from fedsim.common.units import US
+from fedsim.engine.selector import Clients, Facts, Selector, State, View, checked
 
 NEEDED: dict[str, dict[str, Any]] = {"fixed": {"clients": [5, 2, 1, 0, 7]}}
 """Options of selectors that cannot do without."""

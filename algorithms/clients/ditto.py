@@ -14,7 +14,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from fedsim.client import ClientMethod, Local, Trained, pull
+from fedsim.training.client_method import ClientMethod, Local, Trained, pull
 
 
 def ditto(

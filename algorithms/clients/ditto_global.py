@@ -12,7 +12,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from fedsim.client import ClientMethod, Correct, Local, Tensors, Trained
+from fedsim.training.client_method import ClientMethod, Correct, Local, Tensors, Trained
 
 
 def ditto_global(*, lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1) -> ClientMethod:

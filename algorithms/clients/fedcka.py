@@ -20,7 +20,7 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from fedsim.client import Batch, ClientMethod, Local, Trained
+from fedsim.training.client_method import Batch, ClientMethod, Local, Trained
 
 _TINY = 1e-12
 

@@ -16,8 +16,8 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from fedsim.client import ClientMethod, Local, Trained, pull
-from fedsim.idle import Unless
+from fedsim.common.option_requirements import Unless
+from fedsim.training.client_method import ClientMethod, Local, Trained, pull
 
 
 def fedprox(

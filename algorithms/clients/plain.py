@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.client import ClientMethod
+from fedsim.training.client_method import ClientMethod
 
 
 def plain() -> ClientMethod:

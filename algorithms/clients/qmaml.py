@@ -21,7 +21,7 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from fedsim.client import Batch, ClientMethod, Local, Tensors, Trained
+from fedsim.training.client_method import Batch, ClientMethod, Local, Tensors, Trained
 
 Share = Annotated[float, Field(gt=0, lt=1)]
 

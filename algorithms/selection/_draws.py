@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.selection import Clients, Floats, Ints
+from fedsim.engine.selector import Clients, Floats, Ints
 
 
 def highest(clients: Clients, scores: Floats | Ints, k: int, rng: np.random.Generator) -> Clients:

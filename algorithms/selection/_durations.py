@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.errors import ConfigError
-from fedsim.selection import Clients, Floats, Ints, View
-from fedsim.units import duration_us
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import duration_us
+from fedsim.engine.selector import Clients, Floats, Ints, View
 
 
 def durations_us(view: View, clients: Clients) -> Ints:

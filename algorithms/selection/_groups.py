@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import ConfigError, closest
-from fedsim.selection import Ints, View
+from fedsim.common.errors import ConfigError, closest
+from fedsim.engine.selector import Ints, View
 
 
 def groups(view: View, by: str) -> Ints:

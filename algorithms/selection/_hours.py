@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.selection import Clients, Floats, Ints, State, View
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.engine.selector import Clients, Floats, Ints, State, View
 
 HOURS = 24
 HOUR_US = 3600 * US

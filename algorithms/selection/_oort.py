@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from algorithms.selection._draws import highest, lowest, others, part, proportional, share_of
 from algorithms.selection._durations import durations_us, known_us
-from fedsim.selection import Clients, Floats, State, View
+from fedsim.engine.selector import Clients, Floats, State, View
 
 Variant = Literal["paper", "fedscale"]
 Mask = NDArray[np.bool_]

@@ -7,13 +7,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import TraceError
+from fedsim.common.errors import TraceError
 
 Mask = NDArray[np.bool_]
 
 
 class Future(Protocol):
-    """What is asked of a `fedsim.world.World`."""
+    """What is asked of a `fedsim.worlds.world.World`."""
 
     def online(self, t_us: int) -> Mask:
         """Return [K] who is online at an instant."""

@@ -16,7 +16,7 @@ import numpy as np
 from algorithms.selection._draws import highest, lowest
 from algorithms.selection._durations import duration_option, durations_us
 from algorithms.selection._hours import chances, looked
-from fedsim.selection import Clients, Selector, State, View
+from fedsim.engine.selector import Clients, Selector, State, View
 
 
 def availability_forecast(

@@ -21,9 +21,9 @@ from pydantic import Field
 from algorithms.selection._draws import highest, topped_up
 from algorithms.selection._durations import durations_us
 from algorithms.selection._groups import column
-from fedsim.errors import ConfigError
-from fedsim.idle import Unless, With
-from fedsim.selection import Clients, Floats, Selector, View, stateless
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import Unless, With
+from fedsim.engine.selector import Clients, Floats, Selector, View, stateless
 
 
 def biased(

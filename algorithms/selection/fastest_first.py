@@ -10,7 +10,7 @@ import numpy as np
 
 from algorithms.selection._draws import lowest
 from algorithms.selection._durations import durations_us
-from fedsim.selection import Clients, Selector, View, stateless
+from fedsim.engine.selector import Clients, Selector, View, stateless
 
 
 def fastest_first() -> Selector:

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from algorithms.selection._draws import lowest
 from algorithms.selection._durations import duration_option
-from fedsim.errors import ConfigError
-from fedsim.selection import Clients, Floats, Need, Selector, View, stateless
+from fedsim.common.errors import ConfigError
+from fedsim.engine.selector import Clients, Floats, Need, Selector, View, stateless
 
 
 def fedcs(

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.csv
 from pydantic import Field
 
-from fedsim.errors import ConfigError, closest
-from fedsim.files import read_parquet
-from fedsim.selection import Clients, Ints, Selector, View, stateless
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.files import read_parquet
+from fedsim.engine.selector import Clients, Ints, Selector, View, stateless
 
 Client = Annotated[int, Field(ge=0)]
 

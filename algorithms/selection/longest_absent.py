@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from algorithms.selection._draws import lowest
-from fedsim.selection import Clients, Selector, View, stateless
+from fedsim.engine.selector import Clients, Selector, View, stateless
 
 
 def longest_absent(*, since: Literal["used", "dispatched"] = "used") -> Selector:

@@ -19,8 +19,8 @@ import numpy as np
 from pydantic import Field
 
 from algorithms.selection._draws import lowest, part, proportional, share_of, topped_up
-from fedsim.idle import With
-from fedsim.selection import Clients, Floats, Selector, View, stateless
+from fedsim.common.option_requirements import With
+from fedsim.engine.selector import Clients, Floats, Selector, View, stateless
 
 Share = Annotated[float, Field(ge=0, le=1)]
 OfAFL = With("variant", "afl")

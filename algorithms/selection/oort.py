@@ -44,8 +44,8 @@ from pydantic import Field
 from algorithms.selection import _oort
 from algorithms.selection._draws import topped_up
 from algorithms.selection._durations import duration_option
-from fedsim.idle import Unless, Where, With
-from fedsim.selection import Clients, Selector, State, View
+from fedsim.common.option_requirements import Unless, Where, With
+from fedsim.engine.selector import Clients, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[float, Field(gt=0)]

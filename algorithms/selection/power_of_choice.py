@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms.selection._draws import highest, proportional
-from fedsim.selection import Clients, Selector, View, stateless
+from fedsim.engine.selector import Clients, Selector, View, stateless
 
 
 def power_of_choice(

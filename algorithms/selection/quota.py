@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms.selection._groups import groups
-from fedsim.selection import Clients, Ints, Selector, View, stateless
+from fedsim.engine.selector import Clients, Ints, Selector, View, stateless
 
 
 def quota(*, group: str = "client", floor: Annotated[float, Field(ge=0, le=1)] = 0.5) -> Selector:

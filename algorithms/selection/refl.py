@@ -32,8 +32,8 @@ from algorithms.selection._draws import lowest
 from algorithms.selection._durations import duration_option, durations_us
 from algorithms.selection._hours import chances, looked
 from algorithms.selection._world import online_throughout
-from fedsim.idle import With
-from fedsim.selection import Clients, Floats, Selector, State, View
+from fedsim.common.option_requirements import With
+from fedsim.engine.selector import Clients, Floats, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

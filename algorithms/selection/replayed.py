@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from fedsim.errors import ConfigError, RunError
-from fedsim.files import from_json, read_parquet
-from fedsim.selection import Clients, Selector, State, View
-from fedsim.units import show_us
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.files import from_json, read_parquet
+from fedsim.common.units import show_us
+from fedsim.engine.selector import Clients, Selector, State, View
 
 _COLUMNS = ("job", "client", "version", "dispatch_us", "end_us", "attempt")
 _SCHEMA = pa.schema([pa.field(name, pa.int64(), nullable=False) for name in _COLUMNS])

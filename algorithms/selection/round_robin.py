@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.selection import Clients, Selector, State, View
+from fedsim.engine.selector import Clients, Selector, State, View
 
 
 def round_robin() -> Selector:

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from algorithms.selection._durations import duration_option, known_us
-from fedsim.errors import ConfigError
-from fedsim.selection import Clients, Floats, Ints, Selector, State, View
+from fedsim.common.errors import ConfigError
+from fedsim.engine.selector import Clients, Floats, Ints, Selector, State, View
 
 
 def tifl(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.selection import Clients, Floats, Selector, View, stateless
+from fedsim.engine.selector import Clients, Floats, Selector, View, stateless
 
 
 def uniform() -> Selector:

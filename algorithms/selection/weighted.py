@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from algorithms.selection._draws import proportional
-from fedsim.selection import Clients, Selector, View, stateless
+from fedsim.engine.selector import Clients, Selector, View, stateless
 
 
 def weighted(*, replacement: bool = False) -> Selector:

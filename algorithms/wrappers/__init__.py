@@ -4,7 +4,7 @@ A wrapper changes what the rule sees (which rows, how long, in which blocks) or 
 and leaves the rule itself alone. In a config each is a table in `[[algorithm.wrap]]`; outside the simulator:
 
 >>> import numpy as np
->>> from fedsim.combining import combine
+>>> from fedsim.server.combine import combine
 >>> updates = np.array([[4.0, 0.0], [0.0, 2.0]])
 >>> combine("fedavg", updates, losses=None, staleness=[3, 0], wrap=[("discounted", {"staleness": "sqrt"})]).direction
 array([1., 1.])

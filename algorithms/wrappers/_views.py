@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Floats, Needs, Stack, State
+from fedsim.common.errors import ConfigError
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, State
 
 
 def scaled(stack: Stack, factors: Floats) -> Stack:

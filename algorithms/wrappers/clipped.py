@@ -13,8 +13,8 @@ from pydantic import Field
 
 from algorithms._geometry import inverse_norms
 from algorithms.wrappers._views import on_scaled, refuse_scale_free, with_gram
-from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Floats, Stack
+from fedsim.common.errors import ConfigError
+from fedsim.server.rule import Algorithm, Floats, Stack
 
 
 def clipped(

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from algorithms._staleness import Discount, discounts
 from algorithms.wrappers._views import on_scaled, refuse_scale_free
-from fedsim.idle import With
-from fedsim.stack import Algorithm, Floats, Stack
+from fedsim.common.option_requirements import With
+from fedsim.server.rule import Algorithm, Floats, Stack
 
 
 def discounted(

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from algorithms._geometry import norm, of_length, off_absent
 from algorithms.wrappers._views import refuse_memory, selected, spread, with_gram
-from fedsim.stack import Algorithm, Direction, Stack, State
+from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 
 def external(rule: Algorithm, *, tau: Annotated[int, Field(ge=1)] = 1) -> Algorithm:

@@ -18,8 +18,8 @@ import numpy as np
 from pydantic import Field
 
 from algorithms._blocks import Part, solved, table_of
-from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Floats, Stack, State
+from fedsim.common.errors import ConfigError
+from fedsim.server.rule import Algorithm, Direction, Floats, Stack, State
 
 
 def layerwise(

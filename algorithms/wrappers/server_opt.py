@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedsim.errors import ConfigError
-from fedsim.stack import Algorithm, Direction, Stack, State, Vectors, VectorStep
+from fedsim.common.errors import ConfigError
+from fedsim.server.rule import Algorithm, Direction, Stack, State, Vectors, VectorStep
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from algorithms.wrappers._views import refuse_memory, selected, spread
-from fedsim.stack import Algorithm, Direction, Stack, State
+from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 
 def with_absent(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.arrays import Floats, Ints
 from analysis.metrics._tails import highest_percent
+from analysis.opening.arrays import Floats, Ints
 
 
 def best10_percent(accuracy: Floats, n: Ints) -> float:

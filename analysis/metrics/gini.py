@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.arrays import Floats, Ints
+from analysis.opening.arrays import Floats, Ints
 
 SMALLER_IS_BETTER = True
 

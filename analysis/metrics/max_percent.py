@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.arrays import Floats, Ints
+from analysis.opening.arrays import Floats, Ints
 
 
 def max_percent(accuracy: Floats, n: Ints) -> float:

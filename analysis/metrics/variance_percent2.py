@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.arrays import Floats, Ints
+from analysis.opening.arrays import Floats, Ints
 
 SMALLER_IS_BETTER = True
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.arrays import Floats, Ints
 from analysis.metrics._tails import lowest_percent
+from analysis.opening.arrays import Floats, Ints
 
 
 def worst5_percent(accuracy: Floats, n: Ints) -> float:

@@ -10,7 +10,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from analysis.arrays import Floats
+from analysis.opening.arrays import Floats
 from analysis.plots._picture import INK
 
 COLOURS = "cividis"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from analysis.opening.run import Evaluation
 from analysis.plots._picture import Picture, arm_keys, arm_style, panels
 from analysis.plots.client_accuracy import accuracies_percent
-from analysis.run import Evaluation
 
 BINS = 20
 

@@ -20,7 +20,7 @@ _LINES = (
 
 
 def audit_by_age(ages: pd.DataFrame) -> Picture:
-    """Draw a frame of `analysis.audit.by_age`: cosines and norms above, conflicts below."""
+    """Draw a frame of `analysis.statistics.audit.by_age`: cosines and norms above, conflicts below."""
     figure, (angle, conflict) = panels([1.9, 1.9])
     at = np.arange(len(ages))
     _with_interval(angle, at, ages, "cosine", 0)

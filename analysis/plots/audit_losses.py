@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.audit import GROUPS
 from analysis.plots._picture import Picture, arm_keys, arm_style, panels
+from analysis.statistics.audit import GROUPS
 
 
 def audit_losses(audit: pd.DataFrame) -> Picture:

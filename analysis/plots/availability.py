@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.arrays import Floats
+from analysis.opening.arrays import Floats
 from analysis.plots._picture import COLOURS, INK, Picture, panels, time_unit
-from analysis.worlds import online_raster, online_share
-from fedsim.trace import Trace
+from analysis.worlds.summary import online_raster, online_share
+from fedsim.worlds.trace import Trace
 
 ROWS, BINS = 300, 600
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from analysis.opening.run import Run
 from analysis.plots._picture import Picture, panels, time_unit, whole_numbers
 from analysis.plots.bands import over_steps
-from analysis.run import Run
-from fedsim.errors import FolderError
+from fedsim.common.errors import FolderError
 
 
 def blocks_over_time(run: Run) -> Picture:

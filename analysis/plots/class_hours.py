@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.arrays import Floats
+from analysis.opening.arrays import Floats
 from analysis.plots._picture import INK, Picture, panels, whole_numbers
 
 

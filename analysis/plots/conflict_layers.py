@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.observatory import KINDS, by_layer, layer_times, recorded
+from analysis.opening.run import Run
 from analysis.plots._heatmap import LEAST_IN, heat, scale_beside, shares
 from analysis.plots._picture import Picture, panels, whole_numbers
-from analysis.run import Run
-from fedsim.errors import FolderError
+from analysis.statistics.observatory import KINDS, by_layer, layer_times, recorded
+from fedsim.common.errors import FolderError
 
 BINS = 60
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.observatory import history_age, recorded
+from analysis.opening.run import Run
 from analysis.plots._picture import Picture, arm_keys, from_zero, panels, time_unit
 from analysis.plots.bands import over_steps
-from analysis.run import Run
-from fedsim.errors import FolderError
+from analysis.statistics.observatory import history_age, recorded
+from fedsim.common.errors import FolderError
 
 
 def memory_over_time(run: Run) -> Picture:

@@ -9,15 +9,15 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from analysis.arrays import Floats, Ints
-from analysis.closing import virtual_end_us
-from analysis.participation import unknown_of
+from analysis.opening.arrays import Floats, Ints
+from analysis.opening.run import Run
+from analysis.opening.tables import WORLD
 from analysis.plots._picture import GREY, Key, Picture, panels, time_unit, whole_numbers
-from analysis.run import Run
-from analysis.tables import WORLD
-from fedsim.errors import FolderError
-from fedsim.trace import read_trace
-from fedsim.world import World
+from analysis.statistics.participation import unknown_of
+from analysis.tables.closing import virtual_end_us
+from fedsim.common.errors import FolderError
+from fedsim.worlds.trace import read_trace
+from fedsim.worlds.world import World
 
 ROWS, BINS = 200, 600
 """At most so many rows of clients and bins of time, however large the run is."""

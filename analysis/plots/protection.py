@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from analysis.observatory import by_client, recorded
+from analysis.opening.run import Run
 from analysis.plots._picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
-from analysis.run import Run
-from fedsim.errors import FolderError
+from analysis.statistics.observatory import by_client, recorded
+from fedsim.common.errors import FolderError
 
 _MOST = 2000
 

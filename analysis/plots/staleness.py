@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analysis.arrays import Ints
+from analysis.opening.arrays import Ints
+from analysis.opening.run import Run
 from analysis.plots._picture import Picture, arm_keys, arm_style, panels, whole_numbers
-from analysis.run import Run
 
 
 def staleness(runs: Mapping[str, Run]) -> Picture:

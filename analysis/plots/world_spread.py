@@ -8,11 +8,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from analysis.arrays import Floats, Ints
+from analysis.opening.arrays import Floats, Ints
 from analysis.plots._picture import Key, Picture, arm_keys, arm_style, panels
-from analysis.worlds import gap_lengths_us, mean_speeds, session_lengths_us
-from fedsim.trace import Trace
-from fedsim.units import show_us
+from analysis.worlds.summary import gap_lengths_us, mean_speeds, session_lengths_us
+from fedsim.common.units import show_us
+from fedsim.worlds.trace import Trace
 
 _MOST_POINTS, _FEW_DECADES = 500, 2.5
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from fedsim import arguments
-from fedsim.errors import FolderError
-from fedsim.folders import is_running
+from fedsim.common import arguments
+from fedsim.common.errors import FolderError
+from fedsim.common.paths import as_path
 from fedsim.invariants import bounds, clients, evals, files, jobs, promises, rows, steps
-from fedsim.invariants.evidence import Evidence
-from fedsim.invariants.finding import Invariant, Unchecked, Violation
-from fedsim.manifest import existing
-from fedsim.paths import as_path
+from fedsim.invariants.evidence import Evidence, Unchecked
+from fedsim.invariants.finding import Invariant, Violation
+from fedsim.records.manifest import existing
+from fedsim.records.run_folder import is_running
 
 __all__ = ["Invariant", "Verdict", "Violation", "check", "invariants"]
 

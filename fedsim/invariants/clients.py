@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.invariants.evidence import Evidence
-from fedsim.invariants.finding import Unchecked, Violation, invariant, wrong
-from fedsim.outcomes import PHASES
+from fedsim.common.errors import TraceError
+from fedsim.invariants.evidence import Evidence, Unchecked
+from fedsim.invariants.finding import Violation, invariant, wrong
+from fedsim.worlds.job_outcomes import PHASES
 
 _ARRIVED = ("aggregated", "remembered", "stale", "void", "nonfinite")
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedsim.intervals import NEVER
-from fedsim.invariants.evidence import Evidence, Ints
-from fedsim.invariants.finding import Unchecked, Violation, invariant, wrong
-from fedsim.records import PERSONAL
+from fedsim.engine.record_words import PERSONAL
+from fedsim.invariants.evidence import Evidence, Ints, Unchecked
+from fedsim.invariants.finding import Violation, invariant, wrong
+from fedsim.worlds.interval_index import NEVER
 
 _SPLITS = ("train", "valid", "test")
 

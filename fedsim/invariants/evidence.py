@@ -12,26 +12,30 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from analysis.run import open_run
-from analysis.tables import WORLD, read_table
-from fedsim.adversary import Droppers, adversaries_of, nth_jobs
-from fedsim.config import RunConfig, load
-from fedsim.costs import Costs
-from fedsim.errors import FolderError
-from fedsim.intervals import NEVER
-from fedsim.invariants.finding import Unchecked
-from fedsim.job import Cohort
-from fedsim.outcomes import Outcomes, without
-from fedsim.rules import build_rule
-from fedsim.stack import Algorithm
-from fedsim.trace import Trace, read_trace
-from fedsim.world import World
+from analysis.opening.run import open_run
+from analysis.opening.tables import WORLD, read_table
+from fedsim.common.errors import FolderError
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.engine.costs import Costs
+from fedsim.server.rule import Algorithm
+from fedsim.server.rule_factory import build_rule
+from fedsim.training.attack import Droppers, nth_jobs
+from fedsim.training.job import Cohort
+from fedsim.worlds.interval_index import NEVER
+from fedsim.worlds.job_outcomes import Outcomes, without
+from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.world import World
 
 Ints = NDArray[np.int64]
 MODEL = "model.safetensors"
 PERSONAL_MODELS = "personal.safetensors"
 _ENDED = ("done", "planned")
 _CLOSED = (*_ENDED, "interrupted", "failed")
+
+
+class Unchecked(Exception):
+    """An invariant cannot be checked; the text says why."""
 
 
 class Table:
@@ -181,7 +185,7 @@ class Evidence:
     @cached_property
     def costs(self) -> Costs:
         """What jobs cost. Raises Unchecked if the folder does not tell."""
-        from fedsim.setup import about_clients, costs_of  # they import torch, which takes seconds
+        from fedsim.runs.build import about_clients, costs_of  # they import torch, which takes seconds
 
         if self.config.cost.reference_flops is not None:
             raise Unchecked(
@@ -249,7 +253,7 @@ class Evidence:
         stopped = np.isin(self.jobs["status"][rows], ("late", "unfinished")) & (end < fates.end_us)
         if stopped.any():
             fates = self.world.outcomes(who, start, work, np.where(stopped, end, NEVER))
-        droppers = Droppers.among(adversaries_of(self.config), self.config.seed)
+        droppers = Droppers.among(self.config.adversaries(), self.config.seed)
         if droppers is not None:
             jobs = Cohort(
                 self.jobs["job"][rows], who, self.nths[rows], self.jobs["version"][rows], share, start

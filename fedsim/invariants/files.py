@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.course import Stop
-from fedsim.invariants.evidence import MODEL, Evidence, Ints
-from fedsim.invariants.finding import Unchecked, Violation, invariant
+from fedsim.engine.state import Stop
+from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked
+from fedsim.invariants.finding import Violation, invariant
 
 _MANIFEST = "manifest.json"
 
@@ -35,7 +35,7 @@ def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]
 
 def the_digest_is_that_of_tables_and_model(e: Evidence) -> Iterator[Violation]:
     """The digest of the manifest is that of the rows of the tables and of the model."""
-    from fedsim.recorder import digest
+    from fedsim.records.recorder import digest
 
     told = e.manifest.get("digest")
     if e.status != "done":
@@ -139,7 +139,7 @@ def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
 
 def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
     """Return when the global model was evaluated, and the metric of each evaluation."""
-    from fedsim import plugins
+    from fedsim.common import plugins
 
     of, evals = plugins.factory("metric", metric), e.evals
     rows = np.flatnonzero(evals["split"] == e.config.evaluate.split)

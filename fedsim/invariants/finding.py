@@ -33,10 +33,6 @@ class Violation:
         return f"{self.invariant}: {where}: expected {self.expected}, found {self.found}{more}"
 
 
-class Unchecked(Exception):
-    """An invariant cannot be checked; the text says why."""
-
-
 @dataclass(frozen=True, slots=True)
 class Invariant:
     """One thing that must hold."""

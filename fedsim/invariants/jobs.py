@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fedsim.engine.record_words import STATUSES
 from fedsim.invariants.evidence import Evidence
 from fedsim.invariants.finding import Violation, invariant, wrong
-from fedsim.outcomes import PHASES
-from fedsim.records import STATUSES
+from fedsim.worlds.job_outcomes import PHASES
 
 _ARRIVED = ("aggregated", "remembered", "stale", "void", "nonfinite")
 

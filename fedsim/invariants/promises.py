@@ -1,4 +1,4 @@
-"""What a rule promises of its directions: see `fedsim.stack.Promise`."""
+"""What a rule promises of its directions: see `fedsim.server.rule.Promise`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedsim.diagnostics import ORTHOGONAL
-from fedsim.invariants.evidence import Evidence
-from fedsim.invariants.finding import Unchecked, Violation, invariant, wrong
+from fedsim.invariants.evidence import Evidence, Unchecked
+from fedsim.invariants.finding import Violation, invariant, wrong
 from fedsim.invariants.rows import Whole, whole_of
-from fedsim.stack import Floats
+from fedsim.server.conflicts import ORTHOGONAL
+from fedsim.server.rule import Floats
 
 _SUM = 1e-9
 """Largest error of a sum of weights."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedsim.diagnostics import ORTHOGONAL
-from fedsim.invariants.evidence import Evidence, Ints
-from fedsim.invariants.finding import Unchecked, Violation, invariant, wrong
+from fedsim.invariants.evidence import Evidence, Ints, Unchecked
+from fedsim.invariants.finding import Violation, invariant, wrong
+from fedsim.server.conflicts import ORTHOGONAL
 
 
 def row_values(e: Evidence) -> Iterator[Violation]:

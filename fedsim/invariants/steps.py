@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.intervals import NEVER
-from fedsim.invariants.evidence import Evidence, Ints
-from fedsim.invariants.finding import Unchecked, Violation, invariant, wrong
-from fedsim.records import STEP_STATUSES
+from fedsim.engine.record_words import STEP_STATUSES
+from fedsim.invariants.evidence import Evidence, Ints, Unchecked
+from fedsim.invariants.finding import Violation, invariant, wrong
+from fedsim.worlds.interval_index import NEVER
 
 _CAUSES = ("full", "deadline", "drained")
 

@@ -1,6 +1,6 @@
 """Models by name: one module each, whose factory takes the shape of a sample and the number of classes.
 
-    from fedsim.network import build_network
+    from fedsim.training.network import build_network
     network = build_network("mlp", {"hidden": [200, 200]}, in_shape=(1, 28, 28), n_classes=10)
     network.P                    # 199210
 

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import nn
 
-from fedsim.errors import ConfigError
-from fedsim.idle import With
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import With
 
 Width = Annotated[int, Field(ge=1)]
 Chance = Annotated[float, Field(ge=0, lt=1)]

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from fedsim.errors import ConfigError
+from fedsim.common.errors import ConfigError
 
 Width = Annotated[int, Field(ge=1)]
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional
 
-from fedsim.errors import ConfigError
+from fedsim.common.errors import ConfigError
 
 Width = Annotated[int, Field(ge=1)]
 _RELU_GAIN = math.sqrt(2 / (1 - 1 / math.pi))

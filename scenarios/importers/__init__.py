@@ -1,1 +1,1 @@
-"""One published trace format per module; see `fedsim.importing` for what an importer is."""
+"""One published trace format per module; see `fedsim.worlds.importer` for what an importer is."""

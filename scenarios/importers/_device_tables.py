@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Source
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.importer import Source
 from scenarios.importers._pickles import plain_pickle
 from scenarios.importers._reading import client_id, member, of_type, shown
 

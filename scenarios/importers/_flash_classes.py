@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from fedsim.rng import rng
+from fedsim.common.rng import rng
 
 Task = Literal["femnist", "celeba", "reddit", "shakespeare"]
 

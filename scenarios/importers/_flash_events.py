@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from fedsim.errors import TraceError, closest
+from fedsim.common.errors import TraceError, closest
 from scenarios.importers._reading import member, of_type, shown
 
 RULES: Mapping[str, frozenset[str]] = {

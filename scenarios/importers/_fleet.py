@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.trace import AfterEnd, Trace
+from fedsim.worlds.trace import AfterEnd, Trace
 from scenarios.importers._reading import availability
 
 Ints = NDArray[np.int64]

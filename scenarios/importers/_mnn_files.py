@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Source
 from scenarios.importers._reading import LONGEST_S, Problems, columns, missing, number, positive, rows, whole
 from scenarios.importers._series import Series, head, steps
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedsim.errors import TraceError
-from fedsim.importing import Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Source
 from scenarios.importers._reading import shown
 
 _SCALARS = {"f8": "d", "f4": "f", "i8": "q", "i4": "i"}

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import ConfigError, TraceError, closest
-from fedsim.importing import Imported
-from fedsim.trace import KINDS, MODELLED, AfterEnd, Trace
-from fedsim.units import duration_us
+from fedsim.common.errors import ConfigError, TraceError, closest
+from fedsim.common.units import duration_us
+from fedsim.worlds.importer import Imported
+from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
 from scenarios.importers._reading import Ints, Problems, about, shown
 
 Unit = Literal["us", "ms", "s", "min", "h"]

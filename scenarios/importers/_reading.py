@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.errors import TraceError
-from fedsim.importing import Source
-from fedsim.trace import AfterEnd, Trace
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Source
+from fedsim.worlds.trace import AfterEnd, Trace
 
 Ints = NDArray[np.int64]
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.errors import TraceError
-from fedsim.importing import Source
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Source
+from fedsim.worlds.trace import Trace
 from scenarios.importers._reading import DAY_US, LONGEST_S, Problems, about, number, rows
 
 Ints = NDArray[np.int64]

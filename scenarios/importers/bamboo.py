@@ -21,10 +21,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import AfterEnd
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd
 from scenarios.importers._fleet import MOST_MACHINES, Machine, fleet_trace, ranked
 from scenarios.importers._reading import LONGEST_S, Problems, Row, rows, shown, whole
 from scenarios.importers._series import head, labels, told

@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import AfterEnd
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd
 from scenarios.importers._plain import Plain, Unit, plain_trace, row_problem, time_columns
 from scenarios.importers._reading import Problems, columns, missing, number, rows
 

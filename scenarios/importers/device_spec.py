@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedsim.importing import Imported, Importer, Source
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._device_tables import entries, fact, factor_option
 from scenarios.importers._reading import Problems, number, of_type, positive, speed_table
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems
 from scenarios.importers._series import (
     BYTES_PER_MBIT,

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.units import US, duration_us
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import US, duration_us
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._pickles import plain_pickle
 from scenarios.importers._reading import (
     DAY_US,

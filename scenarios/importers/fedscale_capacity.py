@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._device_tables import entries, fact, factor_option
 from scenarios.importers._reading import Problems, positive, speed_table
 

@@ -18,8 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Imported, Importer, Source
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._flash_classes import BATCH_MS, BATCH_SIZES, CLASSES, PHONES, Task, drawn, nearest
 from scenarios.importers._reading import Problems, json_of, member, of_type, positive, shown, speed_table
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems, client_id, json_of, member, number, of_type, speed_table
 
 _FACTS = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems, json_of, member, of_type, shown, speed_table
 
 _SCALES = np.array([1000.0, 1000.0, 50.0, 10.0])

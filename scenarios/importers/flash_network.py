@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import Trace
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import Trace
 from scenarios.importers._reading import (
     Problems,
     client_id,

@@ -15,10 +15,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import Trace
 from scenarios.importers._flash_events import RULES, Device, device
 from scenarios.importers._reading import Ints, Problems, availability, closed, json_of, of_type
 

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import AfterEnd
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd
 from scenarios.importers._reading import LONGEST_S, Problems, availability, columns, whole
 from scenarios.importers._series import Ints, head, labels, told
 

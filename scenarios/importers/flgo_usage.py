@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.rng import rng
-from fedsim.trace import AfterEnd, Trace
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.rng import rng
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd, Trace
 from scenarios.importers._reading import DAY_US, Problems, about, columns, missing, number, shown
 from scenarios.importers._series import head, labels, told
 

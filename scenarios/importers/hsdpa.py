@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from fedsim.importing import Imported, Importer, Source
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems
 from scenarios.importers._series import (
     BYTES_PER_MBIT,

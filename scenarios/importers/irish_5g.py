@@ -22,9 +22,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems, columns, missing, number, shown
 from scenarios.importers._series import (
     BYTES_PER_KBIT,

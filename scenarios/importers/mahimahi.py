@@ -17,9 +17,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.units import duration_us
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import duration_us
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import LONGEST_S, Problems, whole
 from scenarios.importers._series import Ints, Series, head, labels, link_trace, told
 

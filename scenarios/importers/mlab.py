@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems, json_of, member, number, of_type, speed_table
 from scenarios.importers._series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
 

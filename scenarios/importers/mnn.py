@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import Trace
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import Trace
 from scenarios.importers._mnn_files import LEFT_OUT, Client, add_energy, clocks, kind_of, time_table
 from scenarios.importers._reading import DAY_US, Problems, about
 from scenarios.importers._series import labels, told

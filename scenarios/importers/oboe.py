@@ -15,9 +15,9 @@ from typing import Literal
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems
 from scenarios.importers._series import (
     BYTES_PER_KBIT,

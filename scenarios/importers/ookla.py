@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Importer, Source
 from scenarios.importers._reading import Problems, columns, missing, number, rows, shown, speed_table
 from scenarios.importers._series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from fedsim.errors import TraceError
-from fedsim.files import PARQUET_ERRORS, parquet_table
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import AfterEnd, read_trace
+from fedsim.common.errors import TraceError
+from fedsim.common.files import PARQUET_ERRORS, parquet_table
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd, read_trace
 from scenarios.importers._plain import Plain, Unit, plain_trace, row_problem, time_columns
 from scenarios.importers._reading import Problems, shown
 

@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import AfterEnd
-from fedsim.units import US
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd
 from scenarios.importers._fleet import MOST_MACHINES, Ints, Machine, fleet_trace, present, ranked
 from scenarios.importers._reading import DAY_US, LONGEST_S, Problems, json_of, member, number, of_type, whole
 from scenarios.importers._series import labels

@@ -19,10 +19,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedsim.errors import ConfigError, TraceError, closest
-from fedsim.importing import Imported, Importer, Source
-from fedsim.trace import AfterEnd
-from fedsim.units import US
+from fedsim.common.errors import ConfigError, TraceError, closest
+from fedsim.common.units import US
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd
 from scenarios.importers._reading import LONGEST_S, Problems, availability, closed, columns, whole
 from scenarios.importers._series import Ints, head, labels, told
 

@@ -9,13 +9,14 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedsim.data import FederatedData
-from fedsim.federate import federate
-from fedsim.job import Job, Report
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.minibatches import orders
-from fedsim.network import build_network
-from fedsim.tasks.digits import digits
+from fedsim.data.federated_data import FederatedData
+from fedsim.data.split import federate
+from fedsim.data.tasks.digits import digits
+from fedsim.training.job import Job, Report
+from fedsim.training.minibatches import orders
+from fedsim.training.network import build_network
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 
 SPEC = WorkbenchSpec(
     model="mlp",

@@ -27,7 +27,7 @@ from golden_weights import (
 )
 
 import inputs
-from fedsim.combining import combine
+from fedsim.server.combine import combine
 
 
 def golden_files() -> Iterator[Path]:

@@ -9,8 +9,8 @@ from golden_tools import EXACT, INTERIOR_POINT, POLISHED, Case, assert_close, ro
 from numpy.linalg import norm
 
 from algorithms._geometry import fair_weights
-from fedsim.combining import combine
-from fedsim.plugins import build
+from fedsim.common.plugins import build
+from fedsim.server.combine import combine
 
 ZERO = 1e-8
 """Relative norm below which the vectors' merging takes a block for zero."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from algorithms._line_search import Trial, accepted, chosen, search_steps
 from algorithms.fedmdfg import angle_deg
-from fedsim.combining import combine
+from fedsim.server.combine import combine
 
 Array = NDArray[np.float64]
 

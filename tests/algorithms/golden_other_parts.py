@@ -13,8 +13,8 @@ from golden_tools import EXACT, Case, assert_close
 from algorithms.clients.ditto_global import ditto_global
 from algorithms.clients.fedprox import fedprox
 from analysis import summary
-from fedsim.client import ClientMethod, Correct
-from fedsim.tasks.synthetic import draw, lognormal_sizes
+from fedsim.data.tasks.synthetic import draw, lognormal_sizes
+from fedsim.training.client_method import ClientMethod, Correct
 
 
 class LeastSquares:

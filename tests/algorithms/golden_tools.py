@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.combining import combine
+from fedsim.server.combine import combine
 
 Case = dict[str, NDArray[Any]]
 

@@ -9,7 +9,7 @@ from golden_tools import EXACT, INTERIOR_POINT, Case, assert_close
 from numpy.typing import NDArray
 
 from algorithms.afl import project
-from fedsim.combining import combine
+from fedsim.server.combine import combine
 
 
 def check_fedavg(case: Case, name: str) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms.afl import project
-from fedsim.combining import combine
-from fedsim.errors import ConfigError
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import combine
 
 fast = settings(max_examples=80, deadline=None)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stacks import assert_same, seeds, updates
 
 from algorithms._staleness import discounts
-from fedsim.combining import Combined, combine
+from fedsim.server.combine import Combined, combine
 
 fast = settings(max_examples=60, deadline=None)
 sizes = st.integers(1, 8)

@@ -14,16 +14,17 @@ from client_cases import oracle
 from safetensors.torch import load_file
 from scipy.optimize import nnls
 
-from fedsim import plugins
-from fedsim.config import RunConfig, load
-from fedsim.errors import ConfigError
-from fedsim.job import Job
-from fedsim.local import Workbench
-from fedsim.pool import RayPool
-from fedsim.server import Server
-from fedsim.setup import prepare
-from fedsim.simulation import Result, simulate
-from fedsim.trainer import Trainer
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.engine.trainer import Trainer
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import Result, simulate
+from fedsim.server.server import Server
+from fedsim.training.job import Job
+from fedsim.training.workbench import Workbench
 from shuffled import ShuffledTrainer
 from small import run, small
 
@@ -71,7 +72,7 @@ def test_jobs_may_finish_in_any_order(
                 Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
             )
 
-        monkeypatch.setattr("fedsim.run.Run._trainer", shuffled)
+        monkeypatch.setattr("fedsim.runs.session.Run._trainer", shuffled)
         assert run(config, tmp_path / f"b{seed}").digest == expected
 
 

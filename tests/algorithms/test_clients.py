@@ -13,11 +13,12 @@ from client_cases import JOB, SPEC, divided_digits, model, oracle, work
 from golden_other_parts import LeastSquares
 
 from algorithms.clients.fedprox import fedprox
-from fedsim import plugins
-from fedsim.client import ClientMethod
-from fedsim.data import FederatedData
-from fedsim.local import LocalSGD, Workbench
-from fedsim.plugins import build
+from fedsim.common import plugins
+from fedsim.common.plugins import build
+from fedsim.data.federated_data import FederatedData
+from fedsim.training.client_method import ClientMethod
+from fedsim.training.settings import LocalSGD
+from fedsim.training.workbench import Workbench
 
 METHODS = plugins.names("client")
 

@@ -18,11 +18,12 @@ from torch.nn import functional
 
 from algorithms.clients.fedcka import cka, contrast
 from algorithms.clients.qmaml import divided
-from fedsim.data import FederatedData, Split
-from fedsim.descent import ClientBench
-from fedsim.local import LocalSGD, Workbench
-from fedsim.network import build_network
-from fedsim.rng import rng
+from fedsim.common.rng import rng
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.training.local_sgd import ClientBench
+from fedsim.training.network import build_network
+from fedsim.training.settings import LocalSGD
+from fedsim.training.workbench import Workbench
 
 
 @pytest.fixture(scope="module")

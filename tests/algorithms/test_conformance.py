@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, updates
 
 import algorithms
-from fedsim.combining import Combined, combine
-from fedsim.errors import ConfigError
-from fedsim.plugins import build, names, summary
-from fedsim.rules import build_rule
-from fedsim.stack import Algorithm, State
+from fedsim.common.errors import ConfigError
+from fedsim.common.plugins import build, names, summary
+from fedsim.server.combine import Combined, combine
+from fedsim.server.rule import Algorithm, State
+from fedsim.server.rule_factory import build_rule
 
 RULES = names("rule")
 WRAPPERS = names("wrapper")

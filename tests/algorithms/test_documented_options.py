@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fedsim.errors import ConfigError
-from fedsim.plugins import check, factory, names, options_of
+from fedsim.common.errors import ConfigError
+from fedsim.common.plugins import check, factory, names, options_of
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {"rule": "rules.md", "wrapper": "rules.md", "client": "clients.md", "selector": "selection.md"}

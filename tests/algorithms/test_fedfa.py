@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stacks import assert_same, seeds, updates
 
 from algorithms.fedfa import fedfa
-from fedsim.combining import Combined, combine
-from fedsim.errors import ConfigError
-from fedsim.stack import Needs
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import Combined, combine
+from fedsim.server.rule import Needs
 
 fast = settings(max_examples=60, deadline=None)
 

@@ -15,10 +15,10 @@ from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms._geometry import off_absent
 from algorithms.fedfv import fedfv, internal
-from fedsim.combining import combine
-from fedsim.rng import rng
-from fedsim.setup import prepare
-from fedsim.stack import Algorithm
+from fedsim.common.rng import rng
+from fedsim.runs.build import prepare
+from fedsim.server.combine import combine
+from fedsim.server.rule import Algorithm
 from small import small
 
 fast = settings(max_examples=60, deadline=None)

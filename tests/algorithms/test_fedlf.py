@@ -16,11 +16,11 @@ from stacks import assert_same, distinct_losses, seeds, updates
 from algorithms._geometry import fair_weights, unit_fair_weights
 from algorithms._qp import min_norm
 from algorithms.fedlf import fedlf
-from fedsim.arrivals import Arrivals
-from fedsim.combining import Combined, combine
-from fedsim.errors import ConfigError
-from fedsim.job import Report, Reports
-from fedsim.server import Server, ServerSpec
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import Combined, combine
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Report, Reports
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(2, 8)

@@ -14,10 +14,10 @@ from stacks import assert_same, distinct_losses, seeds, updates
 from algorithms._geometry import unit_fair_weights
 from algorithms._line_search import Trial, accepted, chosen, search_steps
 from algorithms.fedmdfg import angle_deg, fedmdfg
-from fedsim.combining import combine
-from fedsim.errors import ConfigError
-from fedsim.rules import build_rule
-from fedsim.stack import Stack
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import combine
+from fedsim.server.rule import Stack
+from fedsim.server.rule_factory import build_rule
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(1, 8)

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stacks import assert_same, seeds, updates
 
-from fedsim.combining import combine
+from fedsim.server.combine import combine
 
 fast = settings(max_examples=60, deadline=None)
 sizes = st.integers(1, 10)

@@ -9,7 +9,7 @@ import pytest
 
 from algorithms import _geometry as geometry
 from algorithms._blocks import Part, solved, table_of
-from fedsim.stack import Floats
+from fedsim.server.rule import Floats
 
 ROWS = np.array([[3.0, 0, 1, 0], [0, 4, 0, 1], [-1, 1, 2, 2]])
 BLOCKS = (slice(0, 2), slice(2, 4))

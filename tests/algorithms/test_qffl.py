@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from fedsim.combining import combine
-from fedsim.errors import ConfigError
-from fedsim.rules import build_rule
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import combine
+from fedsim.server.rule_factory import build_rule
 
 fast = settings(max_examples=60, deadline=None)
 sizes = st.integers(1, 10)

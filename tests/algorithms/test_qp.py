@@ -13,7 +13,7 @@ from stacks import seeds, updates
 
 from algorithms import _qp, _qp_start
 from algorithms._qp import min_norm
-from fedsim.errors import SolverError
+from fedsim.common.errors import SolverError
 
 fast = settings(max_examples=80, deadline=None)
 

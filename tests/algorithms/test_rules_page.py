@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.plugins import factory, names, options_of
+from fedsim.common.plugins import factory, names, options_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
 SHARED = {"fedavg_n": {"lambda0", "server_lr", "decay"}, "qfedsgd": {"q", "lr", "L", "guard"}}

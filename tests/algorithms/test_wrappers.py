@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from fedsim.combining import Combined, combine
-from fedsim.errors import ConfigError
-from fedsim.rules import build_rule
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import Combined, combine
+from fedsim.server.rule_factory import build_rule
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(1, 7)

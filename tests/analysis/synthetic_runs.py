@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsim.records import EVALS, JOBS, STEPS, TABLES
+from fedsim.records.schemas import EVALS, JOBS, STEPS, TABLES
 
 US = 1_000_000
 CONFIG = 'name = "made-up"\nseed = 3\n\n[world]\nscenario = "churn"\n\n[algorithm]\nname = "fedavg"\n'

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from synthetic_runs import write_run
 
-from analysis.study import Study, open_study
+from analysis.opening.study import Study, open_study
 
 Made = Callable[[dict[str, str], int], Mapping[str, pa.Table] | None]
 

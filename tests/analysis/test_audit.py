@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.audit import audit_frame, by_age, conflicts_found, realised, useful_age
-from analysis.audit_tables import age_rows, change_rows
 from analysis.plots.audit_by_age import audit_by_age
 from analysis.plots.audit_losses import audit_losses
-from fedsim.errors import RunError
+from analysis.statistics.audit import audit_frame, by_age, conflicts_found, realised, useful_age
+from analysis.tables.audit_tables import age_rows, change_rows
+from fedsim.common.errors import RunError
 from small import run, small
 
 

@@ -13,9 +13,9 @@ from rich.console import Console
 from synthetic_runs import evals_table, jobs_table, steps_table, world_table, write_run
 
 import analysis
-from analysis.closing import closing
-from analysis.compare import Comparison, equal_table
-from fedsim.errors import RunError
+from analysis.tables.closing import closing
+from analysis.tables.compare import Comparison, equal_table
+from fedsim.common.errors import RunError
 
 
 def shown(printable: object, width: int = 200) -> str:

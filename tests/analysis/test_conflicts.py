@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import analysis
-from fedsim.errors import RunError
+from fedsim.common.errors import RunError
 from small import run, small
 
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic_runs import write_run
 
 import analysis
-from analysis.facts import facts
+from analysis.opening.facts import facts
 
 
 def test_a_run_says_how_jobs_were_lost_and_who_attacked(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.fitting_devices import device_options, duration_text
-from fedsim.trace import MODELLED, Trace
-from fedsim.units import US, duration_us
+from analysis.worlds.fitting.devices import device_options, duration_text
+from fedsim.common.units import US, duration_us
+from fedsim.worlds.trace import MODELLED, Trace
 from scenarios.fitted import FittedDevices
 
 

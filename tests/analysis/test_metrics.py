@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from analysis import improved_users_percent, summary
-from fedsim import plugins
-from fedsim.errors import ConfigError, RunError
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, RunError
 
 few = settings(max_examples=80, deadline=None)
 fractions = arrays(np.float64, st.integers(1, 60), elements=st.integers(0, 50).map(lambda c: c / 50))

@@ -11,13 +11,21 @@ from pages import Page
 from synthetic_runs import evals_table, steps_table, write_run
 
 import analysis
-from analysis.observatory import by_client, by_layer, history_age, layer_times, merges, over_time, recorded
 from analysis.plots._picture import Picture
 from analysis.plots.conflict_layers import conflict_layers
 from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
 from analysis.plots.weights_over_clients import weights_over_clients
-from fedsim.errors import RunError
-from fedsim.records import CONFLICTS
+from analysis.statistics.observatory import (
+    by_client,
+    by_layer,
+    history_age,
+    layer_times,
+    merges,
+    over_time,
+    recorded,
+)
+from fedsim.common.errors import RunError
+from fedsim.records.schemas import CONFLICTS
 
 ROWS = [
     # step, block, client, age, weight, cosine
@@ -75,7 +83,7 @@ def test_conflicts_over_time_by_hand(run: analysis.Run) -> None:
 
 
 def test_neighbouring_steps_are_put_together(run: analysis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.observatory.spans", lambda n: np.zeros(n, dtype=np.int64))
+    monkeypatch.setattr("analysis.statistics.observatory.spans", lambda n: np.zeros(n, dtype=np.int64))
     found = over_time(recorded(run), run.frame("steps").set_index("step").time_us).set_index("kind")
     assert found.loc["present", "conflict_percent"] == 25
     assert found.loc["present", "steps"] == 3

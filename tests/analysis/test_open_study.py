@@ -11,11 +11,11 @@ from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 
 import analysis
-from analysis.joining import two_runs, two_studies
-from analysis.study import POINTS, Study, bytes_by
-from fedsim.config_errors import validated
-from fedsim.config_study import _COLUMNS, StudyConfig
-from fedsim.errors import ConfigError, FolderError, RunError
+from analysis.opening.joining import two_runs, two_studies
+from analysis.opening.study import POINTS, Study, bytes_by
+from fedsim.common.errors import ConfigError, FolderError, RunError
+from fedsim.config.errors import validated
+from fedsim.config.study import _COLUMNS, StudyConfig
 
 HOUR = 3600 * 10**6
 

@@ -15,13 +15,13 @@ from synthetic_runs import evals_table
 from synthetic_studies import write_study
 
 import analysis
-from analysis.difference_tables import cells, difference_frame, difference_table, notes
-from analysis.findings import level_frame, study_frames, study_tables
-from analysis.paired import differences_of
+from analysis.opening.study import Cell, Study
 from analysis.plots.paired_differences import paired_differences
-from analysis.study import Cell, Study
-from fedsim import plugins
-from fedsim.errors import RunError
+from analysis.statistics.paired import differences_of
+from analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
+from analysis.tables.findings import level_frame, study_frames, study_tables
+from fedsim.common import plugins
+from fedsim.common.errors import RunError
 
 FEDFV = {1: 3.0, 2: -1.0, 3: 4.0, 4: 2.0, 5: 0.0, 6: 5.0}
 """By seed, in percent, how much better than FedAvg."""

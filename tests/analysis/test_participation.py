@@ -14,18 +14,26 @@ from synthetic_runs import evals_table, jobs_table, write_run
 from synthetic_studies import write_study
 
 import analysis
-from analysis.correlation import correlations, pearson, spearman
-from analysis.group_tables import (
+from analysis.plots.paired_differences import paired_differences
+from analysis.statistics.correlation import correlations, pearson, spearman
+from analysis.statistics.participation import (
+    availability,
+    clients,
+    groupings,
+    groups,
+    label_counts,
+    losses,
+    worst_group,
+)
+from analysis.tables.group_tables import (
     participation_differences,
     participation_frames,
     participation_tables,
     run_participation_tables,
 )
-from analysis.participation import availability, clients, groupings, groups, label_counts, losses, worst_group
-from analysis.plots.paired_differences import paired_differences
-from fedsim.errors import ConfigError, RunError, TraceError
-from fedsim.trace import Trace, read_trace
-from fedsim.world import World
+from fedsim.common.errors import ConfigError, RunError, TraceError
+from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.world import World
 from small import run as simulated
 from small import small
 

@@ -14,10 +14,10 @@ import pytest
 from synthetic_runs import US, evals_table, jobs_table, steps_table, write_run
 
 import analysis
-from analysis.perfetto import COLOURS, export_perfetto
-from fedsim.cli import main
-from fedsim.errors import RunError
-from fedsim.records import STATUSES
+from analysis.export.perfetto import COLOURS, export_perfetto
+from fedsim.cli.main import main
+from fedsim.common.errors import RunError
+from fedsim.engine.record_words import STATUSES
 from small import run, small
 
 Event = dict[str, Any]

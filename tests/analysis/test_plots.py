@@ -21,9 +21,9 @@ from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
 from analysis.plots.staleness import staleness, used_staleness
 from analysis.plots.study_curves import study_curves
-from analysis.svg import inline_svg
-from fedsim.errors import RunError
-from fedsim.trace import Trace
+from analysis.report.svg import inline_svg
+from fedsim.common.errors import RunError
+from fedsim.worlds.trace import Trace
 
 END_US = 1000
 
@@ -232,7 +232,7 @@ def test_a_figure_is_drawn_as_matplotlib_saves_it(monkeypatch: pytest.MonkeyPatc
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
     found = drawn()
-    monkeypatch.setattr("analysis.svg._print", saved)
+    monkeypatch.setattr("analysis.report.svg._print", saved)
     assert found == drawn()
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedsim import plugins
-from fedsim.manifest import read_manifest
-from fedsim.records import STATUSES, TABLES
+from fedsim.common import plugins
+from fedsim.engine.record_words import STATUSES
+from fedsim.records.manifest import read_manifest
+from fedsim.records.schemas import TABLES
 from small import run, small
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import analysis
 from analysis.plots._picture import COLOURS
-from fedsim.cli_report import report as report_command
-from fedsim.errors import RunError
+from fedsim.cli.report import report as report_command
+from fedsim.common.errors import RunError
 
 HORIZON_US = 7200 * US
 

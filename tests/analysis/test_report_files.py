@@ -11,14 +11,14 @@ from synthetic_runs import evals_table, jobs_table, write_run
 from typer.testing import CliRunner, Result
 
 import analysis
-from analysis.closing import ACCURACIES, closing
-from analysis.document import Column, Table, heading_of, slugs
 from analysis.plots._picture import arm_keys
 from analysis.plots.accuracy_histogram import accuracy_histogram
-from analysis.report import run_document
-from analysis.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
-from fedsim.cli import app
-from fedsim.errors import ConfigError
+from analysis.report.document import Column, Table, heading_of, slugs
+from analysis.report.report import run_document
+from analysis.report.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
+from analysis.tables.closing import ACCURACIES, closing
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError
 
 
 @pytest.fixture(scope="module")

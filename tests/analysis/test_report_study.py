@@ -15,16 +15,16 @@ from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 from typer.testing import CliRunner
 
-from analysis.difference_block import difference_block
-from analysis.paired import differences
+from analysis.opening.study import Study, open_study
 from analysis.plots.paired_differences import paired_differences
 from analysis.plots.study_curves import on_one_grid
-from analysis.report import write_page
-from analysis.report_files import as_csv, as_latex, write_tables
-from analysis.study import Study, open_study
-from analysis.study_report import study_document
-from fedsim.cli import app
-from fedsim.errors import ConfigError, FolderError
+from analysis.report.difference_block import difference_block
+from analysis.report.report import write_page
+from analysis.report.report_files import as_csv, as_latex, write_tables
+from analysis.report.study_report import study_document
+from analysis.statistics.paired import differences
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError, FolderError
 
 AXES = {"rule": ["fedavg", "fedfv"], "dropout": ["none", "high"]}
 METRICS = ["mean_percent", "angle_rad"]

@@ -9,7 +9,7 @@ import pytest
 from synthetic_runs import MANIFEST, evals_table, jobs_table, steps_table, world_table, write_run
 
 import analysis
-from fedsim.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, RunError
 
 ACCURACY = np.array([[0.1, 0.1, 0.1], [0.5, 0.2, 0.9]])
 

@@ -13,13 +13,13 @@ import pytest
 from synthetic_runs import write_run
 
 import analysis
-from analysis.tensorboard import COUNTS, METRICS, Board, export_tensorboard
-from fedsim.boards import writing_events
-from fedsim.cli import main
-from fedsim.config import RunConfig
-from fedsim.errors import ConfigError, RunError
-from fedsim.simulation import Progress, resume, simulate
-from fedsim.units import US
+from analysis.export.tensorboard import COUNTS, METRICS, Board, export_tensorboard
+from fedsim.cli.main import main
+from fedsim.cli.tensorboard import writing_events
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.units import US
+from fedsim.config.run import RunConfig
+from fedsim.runs.simulate import Progress, resume, simulate
 from small import run, small
 
 there = pytest.mark.skipif(
@@ -113,7 +113,7 @@ def test_what_was_written_is_skipped(runs: tuple[Path, Path], tmp_path: Path) ->
 
 @there
 def test_events_can_be_read_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.boards._FLUSH_S", 0.0)
+    monkeypatch.setattr("fedsim.cli.tensorboard._FLUSH_S", 0.0)
     seen: list[int] = []
 
     def watch(progress: Progress) -> None:
@@ -166,7 +166,7 @@ def test_a_full_disk_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:
 @there
 def test_neither_tensorflow_nor_torch_is_imported_for_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
     code = (
-        "import sys, analysis; from pathlib import Path; from analysis.tensorboard import export_tensorboard;"
+        "import sys, analysis; from pathlib import Path; from analysis.export.tensorboard import export_tensorboard;"
         f"export_tensorboard([analysis.open({str(runs[0] / 'one')!r})], Path({str(tmp_path)!r}));"
         "print(sorted({'tensorflow', 'torch', 'ray', 'grpc'} & set(sys.modules)))"
     )

@@ -12,7 +12,7 @@ from rich.console import Console
 from synthetic_runs import US, jobs_table, write_run
 
 import analysis
-from analysis.waste import (
+from analysis.statistics.waste import (
     FATES,
     MEASURES,
     OPEN,
@@ -23,7 +23,7 @@ from analysis.waste import (
     waste_rows,
     waste_table,
 )
-from fedsim.records import STATUSES
+from fedsim.engine.record_words import STATUSES
 from small import run as run_small
 from small import small
 

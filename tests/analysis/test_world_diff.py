@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.world_diff import compare_worlds, ks_distance
-from fedsim.trace import Trace
+from analysis.worlds.difference import compare_worlds, ks_distance
+from fedsim.worlds.trace import Trace
 
 lines = st.lists(st.booleans(), min_size=12, max_size=12)
 tables = st.lists(lines, min_size=1, max_size=4).map(np.array)

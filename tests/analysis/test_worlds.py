@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from analysis.plots.availability import availability
 from analysis.plots.class_hours import class_hours_picture, told
 from analysis.plots.world_spread import bandwidths, speeds, spell_lengths
-from analysis.world_facts import client_facts, world_facts
-from analysis.worlds import class_hours, gap_lengths_us, hours_online, online_raster, online_share, summarize
-from fedsim.trace import Trace
+from analysis.worlds.facts import client_facts, world_facts
+from analysis.worlds.summary import (
+    class_hours,
+    gap_lengths_us,
+    hours_online,
+    online_raster,
+    online_share,
+    summarize,
+)
+from fedsim.worlds.trace import Trace
 
 
 def online(rows, clients, horizon_us):

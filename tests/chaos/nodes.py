@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from ray.cluster_utils import Cluster
 
-from fedsim import lean_ray
+from fedsim.execution import lean_ray
 
 AGENT = "--dashboard_agent_command"
 PORTS = {name: port for name, port in lean_ray._PORTS.items() if port == -1}

@@ -26,8 +26,8 @@ DRIVER = f"""
 import sys
 sys.path.insert(0, "tests")
 from pathlib import Path
-from fedsim.pool import RayPool
-from fedsim.simulation import simulate
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.simulate import simulate
 from small import small
 
 with RayPool("auto", gpus=True, address=sys.argv[1]) as pool:

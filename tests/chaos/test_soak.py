@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.pool import RayPool
-from fedsim.setup import prepare
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.build import prepare
 from soak import config, growth, soak
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import programs
-from fedsim.errors import LethalJob, ServerLost
-from fedsim.pool import RayPool
-from fedsim.setup import prepare
-from fedsim.simulation import Progress, simulate
+from fedsim.common.errors import LethalJob, ServerLost
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import Progress, simulate
 from small import small
 from worker_kills import kill_workers, processes
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ray
 ASYNCHRONOUS = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}
 LETHAL = '''
 import os, signal
-from fedsim.client import ClientMethod, Trained
+from fedsim.training.client_method import ClientMethod, Trained
 
 def lethal(*, row: int) -> ClientMethod:
     """Plain training that kills the process of the client that holds a row of the data."""
@@ -78,7 +78,7 @@ def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(
     pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(pacing=ASYNCHRONOUS)
-    monkeypatch.setattr("fedsim.run._SERVERS", 0)
+    monkeypatch.setattr("fedsim.runs.session._SERVERS", 0)
 
     def kill(progress: object) -> None:
         for process, _ in processes("ray::ServerHost"):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import inputs
-from fedsim import plugins
-from fedsim.data import Task
-from fedsim.errors import DataError
-from fedsim.federate import federate
-from fedsim.tasks.adult import COLUMNS, FEATURES, PHD
+from fedsim.common import plugins
+from fedsim.common.errors import DataError
+from fedsim.data.federated_data import Task
+from fedsim.data.split import federate
+from fedsim.data.tasks.adult import COLUMNS, FEATURES, PHD
 
 LINE = (
     "39, State-gov, 77516, {education}, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, "

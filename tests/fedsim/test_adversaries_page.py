@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.config_adversary import AdversarySection
-from fedsim.plugins import factory, names, options_of
+from fedsim.common.plugins import factory, names, options_of
+from fedsim.config.adversary import AdversarySection
 
 PAGE = Path(__file__).parents[2] / "docs" / "adversaries.md"
 

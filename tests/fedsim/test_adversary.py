@@ -11,14 +11,15 @@ import pytest
 import torch
 
 import analysis
-from fedsim.adversary import Adversary, Message, attacked, nth_jobs
-from fedsim.config import RunConfig, load
-from fedsim.errors import ConfigError
-from fedsim.job import Cohort, Report
-from fedsim.pool import RayPool
-from fedsim.result import Progress
-from fedsim.simulation import resume
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.result import Progress
+from fedsim.runs.simulate import resume
+from fedsim.training.attack import Adversary, Message, attacked, nth_jobs
+from fedsim.training.job import Cohort, Report
 from small import run, small
 
 K = 12
@@ -99,7 +100,7 @@ def test_a_biased_loss_is_reported_in_the_jobs_that_are_said_to_be_attacked(tmp_
     deaf = {"algorithm": {"name": "fedavg"}}  # so both runs train the same models
     honest, biased = small(name="honest", **deaf), small(name="biased", adversary=table, **deaf)
     before, after = (frame(run(config, tmp_path).folder) for config in (honest, biased))
-    struck = attacked(biased, after)["loss_bias"]
+    struck = attacked(biased.adversaries(), biased.seed, after)["loss_bias"]
     trained = before.loss_train.notna().to_numpy()
     assert (struck & trained).any()
     assert (~struck & trained).any()
@@ -128,7 +129,7 @@ def test_the_manifest_and_the_resolved_configuration_say_who_attacks(tmp_path: P
 def test_what_is_dropped_is_lost_at_the_end_of_its_upload(tmp_path: Path) -> None:
     config = small(adversary={"name": "drop", "share": 0.4, "steps": [2, 9]}, dropout={"notice": "20s"})
     found = frame(run(config, tmp_path).folder)
-    struck = attacked(config, found)["drop"]
+    struck = attacked(config.adversaries(), config.seed, found)["drop"]
     assert struck.any()
     assert not (found.status[struck] == "aggregated").any()
     lost = found[struck & (found.status == "lost")]

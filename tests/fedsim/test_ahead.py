@@ -15,8 +15,8 @@ import numpy as np
 import psutil
 import pytest
 
-from fedsim import ahead
-from fedsim.ahead import Ahead, in_parts
+from fedsim.common import background as ahead
+from fedsim.common.background import Ahead, in_parts
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="needs memory shared between forked processes"
@@ -118,7 +118,7 @@ def test_what_fails_in_a_part_is_said_here_and_leaves_nobody_behind(wrong: int) 
 
 _PARENT = """
 import os, sys, time
-from fedsim.ahead import Ahead
+from fedsim.common.background import Ahead
 
 def make():
     print(os.getpid(), flush=True)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.arrivals import Arrivals
-from fedsim.job import Report, Reports
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Report, Reports
 
 
 def arrivals(**changed: Any) -> Arrivals:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsim.assignment import assign, ranks, spearman
-from fedsim.errors import ConfigError
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.matching import assign, ranks, spearman
 
 scores = st.lists(st.integers(-5, 5), min_size=2, max_size=30).map(lambda x: np.array(x, dtype=float))
 hows = st.one_of(st.sampled_from(["independent", "rank"]), st.floats(-1, 1))

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.adversary import Adversary
-from fedsim.data import FederatedData
-from fedsim.job import Cohort, Reports
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
+from fedsim.data.federated_data import FederatedData
+from fedsim.training.attack import Adversary
+from fedsim.training.job import Cohort, Reports
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 from noise import noise
 
 K, CLASSES = 9, 10

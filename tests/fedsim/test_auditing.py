@@ -12,15 +12,15 @@ import pytest
 import torch
 
 import analysis
-from fedsim.auditing import Audit, parts_of
-from fedsim.config import RunConfig
-from fedsim.errors import ConfigError
-from fedsim.forecast import CountingTrainer, forecast
-from fedsim.job import Cohort, Job
-from fedsim.known import Known
-from fedsim.local import Workbench
-from fedsim.pool import RayPool
-from fedsim.setup import prepare
+from fedsim.common.errors import ConfigError
+from fedsim.config.run import RunConfig
+from fedsim.engine.audit import Audit, parts_of
+from fedsim.engine.client_records import Known
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.build import prepare
+from fedsim.runs.plan import CountingTrainer, forecast
+from fedsim.training.job import Cohort, Job
+from fedsim.training.workbench import Workbench
 from small import run, small
 
 AUDIT = {"every": 2, "clients": 7}

@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedsim.augment import Augment, Augmenter
-from fedsim.config import parse
-from fedsim.errors import ConfigError
-from fedsim.job import Cohort, Job
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.setup import prepare
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import parse
+from fedsim.runs.build import prepare
+from fedsim.training.augmentation import Augment, Augmenter
+from fedsim.training.job import Cohort, Job
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 from noise import noise
 
 CPU = torch.device("cpu")

@@ -21,19 +21,20 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.closing import closing_table
-from analysis.facts import facts
-from analysis.perfetto import export_perfetto
-from analysis.run import open_all
-from analysis.waste import waste_rows
-from fedsim import checkpoint, plugins
-from fedsim.cli import main
-from fedsim.config import load
-from fedsim.errors import Error, FolderError, RunError
-from fedsim.files import parquet_writer, write_atomically, write_json
-from fedsim.importing import import_trace
-from fedsim.replay import compare_participation, replay_config
-from fedsim.trace import Trace, read_trace
+from analysis.export.perfetto import export_perfetto
+from analysis.opening.facts import facts
+from analysis.opening.run import open_all
+from analysis.statistics.waste import waste_rows
+from analysis.tables.closing import closing_table
+from fedsim.cli.main import main
+from fedsim.common import plugins
+from fedsim.common.errors import Error, FolderError, RunError
+from fedsim.common.files import parquet_writer, write_atomically, write_json
+from fedsim.config.load import load
+from fedsim.records import checkpoint
+from fedsim.runs.replay import compare_participation, replay_config
+from fedsim.worlds.importer import import_trace
+from fedsim.worlds.trace import Trace, read_trace
 from small import run, small
 
 CONFIG = """
@@ -468,8 +469,8 @@ def full_from(part: str, at: int) -> Callable[..., pq.ParquetWriter]:
 def test_a_full_disk_stops_the_run_and_leaves_what_was_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedsim.recorder._PART_S", 0.0)
-    monkeypatch.setattr("fedsim.recorder.parquet_writer", full_from("steps", 4))
+    monkeypatch.setattr("fedsim.records.recorder._PART_S", 0.0)
+    monkeypatch.setattr("fedsim.records.recorder.parquet_writer", full_from("steps", 4))
     with pytest.raises(
         RunError, match=r"steps-00004.parquet: cannot be written: No space left .* free in .*parts"
     ):
@@ -505,7 +506,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_really_full(small_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.recorder._PART_S", 0.0)
+    monkeypatch.setattr("fedsim.records.recorder._PART_S", 0.0)
     with pytest.raises(RunError, match=rf"cannot be written: .*No space left.* free in {small_disk}"):
         run(small(stop={"steps": 400}, evaluate={"every_steps": 1}), small_disk)
     found = open_all([small_disk / "small"])[0]

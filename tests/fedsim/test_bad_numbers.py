@@ -13,14 +13,14 @@ import pytest
 import torch
 
 import analysis
-from fedsim.adversary import attacked
-from fedsim.arrivals import Arrivals
-from fedsim.bad_numbers import SKIP, BadUpdates, Judged, Policy, diverged, judge
-from fedsim.cli import main
-from fedsim.config import RunConfig
-from fedsim.errors import ConfigError, RunError
+from fedsim.cli.main import main
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.config.run import RunConfig
 from fedsim.invariants import check
-from fedsim.job import Reports
+from fedsim.server.step_input import Arrivals
+from fedsim.server.update_screening import SKIP, BadUpdates, Judged, Policy, diverged, judge
+from fedsim.training.attack import attacked
+from fedsim.training.job import Reports
 from small import run, small
 
 BROKEN = {"name": "nan", "clients": [2, 5, 7], "value": "inf"}
@@ -45,7 +45,7 @@ def test_by_default_what_is_not_finite_is_left_out_and_recorded(
     opened = analysis.open(run(config, tmp_path).folder)
     jobs = opened.frame("jobs")
     arrived = jobs.status.isin(("aggregated", "nonfinite"))
-    struck = attacked(config, jobs)["nan"]
+    struck = attacked(config.adversaries(), config.seed, jobs)["nan"]
     assert struck[arrived].any()
     assert ((jobs.status == "nonfinite") == (struck & arrived)).all()
     assert opened.frame("steps").nonfinite.sum() == (struck & arrived).sum()

@@ -8,9 +8,9 @@ import math
 import pytest
 from rich.console import Console
 
-from fedsim.bench import Benchmark, Measured, bench, modes, worker_counts
-from fedsim.cli import main
-from fedsim.errors import RunError
+from fedsim.cli.main import main
+from fedsim.common.errors import RunError
+from fedsim.runs.machine_benchmark import Benchmark, Measured, bench, modes, worker_counts
 
 
 def made_up(*cells: tuple[str, str, int, float]) -> Benchmark:

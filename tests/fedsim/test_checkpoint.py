@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import checkpoint
-from fedsim.checkpoint import checkpoints, read, write
-from fedsim.errors import CheckpointError, RunError
+from fedsim.common.errors import CheckpointError, RunError
+from fedsim.records import checkpoint
+from fedsim.records.checkpoint import checkpoints, read, write
 
 STATE = {
     "number": 3,

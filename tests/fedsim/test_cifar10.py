@@ -13,10 +13,10 @@ import pytest
 from PIL import Image
 
 import inputs
-from fedsim import plugins
-from fedsim.data import Task
-from fedsim.errors import DataError
-from fedsim.tasks.cifar10 import BATCHES, JPEGS
+from fedsim.common import plugins
+from fedsim.common.errors import DataError
+from fedsim.data.federated_data import Task
+from fedsim.data.tasks.cifar10 import BATCHES, JPEGS
 
 COLOURS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [200, 100, 50]], dtype=np.uint8)
 

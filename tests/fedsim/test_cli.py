@@ -17,9 +17,9 @@ import tomli_w
 
 import analysis
 import fedsim
-from fedsim.cli import main
-from fedsim.recorder import Recorder
-from fedsim.terminal import PLAIN
+from fedsim.cli.main import main
+from fedsim.common.terminal import PLAIN
+from fedsim.records.recorder import Recorder
 from small import small
 
 FEDSIM = Path(sys.executable).with_name("fedsim")
@@ -227,8 +227,8 @@ def listen_to_interrupts() -> None:
 def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     code = (
-        "import fedsim.recorder as r; r._PART_S = 0.2\n"
-        f"from fedsim.cli import main; main(['run', {str(file)!r}, '--out', {str(tmp_path)!r}, '--workers', '0', "
+        "import fedsim.records.recorder as r; r._PART_S = 0.2\n"
+        f"from fedsim.cli.main import main; main(['run', {str(file)!r}, '--out', {str(tmp_path)!r}, '--workers', '0', "
         "'--set', 'stop.steps=100000', '--quiet'])"
     )
     run = subprocess.Popen([sys.executable, "-c", code], env=environment)
@@ -320,7 +320,7 @@ def test_what_the_system_refuses_is_said_in_a_line(
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "runs/a/study.json")
 
-    monkeypatch.setattr("analysis.study.is_study", refused)
+    monkeypatch.setattr("analysis.opening.study.is_study", refused)
     code, _, err = call("report", tmp_path, capsys=capsys)
     assert (code, err) == (2, "error: [Errno 13] Permission denied: 'runs/a/study.json'\n")
 

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 import analysis
-from analysis.audit import audit_frame, by_age
-from analysis.audit_tables import advice, age_rows, audit_groups
-from fedsim.cli import app
-from fedsim.errors import RunError
-from fedsim.files import write_json
+from analysis.statistics.audit import audit_frame, by_age
+from analysis.tables.audit_tables import advice, age_rows, audit_groups
+from fedsim.cli.main import app
+from fedsim.common.errors import RunError
+from fedsim.common.files import write_json
 from small import run, small
 
 AUDIT = {"every": 2, "clients": 12}

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import analysis
-from fedsim.cli import app
-from fedsim.errors import ConfigError, FolderError, RunError
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError, FolderError, RunError
 from small import run, small
 
 RULES, SEEDS = ("fedavg", "fedfv"), (1, 2, 3)

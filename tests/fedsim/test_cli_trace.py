@@ -3,9 +3,9 @@
 import pytest
 from typer.testing import CliRunner
 
-from fedsim.cli_trace import trace_app
-from fedsim.errors import ConfigError, TraceError
-from fedsim.trace import Trace, read_trace
+from fedsim.cli.trace.app import trace_app
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.trace import Trace, read_trace
 
 WORLD = """
 [world]

@@ -5,12 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedsim.cli_trace import trace_app
-from fedsim.cli_trace_edit import client_list, part, signed_us
-from fedsim.errors import ConfigError, TraceError
-from fedsim.reshape import crop, ending, resample, scale, select, shift, tile
-from fedsim.scenario import make_trace
-from fedsim.trace import read_trace
+from fedsim.cli.trace.app import trace_app
+from fedsim.cli.trace.edit import client_list, part, signed_us
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import read_trace
+from fedsim.worlds.transforms import crop, ending, resample, scale, select, shift, tile
 
 HOUR_US, DAY_US = 3600 * 10**6, 86400 * 10**6
 

@@ -6,10 +6,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedsim.cli import _code
-from fedsim.cli_trace import trace_app
-from fedsim.errors import ConfigError, TraceError
-from fedsim.trace import read_trace
+from fedsim.cli.main import _code
+from fedsim.cli.trace.app import trace_app
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.trace import read_trace
 
 TABLE = "client,start_s,end_s\nb,0,10\na,2.5,4\n"
 

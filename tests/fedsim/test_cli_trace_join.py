@@ -5,12 +5,12 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from fedsim.cli_trace import trace_app
-from fedsim.config_errors import validated
-from fedsim.config_world import WorldConfig, WorldFile, world_trace
-from fedsim.errors import ConfigError, TraceError
-from fedsim.scenario import make_trace
-from fedsim.trace import read_trace
+from fedsim.cli.trace.app import trace_app
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.config.errors import validated
+from fedsim.config.world import WorldConfig, WorldFile, world_trace
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import read_trace
 
 DAY_US = 86400 * 10**6
 

@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from fedsim.cli_trace import trace_app
-from fedsim.config_world import ConfoundConfig
-from fedsim.confound import confounded
-from fedsim.errors import ConfigError, TraceError
-from fedsim.reshape import crop
-from fedsim.scenario import make_trace
-from fedsim.trace import Trace, read_trace
+from fedsim.cli.trace.app import trace_app
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.config.world import ConfoundConfig
+from fedsim.runs.confound import confounded
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.transforms import crop
 
 
 @pytest.fixture

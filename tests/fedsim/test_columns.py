@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedsim.columns import array, coded, column, flags, numbers, texts
+from fedsim.common.arrow_columns import array, coded, column, flags, numbers, texts
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.float32, np.float64])
@@ -101,7 +101,7 @@ def test_other_columns_are_read_as_arrow_reads_them(values: list[Any]) -> None:
 
 def test_a_world_is_made_and_opened_without_pandas() -> None:
     code = (
-        "import sys; from fedsim.scenario import make_trace; from fedsim.world import World;"
+        "import sys; from fedsim.worlds.scenario import make_trace; from fedsim.worlds.world import World;"
         "World(make_trace('diurnal', {}, clients=3, horizon_us=10**10, seed=1));"
         "sys.exit('pandas' in sys.modules)"
     )

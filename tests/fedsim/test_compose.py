@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds_by_hand import behaviour, worlds
 
-from fedsim.assignment import spearman
-from fedsim.compose import join
-from fedsim.errors import ConfigError, TraceError
-from fedsim.reshape import ending
-from fedsim.scenario import make_trace
-from fedsim.trace import KINDS, Trace
-from fedsim.traits import trait
-from fedsim.world import World
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.client_statistics import trait
+from fedsim.worlds.join import join
+from fedsim.worlds.matching import spearman
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import KINDS, Trace
+from fedsim.worlds.transforms import ending
+from fedsim.worlds.world import World
 
 FROM = {"compute": ("compute",), "network": ("downlink", "uplink"), "faults": ("fault",)}
 

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedsim.config import RunConfig, load, parse
-from fedsim.errors import ConfigError
-from fedsim.pacing import Pacing
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import load, parse
+from fedsim.config.run import RunConfig
+from fedsim.engine.pacing import Pacing
 
 GOOD: dict[str, Any] = {
     "task": {"name": "digits", "clients": 20},

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from fedsim.config_errors import assign, read_toml, validated
-from fedsim.errors import ConfigError
+from fedsim.common.errors import ConfigError
+from fedsim.config.errors import assign, read_toml, validated
 
 
 class Leaf(BaseModel):

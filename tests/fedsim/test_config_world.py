@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedsim.config_errors import validated
-from fedsim.config_world import WorldConfig, WorldFile, world_trace
-from fedsim.errors import ConfigError, TraceError
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import US
+from fedsim.config.errors import validated
+from fedsim.config.world import WorldConfig, WorldFile, world_trace
+from fedsim.worlds.trace import Trace
 
 
 def told(**world):

@@ -7,15 +7,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedsim.assignment import spearman
-from fedsim.config_errors import validated
-from fedsim.config_world import ConfoundConfig, WorldConfig, WorldFile, source_trace
-from fedsim.confound import confounded, final_losses
-from fedsim.errors import ConfigError, TraceError
-from fedsim.records import EVALS
-from fedsim.scenario import make_trace
-from fedsim.trace import Trace
-from fedsim.traits import trait
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.config.errors import validated
+from fedsim.config.world import ConfoundConfig, WorldConfig, WorldFile, source_trace
+from fedsim.records.schemas import EVALS
+from fedsim.runs.confound import confounded, final_losses
+from fedsim.worlds.client_statistics import trait
+from fedsim.worlds.matching import spearman
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace
 
 N = 200
 FACTS = {

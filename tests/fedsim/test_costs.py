@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedsim.costs import Chance, Completeness, Costs, Jitter, trace_spread, whole_work
-from fedsim.errors import ConfigError
-from fedsim.rng import uniforms
-from fedsim.trace import Trace
-from fedsim.units import US
-from fedsim.world import Outcome, Work, World
+from fedsim.common.errors import ConfigError
+from fedsim.common.rng import uniforms
+from fedsim.common.units import US
+from fedsim.engine.costs import Chance, Completeness, Costs, Jitter, trace_spread, whole_work
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import Outcome, Work, World
 from timelines import costs_of
 
 FAST = settings(max_examples=60, deadline=None)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.course import Course, Dropout, Evaluate, Kind, Stop
-from fedsim.pacing import sync
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.engine.pacing import sync
+from fedsim.engine.state import Course, Dropout, Evaluate, Kind, Stop
 from timelines import plan_of
 
 

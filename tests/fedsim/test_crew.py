@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.adversary import Adversary
-from fedsim.augment import Augment
-from fedsim.client import ClientMethod
-from fedsim.config import parse
-from fedsim.crew import Crew, worth
-from fedsim.data import FederatedData, Split
-from fedsim.job import Cohort, Reports
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.network import build_network
-from fedsim.simulation import resume, simulate
-from fedsim.threads import at_most
-from fedsim.trainer import InlineTrainer
+from fedsim.common.threads import at_most
+from fedsim.config.load import parse
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.runs.simulate import resume, simulate
+from fedsim.training.attack import Adversary
+from fedsim.training.augmentation import Augment
+from fedsim.training.client_method import ClientMethod
+from fedsim.training.job import Cohort, Reports
+from fedsim.training.network import build_network
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.threaded_workbench import Crew, worth
+from fedsim.training.workbench import Workbench
 from noise import noise
 
 K, CLASSES = 23, 10

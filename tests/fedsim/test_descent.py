@@ -8,13 +8,14 @@ import math
 import pytest
 import torch
 
-from fedsim.data import FederatedData
-from fedsim.descent import ClientBench, Descent
-from fedsim.federate import federate
-from fedsim.job import Job
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.network import build_network
-from fedsim.tasks.digits import digits
+from fedsim.data.federated_data import FederatedData
+from fedsim.data.split import federate
+from fedsim.data.tasks.digits import digits
+from fedsim.training.job import Job
+from fedsim.training.local_sgd import ClientBench, Descent
+from fedsim.training.network import build_network
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 
 SPEC = WorkbenchSpec(
     model="mlp",

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedsim.diagnostics import diagnose, each_row
-from fedsim.plugins import build
-from fedsim.stack import Direction, Stack
+from fedsim.common.plugins import build
+from fedsim.server.conflicts import diagnose, each_row
+from fedsim.server.rule import Direction, Stack
 
 SIZES = [3, 1, 6]
 Array = NDArray[np.float64]

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 import analysis
-from fedsim.course import Course, Evaluate, Stop
-from fedsim.errors import ConfigError
-from fedsim.evaluation import Evaluation
-from fedsim.evaluator import Evaluator
-from fedsim.pacing import sync
-from fedsim.planning import PlanningTrainer
-from fedsim.pool import RayPool
-from fedsim.stopwatch import Stopwatch
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.common.units import US
+from fedsim.engine.evaluator import Evaluator
+from fedsim.engine.pacing import sync
+from fedsim.engine.state import Course, Evaluate, Stop
+from fedsim.execution.actor_pool import RayPool
+from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.training.evaluation import Evaluation
+from fedsim.worlds.trace import Trace
 from small import run, small
 from timelines import Book, plan_of
 

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.course import Course, Evaluate, Stop
-from fedsim.evaluation import Evaluation
-from fedsim.evaluator import Evaluator
-from fedsim.pacing import sync
-from fedsim.planning import PlanningTrainer
-from fedsim.stopwatch import Stopwatch
-from fedsim.trainer import Pending
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.engine.evaluator import Evaluator
+from fedsim.engine.pacing import sync
+from fedsim.engine.state import Course, Evaluate, Stop
+from fedsim.engine.trainer import Pending
+from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.training.evaluation import Evaluation
 from timelines import plan_of
 
 USUAL, NINE_STEPS = Evaluate(), Stop(steps=9)

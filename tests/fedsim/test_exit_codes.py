@@ -15,8 +15,8 @@ import pytest
 import tomli_w
 from safetensors.numpy import save_file
 
-from fedsim.cli import main
-from fedsim.folders import alone
+from fedsim.cli.main import main
+from fedsim.records.run_folder import alone
 from small import run, small
 
 Damage = Callable[[Path], object]
@@ -215,7 +215,7 @@ def test_what_was_begun_and_failed_or_found_a_fault_is_exit_code_1(sound: Path, 
     said(waits=99)(folder)
     assert call(COMMANDS["invariants"], folder, tmp_path) == 1
     (tmp_path / "mine.py").write_text(
-        "from fedsim.stack import stateless\nfrom fedsim.errors import ConfigError\n"
+        "from fedsim.server.rule import stateless\nfrom fedsim.common.errors import ConfigError\n"
         "def mine():\n    def weigh(s): raise ConfigError('no')\n    return stateless(weigh)\n"
     )
     config = small().resolved() | {"algorithm": {"name": f"{tmp_path}/mine.py:mine"}}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim import plugins
-from fedsim.data import FederatedData, Task
-from fedsim.errors import ConfigError, DataError
-from fedsim.federate import federate, split_sizes
-from fedsim.rng import rng
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError
+from fedsim.common.rng import rng
+from fedsim.data.federated_data import FederatedData, Task
+from fedsim.data.split import federate, split_sizes
 
 KINDS = ("train", "valid", "test")
 

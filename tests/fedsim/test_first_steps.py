@@ -10,8 +10,8 @@ import pytest
 import tomli_w
 
 import fedsim
-from fedsim.cli import main
-from fedsim.errors import ConfigError
+from fedsim.cli.main import main
+from fedsim.common.errors import ConfigError
 from small import small
 
 
@@ -31,7 +31,7 @@ def test_the_package_is_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fedsim", "--version"])
-    monkeypatch.setattr("fedsim.cli._leave", lambda code: None)
+    monkeypatch.setattr("fedsim.cli.main._leave", lambda code: None)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("fedsim", run_name="__main__")
     assert ended.value.code == 0
@@ -125,7 +125,7 @@ def test_a_run_that_ends_because_nobody_is_there_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "nobody.py").write_text(
-        "from fedsim.scenario import Scenario\n\n\n"
+        "from fedsim.worlds.scenario import Scenario\n\n\n"
         "def nobody() -> Scenario:\n"
         "    def client(env, me):\n        yield env.timeout(1)\n\n"
         "    return Scenario(client)\n"

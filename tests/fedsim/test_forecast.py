@@ -13,18 +13,18 @@ import tomli_w
 from rich.console import Console
 
 import analysis
-from fedsim import trials
-from fedsim.cli import main
-from fedsim.config import RunConfig
-from fedsim.crew import Crew
-from fedsim.errors import ConfigError, RunError
-from fedsim.forecast import Forecast, forecast, table
-from fedsim.job import Cohort
-from fedsim.minibatches import Steps
-from fedsim.records import JOBS, STEPS
-from fedsim.server import Server
-from fedsim.setup import prepare
-from fedsim.stack import Stack
+from fedsim.cli.main import main
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.config.run import RunConfig
+from fedsim.records.schemas import JOBS, STEPS
+from fedsim.runs import time_estimate as trials
+from fedsim.runs.build import prepare
+from fedsim.runs.plan import Forecast, forecast, table
+from fedsim.server.rule import Stack
+from fedsim.server.server import Server
+from fedsim.training.job import Cohort
+from fedsim.training.minibatches import Steps
+from fedsim.training.threaded_workbench import Crew
 from small import run, small
 
 LEARNED = {"loss_before", "loss_train"}
@@ -59,8 +59,8 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def _quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """One trial of each part is enough here: the prediction of wall time is not what is tested."""
-    monkeypatch.setattr("fedsim.trials._MEASURED_S", 0.0)
-    monkeypatch.setattr("fedsim.trials._OFTEN", 1)
+    monkeypatch.setattr("fedsim.runs.time_estimate._MEASURED_S", 0.0)
+    monkeypatch.setattr("fedsim.runs.time_estimate._OFTEN", 1)
 
 
 def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[Forecast, analysis.Run, Path]:
@@ -148,7 +148,7 @@ def test_a_plan_knows_how_much_the_server_remembers(
         foretold.extend(remembered.tolist())
         return 0.0
 
-    monkeypatch.setattr("fedsim.forecast.wall_s", told)
+    monkeypatch.setattr("fedsim.runs.plan.wall_s", told)
     forecast(config, workers=0)
     if kind == "history":  # late rows count from their own step on, a little later than foretold
         assert np.abs(np.array(foretold) - seen).max() <= 2
@@ -234,8 +234,8 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
 
     monkeypatch.setattr(Crew, "train", train)
     monkeypatch.setattr(Crew, "evaluate", evaluate)
-    monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("fedsim.trials._steps_s", lambda setup, remembered: np.zeros(1))
+    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     passes, rows = 1000.0, len(setup.data.splits(None)[setup.plan.evaluate.split].indices)
     found = trials.wall_s(setup, passes, 3 * rows, np.zeros(1, dtype=np.int64), workers=0)
     each = 2.0 + 0.5 * 5 * -(-sizes // 10)
@@ -253,7 +253,7 @@ def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
         asked.append(evaluated)
         return 0.0
 
-    monkeypatch.setattr("fedsim.forecast.wall_s", wall_s)
+    monkeypatch.setattr("fedsim.runs.plan.wall_s", wall_s)
     config = small(evaluate={"every_steps": 3, "clients": 3})
     forecast(config, workers=0)
     evals = analysis.open(run(config, tmp_path).folder).frame("evals")
@@ -278,8 +278,8 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
             seen.add(len(cohort) > 1)
 
     monkeypatch.setattr(Crew, "train", train)
-    monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
-    monkeypatch.setattr("fedsim.trials._steps_s", lambda setup, remembered: np.zeros(1))
+    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     found = trials.wall_s(setup, 1000.0, 0, np.zeros(1, dtype=np.int64), workers=0)
     each = 0.15 + 0.01 * 20 * -(-sizes // 10)
     assert found == pytest.approx(1000 * each.sum() / (20 * sizes.sum()), rel=0.05)
@@ -296,7 +296,7 @@ def test_what_the_machine_does_besides_is_not_taken_for_the_run(monkeypatch: pyt
         now_s[0] += (0.01 + 1e-6 * there**2) * (1 if calls[0] % 3 == 0 else 2 + calls[0] % 7)
 
     monkeypatch.setattr(Server, "step", step)
-    monkeypatch.setattr("fedsim.trials.time.perf_counter", lambda: now_s[0])
+    monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr(trials, "_OFTEN", 9)
     setup = prepare(small(task={"name": "digits", "clients": 400}, partition={"name": "iid"}))
     rows = np.array([0, 100, 300])

@@ -11,18 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 from test_resume import BUFFERED, CASES, stopped_at
 
-from fedsim.adversary import attacked
-from fedsim.checkpoint import checkpoints
-from fedsim.course import Course, Kind
-from fedsim.errors import CheckpointError, ConfigError, RunError, TraceError
-from fedsim.folders import alone
-from fedsim.forking import At, fork
-from fedsim.manifest import read_manifest
-from fedsim.pool import RayPool
-from fedsim.result import Result
-from fedsim.simulation import resume
-from fedsim.trace import read_trace
-from fedsim.world import World
+from fedsim.common.errors import CheckpointError, ConfigError, RunError, TraceError
+from fedsim.engine.state import Course, Kind
+from fedsim.execution.actor_pool import RayPool
+from fedsim.records.checkpoint import checkpoints
+from fedsim.records.manifest import read_manifest
+from fedsim.records.run_folder import alone
+from fedsim.runs.fork import At, fork
+from fedsim.runs.result import Result
+from fedsim.runs.simulate import resume
+from fedsim.training.attack import attacked
+from fedsim.worlds.trace import read_trace
+from fedsim.worlds.world import World
 from small import run, small
 
 PEACEFUL = {"scenario": "churn", "horizon": "10h", "options": {"mean_on": "1000h", "mean_off": "1min"}}
@@ -51,7 +51,7 @@ def test_it_goes_on_from_a_checkpoint_where_there_is_one(
 ) -> None:
     parent = run(small(checkpoint={"every_steps": 2, "keep": "all"}), tmp_path)
     read = []
-    from fedsim import forking
+    from fedsim.runs import fork as forking
 
     monkeypatch.setattr(
         forking.checkpoint,
@@ -194,16 +194,17 @@ def test_clients_stay_online_in_every_lap_of_a_world_that_repeats(
 
 def test_a_client_that_sends_nothing_does_so_when_it_is_kept_online(tmp_path: Path) -> None:
     drops = {"name": "drop", "clients": [1, 5, 7, 8], "chance": 0.5}
-    parent = run(small(pacing=BUFFERED, adversary=[drops], stop={"time": "8min"}, **ALL_KEPT), tmp_path)
+    config = small(pacing=BUFFERED, adversary=[drops], stop={"time": "8min"}, **ALL_KEPT)
+    parent = run(config, tmp_path)
     jobs = table(parent.folder, "jobs")
-    jobs["struck"] = attacked(small(adversary=[drops]), jobs)["drop"]
+    jobs["struck"] = attacked(config.adversaries(), config.seed, jobs)["drop"]
     struck = jobs[jobs.struck & (jobs.version > 0)].iloc[0]
     at = At(time_us=int(struck.dispatch_us))
     child = branch(parent.folder, at, keep_online=[int(struck.client)], out=tmp_path / "child")
     found = table(child.folder, "jobs")
     mine = found[found.job == struck.job].iloc[0]
     assert (mine.status, mine.phase) == ("lost", "upload")
-    assert not set(found.status[attacked(small(adversary=[drops]), found)["drop"]]) & {"aggregated"}
+    assert not set(found.status[attacked(config.adversaries(), config.seed, found)["drop"]]) & {"aggregated"}
 
 
 ASYNCHRONOUS: dict[str, Any] = {

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from test_forking import ALL_KEPT, PEACEFUL, branch, table
 
-from fedsim.errors import ConfigError
-from fedsim.forking import At
-from fedsim.ledger import RUNNING
-from fedsim.manifest import read_manifest
+from fedsim.common.errors import ConfigError
+from fedsim.engine.job_table import RUNNING
+from fedsim.records.manifest import read_manifest
+from fedsim.runs.fork import At
 from small import run, small
 
 

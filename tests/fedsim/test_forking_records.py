@@ -13,19 +13,19 @@ from test_forking import ALL_KEPT, branch, table
 from test_resume import BUFFERED
 from typer.testing import CliRunner
 
-from fedsim import checkpoint
-from fedsim.cli import app
-from fedsim.config import load
-from fedsim.errors import ConfigError
-from fedsim.forecast import forecast
-from fedsim.forking import At
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import load
 from fedsim.invariants import check
-from fedsim.manifest import read_manifest
-from fedsim.recovery import reproduction
-from fedsim.run import owner_of
-from fedsim.saver import Saver
-from fedsim.simulation import resume
-from fedsim.verifying import verify
+from fedsim.records import checkpoint
+from fedsim.records.manifest import read_manifest
+from fedsim.runs.checkpointer import Saver
+from fedsim.runs.fork import At
+from fedsim.runs.plan import forecast
+from fedsim.runs.reproduce import reproduction
+from fedsim.runs.session import owner_of
+from fedsim.runs.simulate import resume
+from fedsim.runs.verify import verify
 from small import run, small
 
 RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from test_resume import stopped_at
 
-from fedsim.config import RunConfig
-from fedsim.errors import ConfigError, FolderError
-from fedsim.files import from_json, write_json
-from fedsim.manifest import read_manifest
-from fedsim.result import Result
-from fedsim.simulation import simulate
+from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.files import from_json, write_json
+from fedsim.config.run import RunConfig
+from fedsim.records.manifest import read_manifest
+from fedsim.runs.result import Result
+from fedsim.runs.simulate import simulate
 from small import run, small
 
 SAVED = {"every_steps": 2}

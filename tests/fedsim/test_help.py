@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import typer
 
-from fedsim.cli import app, main
+from fedsim.cli.main import app, main
 
 
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

@@ -11,11 +11,11 @@ from typing import Any
 import pydantic
 import pytest
 
-from fedsim import plugins
-from fedsim.config import RunConfig
-from fedsim.errors import ConfigError, Error
-from fedsim.setup import prepare
-from fedsim.simulation import simulate
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, Error
+from fedsim.config.run import RunConfig
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import simulate
 from small import small
 
 HOSTILE = (10**30, 2**63 - 1, 1e300, 1e-300, -1, -1e300, math.nan, math.inf)

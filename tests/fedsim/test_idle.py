@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import tomli_w
 
-from fedsim import plugins
-from fedsim.config import RunConfig, load, parse
-from fedsim.config_study import StudyConfig
-from fedsim.errors import ConfigError
-from fedsim.study_grid import cells_of
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import load, parse
+from fedsim.config.run import RunConfig
+from fedsim.config.study import StudyConfig
+from fedsim.studies.grid import cells_of
 
 BUFFERED = {"preset": "fedbuff", "concurrency": 4, "buffer": 2}
 RAW: dict[str, Any] = {

@@ -16,13 +16,13 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import inputs
-from fedsim.config import load
-from fedsim.errors import FolderError
+from fedsim.common.errors import FolderError
+from fedsim.config.load import load
+from fedsim.engine.pacing import Pacing
 from fedsim.invariants import Verdict, check, invariants
-from fedsim.pacing import Pacing
-from fedsim.records import TABLES
-from fedsim.simulation import simulate
-from fedsim.trace import read_trace
+from fedsim.records.schemas import TABLES
+from fedsim.runs.simulate import simulate
+from fedsim.worlds.trace import read_trace
 from small import run, small
 
 Columns = dict[str, Any]

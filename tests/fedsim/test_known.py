@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from fedsim.job import Cohort, Job, Report, Reports
-from fedsim.known import Known
-from fedsim.selection import View
+from fedsim.engine.client_records import Known
+from fedsim.engine.selector import View
+from fedsim.training.job import Cohort, Job, Report, Reports
 
 THREE = np.arange(3)
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.config_memory import MemorySection
-from fedsim.errors import ConfigError
-from fedsim.ladder import HistoryPlan, HistorySize, choose
+from fedsim.common.errors import ConfigError
+from fedsim.config.memory import MemorySection
+from fedsim.server.history_storage import HistoryPlan, HistorySize, choose
 
 SIZE = HistorySize(present=10, remembered=1000, columns=500, layers=2)
 GRAM = 2 * 8 * 1010**2

@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedsim import cluster, lean_ray, ray_launch, stand_in
-from fedsim.pool import RayPool
-from fedsim.ray_forks import POSSIBLE, Forks
+from fedsim.execution import cluster, lean_ray, ray_launch, stand_in
+from fedsim.execution.actor_pool import RayPool
+from fedsim.execution.ray_forks import POSSIBLE, Forks
 
 SAID = ["--session_dir={0}", "--node_id=" + 28 * "ab"]
 AGENTS = [

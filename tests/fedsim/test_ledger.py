@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.job import Report, Reports
-from fedsim.ledger import FREE, LANDED, RUNNING, Ledger
-from fedsim.outcomes import Outcomes
-from fedsim.records import STATUSES
+from fedsim.engine.job_table import FREE, LANDED, RUNNING, Ledger
+from fedsim.engine.record_words import STATUSES
+from fedsim.training.job import Report, Reports
+from fedsim.worlds.job_outcomes import Outcomes
 
 
 def fates(k: int, first: int = 0) -> Outcomes:

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.config import parse
-from fedsim.data import FederatedData
-from fedsim.errors import RunError
-from fedsim.history import GradientHistory
-from fedsim.local import Workbench
-from fedsim.materials import Workshop
-from fedsim.result import Progress
-from fedsim.run import Run
-from fedsim.setup import prepare
-from fedsim.stopwatch import Stopwatch
-from fedsim.timeline import Timeline
+from fedsim.common.errors import RunError
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.load import parse
+from fedsim.data.federated_data import FederatedData
+from fedsim.engine.event_loop import Timeline
+from fedsim.runs.build import prepare
+from fedsim.runs.inputs import Workshop
+from fedsim.runs.result import Progress
+from fedsim.runs.session import Run
+from fedsim.server.history import GradientHistory
+from fedsim.training.workbench import Workbench
 
 
 def _run(folder: Path, *, fails: bool) -> None:

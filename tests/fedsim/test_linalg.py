@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import linalg
-from fedsim.linalg import TILE, add_weighted, block_products, equal_slices, mixed_products, weighted_sum
-from fedsim.threads import at_most
+from fedsim.common.threads import at_most
+from fedsim.server import gram as linalg
+from fedsim.server.gram import TILE, add_weighted, block_products, equal_slices, mixed_products, weighted_sum
 from pretend_gpu import pretended
 
 P = 2 * TILE + 37

@@ -15,12 +15,13 @@ from rich.console import Console
 from rich.live import Live
 
 import analysis
-from fedsim import live
-from fedsim.live import Arm, Dashboard, Picture, dashboard
-from fedsim.live_view import ASCII_BARS, BARS, View, number, sparkline
-from fedsim.simulation import Progress, simulate
-from fedsim.units import show_us, show_wall
-from fedsim.watching import watching
+from fedsim.cli import dashboard as live
+from fedsim.cli.dashboard import Dashboard, dashboard
+from fedsim.cli.dashboard_state import Arm, Picture
+from fedsim.cli.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
+from fedsim.cli.observers import watching
+from fedsim.common.units import show_us, show_wall
+from fedsim.runs.simulate import Progress, simulate
 from small import run, small
 
 NAMES = ("small/first", "small/second", "small/third")
@@ -135,8 +136,8 @@ def test_what_is_left_counts_the_runs_that_wait() -> None:
 
 @pytest.mark.parametrize("kind", ["terminal", "file", "dumb", "quiet"])
 def test_it_is_painted_on_terminals_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.progress._PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fedsim.progress._LIVE_EVERY_S", 0.0)
+    monkeypatch.setattr("fedsim.cli.progress._PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fedsim.cli.progress._LIVE_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "dumb" if kind == "dumb" else "xterm")
     console = terminal(force_terminal=kind != "file")
     with watching(console, ("small",), quiet=kind == "quiet", live=True) as watch:

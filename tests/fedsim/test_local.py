@@ -11,19 +11,24 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fedsim import augment, client, descent, local, minibatches
-from fedsim.augment import Augment
-from fedsim.client import ClientMethod
-from fedsim.config_train import AugmentSection, TrainSection
-from fedsim.data import FederatedData, Split
-from fedsim.evaluation import EVAL_ROWS, SCORED_ROWS, Samples, chunks_of, per_client
-from fedsim.federate import federate
-from fedsim.job import Job
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.minibatches import orders
-from fedsim.modes import Mode, dense
-from fedsim.network import build_network
-from fedsim.tasks.digits import digits
+from fedsim.config.train import AugmentSection, TrainSection
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.data.split import federate
+from fedsim.data.tasks.digits import digits
+from fedsim.training import augmentation as augment
+from fedsim.training import client_method as client
+from fedsim.training import local_sgd as descent
+from fedsim.training import minibatches
+from fedsim.training import workbench as local
+from fedsim.training.augmentation import Augment
+from fedsim.training.client_method import ClientMethod
+from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples, chunks_of, per_client
+from fedsim.training.job import Job
+from fedsim.training.minibatches import orders
+from fedsim.training.modes import dense
+from fedsim.training.network import build_network
+from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 
 SPEC = WorkbenchSpec(
     model="mlp",

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import analysis
-from fedsim.errors import ConfigError
-from fedsim.job import Cohort
-from fedsim.local import Workbench
-from fedsim.minibatches import probed
-from fedsim.pool import RayPool
-from fedsim.setup import Setup, prepare
+from fedsim.common.errors import ConfigError
+from fedsim.execution.actor_pool import RayPool
+from fedsim.runs.build import Setup, prepare
+from fedsim.training.job import Cohort
+from fedsim.training.minibatches import probed
+from fedsim.training.workbench import Workbench
 from small import run, small
 
 FEW: dict[str, Any] = {"train": {"batch_size": 8, "lr": 0.1, "loss_samples": 5}}

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim import machine
-from fedsim.surroundings import hardware
+from fedsim.common import machine
+from fedsim.records.environment import hardware
 
 QUOTAS: dict[str, tuple[dict[str, str], int]] = {
     "nothing said": ({}, 8),

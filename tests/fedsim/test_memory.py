@@ -13,15 +13,15 @@ import torch
 import programs
 from algorithms.clients.ditto import ditto
 from algorithms.clients.fedcka import fedcka
-from fedsim import memory
-from fedsim.client import ClientMethod
-from fedsim.errors import ConfigError
-from fedsim.ladder import HistoryPlan, HistorySize
-from fedsim.memory import Footprint
-from fedsim.pacing import fedbuff, sync
-from fedsim.server import ServerSpec
-from fedsim.setup import prepare
-from fedsim.units import show_bytes
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import show_bytes
+from fedsim.engine.pacing import fedbuff, sync
+from fedsim.runs import memory_estimate as memory
+from fedsim.runs.build import prepare
+from fedsim.runs.memory_estimate import Footprint
+from fedsim.server.history_storage import HistoryPlan, HistorySize
+from fedsim.server.server import ServerSpec
+from fedsim.training.client_method import ClientMethod
 from small import small
 
 SPEC = ServerSpec(
@@ -216,7 +216,7 @@ def test_the_peak_is_measured() -> None:
 SHARED = """
 import os
 import numpy as np
-from fedsim import memory
+from fedsim.common import machine as memory
 
 reads, writes = os.pipe()
 held = np.ones(2**24)

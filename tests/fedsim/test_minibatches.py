@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import minibatches
-from fedsim.data import Split
-from fedsim.errors import DataError
-from fedsim.job import Cohort
-from fedsim.local import LocalSGD
-from fedsim.minibatches import Steps, groups, mean_losses, of_minibatches, orders, probed
-from fedsim.rng import hashes, mixed
+from fedsim.common.errors import DataError
+from fedsim.common.rng import hashes, mixed
+from fedsim.data.federated_data import Split
+from fedsim.training import minibatches
+from fedsim.training.job import Cohort
+from fedsim.training.minibatches import Steps, groups, mean_losses, of_minibatches, orders, probed
+from fedsim.training.settings import LocalSGD
 
 
 def order(*segments: tuple[int, int, int, int], seed: int = 1, purpose: str = "batches") -> list[list[int]]:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedsim import plugins
-from fedsim.errors import ConfigError
-from fedsim.network import Network, build_network
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.training.network import Network, build_network
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -395,7 +395,7 @@ def test_building_leaves_the_mode_and_global_randomness_alone(own: Path) -> None
 def test_building_a_network_does_not_import_the_compiler() -> None:
     """torch._dynamo costs seconds at each start of a worker."""
     code = (
-        "import sys; import fedsim.federate; from fedsim.network import build_network;"
+        "import sys; import fedsim.data.split; from fedsim.training.network import build_network;"
         "n = build_network('cnn', {'norm': 'group'}, (1, 8, 8), 10); n.load(n.initial(0));"
         "print([m for m in ('torch._dynamo', 'torchvision', 'sklearn') if m in sys.modules])"
     )

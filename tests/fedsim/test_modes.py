@@ -11,15 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedsim.augment import Augment
-from fedsim.client import ClientMethod, Trained
-from fedsim.data import FederatedData, Split
-from fedsim.errors import ConfigError
-from fedsim.job import Cohort, Job, Reports
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.minibatches import orders
-from fedsim.modes import Mode, dense, may_draw, resolve_mode
-from fedsim.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
+from fedsim.common.errors import ConfigError
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.training.augmentation import Augment
+from fedsim.training.client_method import ClientMethod, Trained
+from fedsim.training.job import Cohort, Job, Reports
+from fedsim.training.minibatches import orders
+from fedsim.training.modes import dense, may_draw, resolve_mode
+from fedsim.training.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
+from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 from noise import noise
 
 K, FEATURES, CLASSES = 40, 64, 10

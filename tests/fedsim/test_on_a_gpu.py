@@ -13,14 +13,14 @@ from test_modes import bench, cohort
 from test_resume import stopped_at
 
 import analysis
-from fedsim import plugins
-from fedsim.arrivals import Arrivals
-from fedsim.config import RunConfig
-from fedsim.data import FederatedData
-from fedsim.job import Report, Reports
-from fedsim.modes import dense
-from fedsim.server import Server, ServerSpec
-from fedsim.simulation import resume
+from fedsim.common import plugins
+from fedsim.config.run import RunConfig
+from fedsim.data.federated_data import FederatedData
+from fedsim.runs.simulate import resume
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Report, Reports
+from fedsim.training.modes import dense
 from here import PoolHere
 from noise import noise
 from pretend_gpu import Event, pretended

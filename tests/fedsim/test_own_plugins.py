@@ -14,35 +14,37 @@ import tomli_w
 import torch
 
 import programs
-from fedsim import plugins, weighing
-from fedsim.cli import main
-from fedsim.combining import combine
-from fedsim.data import Task
-from fedsim.errors import ConfigError, DataError, RunError
-from fedsim.interrupts import Interrupts
-from fedsim.job import Job
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.manifest import read_manifest
-from fedsim.materials import federation
-from fedsim.records import STEPS
-from fedsim.rules import build_rule
-from fedsim.selection import Selector
-from fedsim.simulation import simulate
-from fedsim.stack import Needs
-from fedsim.study_cell import Player
-from fedsim.study_grid import Cell
-from fedsim.task_check import checked
+from fedsim.cli.main import main
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError, RunError
+from fedsim.common.signals import Interrupts
+from fedsim.config.data import federation
+from fedsim.data.federated_data import Task
+from fedsim.data.validation import checked
+from fedsim.engine.selector import Selector
+from fedsim.records.manifest import read_manifest
+from fedsim.records.schemas import STEPS
+from fedsim.runs.simulate import simulate
+from fedsim.server import rule_check as weighing
+from fedsim.server.combine import combine
+from fedsim.server.rule import Needs
+from fedsim.server.rule_factory import build_rule
+from fedsim.studies.cell import Player
+from fedsim.studies.grid import Cell
+from fedsim.training.job import Job
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 from noise import noise
 from small import small
 
 HEAD = """
 import numpy as np
 import torch
-from fedsim.adversary import Attack
-from fedsim.client import ClientMethod, Trained
-from fedsim.selection import Selector, stateless as choosing
-from fedsim.scenario import Scenario
-from fedsim.stack import Algorithm, Direction, Needs, stateless
+from fedsim.training.attack import Attack
+from fedsim.training.client_method import ClientMethod, Trained
+from fedsim.engine.selector import Selector, stateless as choosing
+from fedsim.worlds.scenario import Scenario
+from fedsim.server.rule import Algorithm, Direction, Needs, stateless
 
 """
 
@@ -87,7 +89,7 @@ def test_a_rule(mine: Any, tmp_path: Path, body: str, match: str) -> None:
 @pytest.mark.parametrize(
     ("made", "match"),
     [
-        ("Direction(W(s))", "the next state, found the Direction alone; .* fedsim.stack.stateless"),
+        ("Direction(W(s))", "the next state, found the Direction alone; .* fedsim.server.rule.stateless"),
         ("(Direction(W(s)), None)", "the next state as a dict, found NoneType"),
         ("(Direction(W(s) * 1j), t)", "weights that are real numbers, found complex128"),
         ("(Direction([None] * s.n), t)", "weights that are real numbers, found object"),
@@ -649,10 +651,10 @@ def test_with_workers_an_error_is_said_once_and_nothing_of_ray(mine: Any, tmp_pa
         "how: str = ''",
     )
     program = f"""
-from fedsim.errors import RunError
-from fedsim.simulation import simulate
+from fedsim.common.errors import RunError
+from fedsim.runs.simulate import simulate
 from small import small
-from fedsim.pool import RayPool
+from fedsim.execution.actor_pool import RayPool
 with RayPool(2) as pool:
     for how in ("", "exit", ""):
         try:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.errors import ConfigError
-from fedsim.pacing import (
+from fedsim.common.errors import ConfigError
+from fedsim.engine.pacing import (
     Late,
     Pacing,
     Refill,
@@ -17,8 +17,8 @@ from fedsim.pacing import (
     periodic,
     sync,
 )
-from fedsim.setup import prepare
-from fedsim.trace import Trace
+from fedsim.runs.build import prepare
+from fedsim.worlds.trace import Trace
 from small import small
 
 FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.costs import Chance, Completeness, Jitter
-from fedsim.course import Dropout, Plan, Stop
-from fedsim.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
-from fedsim.selection import Clients, View
-from fedsim.trace import Trace
-from fedsim.units import US
-from fedsim.world import LEAVES
+from fedsim.common.units import US
+from fedsim.engine.costs import Chance, Completeness, Jitter
+from fedsim.engine.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.engine.selector import Clients, View
+from fedsim.engine.state import Dropout, Plan, Stop
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import LEAVES
 from timelines import Book, Entry, Sessions, assert_sound, costs_of, plan_of, run, trace_of
 
 FAST = settings(max_examples=30, deadline=None)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim import plugins
-from fedsim.data import Indices
-from fedsim.errors import ConfigError, DataError
-from fedsim.partitioners._shares import apportion
-from fedsim.rng import rng
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError
+from fedsim.common.rng import rng
+from fedsim.data.federated_data import Indices
+from fedsim.data.partitioners._shares import apportion
 
 quick = settings(max_examples=60, deadline=None)
 ALL: dict[str, dict[str, Any]] = {

@@ -10,10 +10,10 @@ import pytest
 
 import analysis
 import fedsim
-from fedsim.errors import ConfigError
-from fedsim.forking import At, fork
-from fedsim.simulation import resume
-from fedsim.verifying import verify
+from fedsim.common.errors import ConfigError
+from fedsim.runs.fork import At, fork
+from fedsim.runs.simulate import resume
+from fedsim.runs.verify import verify
 
 OPENERS: dict[str, Callable[[Any], object]] = {
     "load_config": fedsim.load_config,

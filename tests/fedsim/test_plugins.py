@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedsim import plugins
-from fedsim.errors import ConfigError
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
 
 RULE = '''
 """A rule of somebody else's."""
 import numpy as np
-from fedsim.stack import Algorithm, Direction, stateless
+from fedsim.server.rule import Algorithm, Direction, stateless
 
 def strongest(*, share: float = 1.0) -> Algorithm:
     """Follow the longest update."""

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import programs
-from fedsim import cluster
-from fedsim.errors import ConfigError
-from fedsim.pool import RayPool, begun
-from fedsim.simulation import device_of
+from fedsim.common.errors import ConfigError
+from fedsim.execution import cluster
+from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.runs.simulate import device_of
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])
@@ -23,7 +23,7 @@ def test_the_server_is_here_or_where_a_share_of_a_gpu_is_left(
 ) -> None:
     """As docs/cluster.md says: with GPUs no node is named, and it may be lost with any of them."""
     cluster.load(own=True)
-    from fedsim import hosts
+    from fedsim.execution import ray_actors as hosts
 
     asked: dict[str, Any] = {}
 
@@ -47,9 +47,13 @@ class Nodes:
         cluster.load(own=True)  # with the environment that it needs for all later tests of the same process
         monkeypatch.setattr(cluster, "begun", lambda own: None)
         monkeypatch.setattr(cluster, "opened", lambda address, cpus, forks: self.opened())
-        monkeypatch.setattr("fedsim.hosts.client", lambda share, node: self.shares.append(share))
-        monkeypatch.setattr("fedsim.hosts.server", lambda share, node: self.shares.append(share))
-        monkeypatch.setattr("fedsim.hosts.stop", lambda handles: None)
+        monkeypatch.setattr(
+            "fedsim.execution.ray_actors.client", lambda share, node: self.shares.append(share)
+        )
+        monkeypatch.setattr(
+            "fedsim.execution.ray_actors.server", lambda share, node: self.shares.append(share)
+        )
+        monkeypatch.setattr("fedsim.execution.ray_actors.stop", lambda handles: None)
 
     def opened(self) -> Any:
         there = cluster.Cluster(True, {"a": 1, "b": 2}, self.gpus, "a")
@@ -139,7 +143,7 @@ def test_what_was_started_ends_with_a_pool_that_cannot_be(
     def failing(share: float, node: str) -> None:
         raise RuntimeError("no actor")
 
-    monkeypatch.setattr("fedsim.hosts.client", failing)
+    monkeypatch.setattr("fedsim.execution.ray_actors.client", failing)
     with pytest.raises(RuntimeError, match="no actor"):
         RayPool(2).processes()
     assert nodes.closed == 1
@@ -164,7 +168,7 @@ import os
 for name in [name for name in os.environ if name.startswith("RAY_")]:
     del os.environ[name]
 import ray
-from fedsim.pool import RayPool
+from fedsim.execution.actor_pool import RayPool
 
 with RayPool(1) as pool:
     pool.processes()

@@ -12,13 +12,14 @@ import pytest
 import torch
 
 import analysis
-from fedsim.config import ConfigError, RunConfig, parse
-from fedsim.job import Cohort
-from fedsim.local import Workbench
-from fedsim.precision import Precision, device_named, lowered, rounding
-from fedsim.setup import prepare
-from fedsim.simulation import simulate
-from fedsim.threads import at_most
+from fedsim.common.threads import at_most
+from fedsim.config.load import parse
+from fedsim.config.run import ConfigError, RunConfig
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import simulate
+from fedsim.training.job import Cohort
+from fedsim.training.precision import Precision, device_named, lowered, rounding
+from fedsim.training.workbench import Workbench
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 PRECISIONS: tuple[Precision, ...] = ("float32", "tf32", "bfloat16")

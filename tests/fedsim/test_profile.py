@@ -15,11 +15,11 @@ import tomli_w
 from rich.console import Console
 
 import analysis
-from analysis.closing import profile, profile_table
-from fedsim.cli import main
-from fedsim.profile import DRIVER, SERVER, seconds_by_process, write_profile
-from fedsim.stopwatch import ENGINE, IDLE, Spans, Times
-from fedsim.trainer import InlineTrainer
+from analysis.tables.closing import profile, profile_table
+from fedsim.cli.main import main
+from fedsim.common.stopwatch import DRIVER, ENGINE, IDLE, SERVER, Spans, Times
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.records.profile import seconds_by_process, write_profile
 from small import run, small
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedsim.progress import _Line, line, shown
-from fedsim.simulation import Progress
+from fedsim.cli.progress import _Line, line, shown
+from fedsim.runs.simulate import Progress
 from small import run, small
 
 
@@ -26,7 +26,7 @@ def test_the_time_to_go_counts_from_where_a_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, said = [0.0], list[str]()
-    monkeypatch.setattr("fedsim.progress.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedsim.cli.progress.monotonic", lambda: clock[0])
     tell = _Line(0.0, said.append)
 
     def watch(progress: Progress) -> None:
@@ -43,7 +43,7 @@ def test_progress_is_shown_on_terminals_and_in_files(
     tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_PLAIN_EVERY_S", "_LIVE_EVERY_S"):
-        monkeypatch.setattr(f"fedsim.progress.{name}", 0.0)
+        monkeypatch.setattr(f"fedsim.cli.progress.{name}", 0.0)
     file = io.StringIO()
     with shown(Console(file=file, force_terminal=terminal, width=150)) as watch:
         run(small(), tmp_path, watch=watch)

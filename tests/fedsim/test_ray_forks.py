@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from fedsim import cluster, ray_forks
-from fedsim.ray_forks import Forks, place, program_of
+from fedsim.execution import cluster, ray_forks
+from fedsim.execution.ray_forks import Forks, place, program_of
 
 pytestmark = [
     pytest.mark.skipif(not ray_forks.POSSIBLE, reason="workers are not forked here"),
@@ -185,7 +185,7 @@ def test_without_the_process_workers_are_started_as_ever(words: list[str], tmp_p
 
 def test_the_process_ends_with_the_one_that_began_it_and_does_not_hear_ctrl_c() -> None:
     began = (
-        "import signal, time; from fedsim.ray_forks import Forks; forks = Forks(); "
+        "import signal, time; from fedsim.execution.ray_forks import Forks; forks = Forks(); "
         "signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "print(forks.pid, forks.command(''), flush=True); time.sleep(600)"
     )
@@ -233,7 +233,7 @@ def test_what_is_imported_has_no_threads_and_asks_no_gpu() -> None:
         "import os, torch\n"
         "def asked(*_): raise AssertionError('a GPU was asked for')\n"
         "torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = asked\n"
-        "import fedsim.processes, fedsim.hosts\n"
+        "import fedsim.execution.workers, fedsim.execution.ray_actors\n"
         "print(len(os.listdir('/proc/self/task')))"
     )
     environment = os.environ | ray_forks._ONE_THREAD

@@ -12,15 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedsim.errors import FolderError, RunError
-from fedsim.evaluation import Evaluation
-from fedsim.files import parquet_writer, write_atomically, write_json
-from fedsim.folders import make_folder
-from fedsim.job import Report, Reports
-from fedsim.ledger import Ledger
-from fedsim.recorder import Recorder, _value_bytes, digest
-from fedsim.records import TABLES
-from fedsim.trainer import Stepped
+from fedsim.common.errors import FolderError, RunError
+from fedsim.common.files import parquet_writer, write_atomically, write_json
+from fedsim.engine.job_table import Ledger
+from fedsim.engine.trainer import Stepped
+from fedsim.records.recorder import Recorder, _value_bytes, digest
+from fedsim.records.run_folder import make_folder
+from fedsim.records.schemas import TABLES
+from fedsim.training.evaluation import Evaluation
+from fedsim.training.job import Report, Reports
 
 MODEL = {"params": torch.arange(4.0)}
 
@@ -78,7 +78,7 @@ def test_rows_come_back_as_they_were_given(tmp_path: Path) -> None:
 
 def test_the_digest_covers_values_and_not_the_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = filled(tmp_path / "a").close(MODEL)
-    monkeypatch.setattr("fedsim.recorder._PART_ROWS", 2)
+    monkeypatch.setattr("fedsim.records.recorder._PART_ROWS", 2)
     assert filled(tmp_path / "b").close(MODEL) == first
     table = pq.read_table(tmp_path / "b" / "jobs.parquet")
     pq.write_table(table, tmp_path / "b" / "jobs.parquet", row_group_size=3, compression="none")
@@ -120,7 +120,7 @@ def test_what_is_buffered_becomes_a_part_if_there_is_no_room_for_whole_tables(
             raise OSError("no room")
         return real(where, schema)
 
-    monkeypatch.setattr("fedsim.recorder.parquet_writer", write)
+    monkeypatch.setattr("fedsim.records.recorder.parquet_writer", write)
     with pytest.raises(RunError, match=r"jobs.parquet: cannot be written: no room"):
         recorder.close(MODEL)
     names = {path.name for path in (tmp_path / "run").rglob("*.parquet")}

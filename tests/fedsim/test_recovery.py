@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedsim.config import load
-from fedsim.errors import ConfigError
-from fedsim.ladder import LADDER, Rung
-from fedsim.recovery import reproduction
-from fedsim.setup import prepare
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import load
+from fedsim.runs.build import prepare
+from fedsim.runs.reproduce import reproduction
+from fedsim.server.history_storage import LADDER, Rung
 from small import small
 
 

@@ -12,13 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import analysis
-from fedsim.cli import main
-from fedsim.config import RunConfig, changed
-from fedsim.errors import ConfigError, FolderError, RunError
-from fedsim.plugins import build
-from fedsim.replay import compare_participation, replay_config
-from fedsim.trace import Trace, read_trace
-from fedsim.units import US as S
+from fedsim.cli.main import main
+from fedsim.common.errors import ConfigError, FolderError, RunError
+from fedsim.common.plugins import build
+from fedsim.common.units import US as S
+from fedsim.config.load import changed
+from fedsim.config.run import RunConfig
+from fedsim.runs.replay import compare_participation, replay_config
+from fedsim.worlds.trace import Trace, read_trace
 from small import run, small
 from views import choose, view
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds_by_hand import behaviour, worlds
 
-from fedsim import spans
-from fedsim.errors import TraceError
-from fedsim.reshape import crop, ending, kept_online, resample, scale, select, shift, tile
-from fedsim.rng import rng
-from fedsim.trace import KINDS, Trace
-from fedsim.world import World
+from fedsim.common.errors import TraceError
+from fedsim.common.rng import rng
+from fedsim.worlds import interval_arithmetic as spans
+from fedsim.worlds.trace import KINDS, Trace
+from fedsim.worlds.transforms import crop, ending, kept_online, resample, scale, select, shift, tile
+from fedsim.worlds.world import World
 
 quick = settings(max_examples=50, deadline=None)
 repeating = worlds(after_end="repeat")

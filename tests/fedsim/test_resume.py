@@ -12,22 +12,22 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedsim import checkpoint
-from fedsim.checkpoint import checkpoints
-from fedsim.config_checkpoint import CheckpointSection
-from fedsim.course import Course
-from fedsim.cutting import cut_tables
-from fedsim.errors import CheckpointError, FolderError, RunError, ServerLost
-from fedsim.files import write_json
-from fedsim.folders import alone
-from fedsim.interrupts import Interrupts
-from fedsim.manifest import read_manifest
-from fedsim.pool import RayPool
-from fedsim.recorder import Recorder
-from fedsim.result import Result
-from fedsim.saver import Saver
-from fedsim.simulation import resume
-from fedsim.timeline import Timeline
+from fedsim.common.errors import CheckpointError, FolderError, RunError, ServerLost
+from fedsim.common.files import write_json
+from fedsim.common.signals import Interrupts
+from fedsim.config.checkpoint import CheckpointSection
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.state import Course
+from fedsim.execution.actor_pool import RayPool
+from fedsim.records import checkpoint
+from fedsim.records.checkpoint import checkpoints
+from fedsim.records.manifest import read_manifest
+from fedsim.records.recorder import Recorder
+from fedsim.records.run_folder import alone
+from fedsim.records.truncation import cut_tables
+from fedsim.runs.checkpointer import Saver
+from fedsim.runs.result import Result
+from fedsim.runs.simulate import resume
 from small import run, small
 
 BUFFERED = {"preset": "fedbuff", "concurrency": 6, "buffer": 3}
@@ -261,7 +261,7 @@ def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: 
             lock.unlink()
         flock(file, how)
 
-    monkeypatch.setattr("fedsim.folders.fcntl.flock", after_the_other_has_ended)
+    monkeypatch.setattr("fedsim.records.run_folder.fcntl.flock", after_the_other_has_ended)
     with alone(tmp_path):
         assert lock.exists()
         with pytest.raises(RunError, match="another process is running it"), alone(tmp_path):

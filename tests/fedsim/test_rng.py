@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedsim.rng import Draws, key, rng, torch_seed
+from fedsim.common.rng import Draws, key, rng, torch_seed
 
 
 def test_equal_arguments_give_equal_draws_and_any_change_gives_others() -> None:

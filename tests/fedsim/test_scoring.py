@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from fedsim.scoring import correct_of, losses_of
+from fedsim.training.losses import correct_of, losses_of
 
 
 def test_losses_are_the_cross_entropy() -> None:

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim import plugins
-from fedsim.arrivals import Arrivals
-from fedsim.errors import RunError, SolverError
-from fedsim.job import Report, Reports
-from fedsim.ladder import HistoryPlan
-from fedsim.server import Server, ServerSpec
-from fedsim.stack import Needs
+from fedsim.common import plugins
+from fedsim.common.errors import RunError, SolverError
+from fedsim.server.history_storage import HistoryPlan
+from fedsim.server.rule import Needs
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Report, Reports
 
 P = 6
 BLOCKS = [(0, 4), (4, 6)]
@@ -95,7 +95,7 @@ def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
     seen = tmp_path / "seen.py"
     seen.write_text(
         "import math, numpy as np\n"
-        "from fedsim.stack import Direction, Needs, stateless\n"
+        "from fedsim.server.rule import Direction, Needs, stateless\n"
         "LOG = []\n"
         "def seen():\n"
         "    def weigh(stack):\n"
@@ -137,8 +137,8 @@ def test_rules_see_clients_that_are_absent(tmp_path: Path) -> None:
 def test_a_rule_that_fails_is_named(tmp_path: Path, body: str, error: type[Exception], message: str) -> None:
     path = tmp_path / "bad.py"
     path.write_text(
-        "import math, numpy as np\nfrom fedsim.errors import SolverError\n"
-        "from fedsim.stack import Direction, Needs, stateless\n"
+        "import math, numpy as np\nfrom fedsim.common.errors import SolverError\n"
+        "from fedsim.server.rule import Direction, Needs, stateless\n"
         f"def bad():\n    def weigh(stack):\n        {body}\n    return stateless(weigh, Needs('model'))\n"
     )
     with pytest.raises(error, match=message) as caught:
@@ -162,7 +162,7 @@ def test_what_is_recorded_does_not_change_what_a_rule_sees(tmp_path: Path, level
     file = tmp_path / f"see_{level}.py"
     file.write_text(
         "import math, numpy as np\n"
-        "from fedsim.stack import Direction, Needs, stateless\n"
+        "from fedsim.server.rule import Direction, Needs, stateless\n"
         "SEEN = []\n"
         "def see():\n"
         "    def direction(stack):\n"
@@ -207,7 +207,7 @@ def listening(tmp_path: Path, memory: str = "math.inf") -> str:
     file = tmp_path / "ear.py"
     file.write_text(
         "import math, numpy as np\n"
-        "from fedsim.stack import Direction, Needs, stateless\n"
+        "from fedsim.server.rule import Direction, Needs, stateless\n"
         "heard = []\n"
         "def ear():\n"
         "    def direction(stack):\n"
@@ -335,7 +335,7 @@ def test_of_another_rule_s_rows_those_are_inherited_whose_losses_are_known_if_it
     other = tmp_path / "heir.py"
     other.write_text(
         "import math, numpy as np\n"
-        "from fedsim.stack import Direction, Needs, stateless\n"
+        "from fedsim.server.rule import Direction, Needs, stateless\n"
         "def heir():\n"
         "    def mean(stack):\n"
         "        return Direction(np.ones(stack.n))\n"
@@ -383,7 +383,7 @@ def a_rule(tmp_path: Path, body: str, needs: str = "", name: str = "own") -> str
     file = tmp_path / f"{name}.py"
     file.write_text(
         "import math, numpy as np\n"
-        "from fedsim.stack import Direction, LineSearch, Needs, stateless\n"
+        "from fedsim.server.rule import Direction, LineSearch, Needs, stateless\n"
         f"def {name}():\n    def weigh(stack):\n        {body}\n    return stateless(weigh, Needs({needs}))\n"
     )
     return f"{file}:{name}"

@@ -11,15 +11,15 @@ from torch.func import functional_call
 
 import analysis
 import inputs
-from fedsim import plugins
-from fedsim.config import parse
-from fedsim.data import Task
-from fedsim.errors import ConfigError, DataError
-from fedsim.job import Job
-from fedsim.local import Workbench
-from fedsim.setup import prepare
-from fedsim.simulation import simulate
-from fedsim.tasks.shakespeare import ALPHABET, FILE, speeches
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError
+from fedsim.config.load import parse
+from fedsim.data.federated_data import Task
+from fedsim.data.tasks.shakespeare import ALPHABET, FILE, speeches
+from fedsim.runs.build import prepare
+from fedsim.runs.simulate import simulate
+from fedsim.training.job import Job
+from fedsim.training.workbench import Workbench
 
 PLAY = """First Citizen:
 Before we proceed any further,

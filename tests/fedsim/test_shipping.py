@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.arrivals import Arrivals
-from fedsim.job import Report, Reports
-from fedsim.ladder import HistoryPlan, Rung
-from fedsim.processes import ServerActor
-from fedsim.server import Server, ServerSpec
-from fedsim.shipping import packed, unpacked
+from fedsim.execution.serialization import packed, unpacked
+from fedsim.execution.workers import ServerActor
+from fedsim.server.history_storage import HistoryPlan, Rung
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Report, Reports
 
 K, P = 40, 3000
 BLOCKS = [(0, 2000), (2000, P)]
@@ -93,7 +93,7 @@ def test_a_saved_server_is_sent_in_no_more_bytes_than_it_has(rung: Rung) -> None
 def test_a_process_lets_go_of_a_server_before_it_makes_another(monkeypatch: pytest.MonkeyPatch) -> None:
     made, there = actor("float32"), []
     old = weakref.ref(made.server.history)
-    monkeypatch.setattr("fedsim.processes.Server", lambda *given: there.append(old()))
+    monkeypatch.setattr("fedsim.execution.workers.Server", lambda *given: there.append(old()))
     made.build(spec("float32"), np.zeros(P, dtype=np.float32), False)
     assert there == [None]
 

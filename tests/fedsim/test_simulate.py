@@ -15,14 +15,15 @@ import safetensors.torch
 import torch
 
 import analysis
-from fedsim import checkpoint, simulation
-from fedsim.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
-from fedsim.folders import alone
-from fedsim.forking import At, fork
-from fedsim.manifest import read_manifest
-from fedsim.memory import Footprint
-from fedsim.simulation import Progress, resume, simulate
-from fedsim.trace import Trace
+from fedsim.common.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
+from fedsim.records import checkpoint
+from fedsim.records.manifest import read_manifest
+from fedsim.records.run_folder import alone
+from fedsim.runs import simulate as simulation
+from fedsim.runs.fork import At, fork
+from fedsim.runs.memory_estimate import Footprint
+from fedsim.runs.simulate import Progress, resume, simulate
+from fedsim.worlds.trace import Trace
 from small import run, small
 
 
@@ -340,7 +341,7 @@ def test_a_world_in_which_time_stands_still_needs_a_number_of_steps(tmp_path: Pa
 def test_more_memory_than_there_is_is_refused_with_the_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedsim import memory
+    from fedsim.runs import memory_estimate as memory
 
     monkeypatch.setattr(
         memory.psutil, "virtual_memory", lambda: type("M", (), {"available": 20_000, "total": 20_000})()
@@ -357,7 +358,7 @@ def test_a_run_is_refused_if_the_gpu_has_no_room(tmp_path: Path, monkeypatch: py
         seen.append(footprint.server.device)
         raise ConfigError("memory.budget")
 
-    monkeypatch.setattr("fedsim.memory.check_fits_gpu", full)
+    monkeypatch.setattr("fedsim.runs.memory_estimate.check_fits_gpu", full)
     with pytest.raises(ConfigError, match=r"memory\.budget"):
         run(small(), tmp_path)
     assert seen == ["cpu"]

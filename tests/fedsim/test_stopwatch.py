@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim import stopwatch
-from fedsim.stopwatch import IDLE, SHORT_S, Stopwatch
+from fedsim.common import stopwatch
+from fedsim.common.stopwatch import IDLE, SHORT_S, Stopwatch
 
 
 @dataclass

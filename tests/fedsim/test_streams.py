@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.rng import rng
-from fedsim.streams import BLOCK, Streams, spread
+from fedsim.common.rng import rng
+from fedsim.common.rng_streams import BLOCK, Streams, spread
 
 
 @settings(max_examples=60, deadline=None)

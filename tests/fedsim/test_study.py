@@ -23,19 +23,22 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-from fedsim import cli_study, materials, threads
-from fedsim.checkpoint import checkpoints
-from fedsim.cli import main
-from fedsim.config import RunConfig, load
-from fedsim.config_errors import read_toml, validated
-from fedsim.config_study import CompareSection, ScaleSection, StudyConfig, load_study
-from fedsim.errors import ConfigError
-from fedsim.study import Outcome, opened, run_study
-from fedsim.study_board import Board, board_on, shown_duration
-from fedsim.study_cell import Standing
-from fedsim.study_grid import Cell, cells_of
-from fedsim.study_plan import plan_study
-from fedsim.study_queue import Queue
+from fedsim.cli import study as cli_study
+from fedsim.cli.main import main
+from fedsim.common import threads
+from fedsim.common.errors import ConfigError
+from fedsim.config.errors import read_toml, validated
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
+from fedsim.records.checkpoint import checkpoints
+from fedsim.runs import inputs as materials
+from fedsim.studies.cell import Standing
+from fedsim.studies.estimate import plan_study
+from fedsim.studies.grid import Cell, cells_of
+from fedsim.studies.progress import Board, board_on, shown_duration
+from fedsim.studies.queue import Queue
+from fedsim.studies.run import Outcome, opened, run_study
 
 SMALLEST = Path(__file__).resolve().parents[2] / "examples" / "studies" / "smallest.toml"
 FEDSIM = Path(sys.executable).with_name("fedsim")
@@ -361,7 +364,7 @@ import signal
 
 import numpy as np
 
-from fedsim.stack import Algorithm, Direction, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Stack, stateless
 
 
 def bad() -> Algorithm:
@@ -549,7 +552,7 @@ def test_cells_are_predicted_with_the_one_thread_that_they_have(
         seen.append(threads.most())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsim.study_plan.forecast", predicted)
+    monkeypatch.setattr("fedsim.studies.estimate.forecast", predicted)
     folder = opened(load_study(SMALLEST, sets=STEPS), "s", tmp_path)
     with threads.at_most(4), pytest.raises(KeyboardInterrupt):
         plan_study(folder, jobs=1)

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.cli import main
-from fedsim.manifest import read_manifest
-from fedsim.surroundings import changed, code, versions
+from fedsim.cli.main import main
+from fedsim.records.environment import changed, code, versions
+from fedsim.records.manifest import read_manifest
 from small import run, small
 
 RULE = """
 import numpy as np
 
-from fedsim.stack import Algorithm, Direction
+from fedsim.server.rule import Algorithm, Direction
 
 
 def halves():

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import inputs
-from fedsim import plugins
-from fedsim.data import Task
-from fedsim.errors import DataError
-from fedsim.federate import federate
+from fedsim.common import plugins
+from fedsim.common.errors import DataError
+from fedsim.data.federated_data import Task
+from fedsim.data.split import federate
 
 FILES = {"landmine": "landmine/landmine.npz", "vehicle": "vehicle/vehicle_train_subset.npz"}
 WIDTHS = {"landmine": 9, "vehicle": 100}

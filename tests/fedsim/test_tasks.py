@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import inputs
-from fedsim import plugins
-from fedsim.data import Task
-from fedsim.errors import ConfigError, DataError
-from fedsim.tasks import _files, digits
-from fedsim.tasks.synthetic import draw
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError
+from fedsim.data.federated_data import Task
+from fedsim.data.tasks import _files, digits
+from fedsim.data.tasks.synthetic import draw
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE_TASKS = {"mnist": "MNIST", "fashion_mnist": "FashionMNIST"}
@@ -47,7 +47,7 @@ def test_digits_are_the_images_of_scikit_learn() -> None:
 
 def test_digits_are_the_same_where_their_file_lies_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = build("digits")
-    monkeypatch.setattr("fedsim.tasks.digits.find_spec", lambda name: None)
+    monkeypatch.setattr("fedsim.data.tasks.digits.find_spec", lambda name: None)
     monkeypatch.setattr(digits, "_table", digits._table.__wrapped__)  # it is read once in a process
     found = build("digits")
     assert np.array_equal(found.x, expected.x)
@@ -248,7 +248,7 @@ def test_the_real_images(name: str) -> None:
 
 def test_reading_files_that_are_there_imports_neither_torch_nor_torchvision(small_mnist: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from fedsim.tasks.mnist import mnist;"
+        "import sys; from pathlib import Path; from fedsim.data.tasks.mnist import mnist;"
         f"mnist(clients=1, seed=0, data_dir=Path({str(small_mnist.parents[1])!r}));"
         "print([m for m in ('torch', 'torchvision') if m in sys.modules])"
     )

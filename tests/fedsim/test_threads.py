@@ -7,9 +7,9 @@ import time
 
 import pytest
 
-from fedsim import threads
-from fedsim.config import ConfigError
-from fedsim.threads import at_most, each, in_order
+from fedsim.common import threads
+from fedsim.common.threads import at_most, each, in_order
+from fedsim.config.run import ConfigError
 
 
 @pytest.mark.parametrize(("threads", "worth"), [(1, True), (3, False), (3, True)])

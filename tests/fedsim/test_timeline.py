@@ -14,23 +14,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedsim import ledger
-from fedsim.costs import Chance, Completeness, Costs, Jitter
-from fedsim.course import Course, Dropout, Evaluate, Plan, Stop
-from fedsim.errors import RunError
-from fedsim.evaluation import Evaluation
-from fedsim.job import Cohort
-from fedsim.pacing import Late, Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
-from fedsim.planning import PlanningTrainer
-from fedsim.plugins import build
-from fedsim.records import STATUSES
-from fedsim.rng import Draws
-from fedsim.selection import Clients, Facts, View, stateless
-from fedsim.timeline import Timeline
-from fedsim.trace import Trace
-from fedsim.trainer import Pending, StepColumns, Stepped
-from fedsim.units import US
-from fedsim.world import Work, World
+from fedsim.common.errors import RunError
+from fedsim.common.plugins import build
+from fedsim.common.rng import Draws
+from fedsim.common.units import US
+from fedsim.engine import job_table as ledger
+from fedsim.engine.costs import Chance, Completeness, Costs, Jitter
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.pacing import Late, Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
+from fedsim.engine.record_words import STATUSES
+from fedsim.engine.selector import Clients, Facts, View, stateless
+from fedsim.engine.state import Course, Dropout, Evaluate, Plan, Stop
+from fedsim.engine.trainer import Pending, StepColumns, Stepped
+from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.training.evaluation import Evaluation
+from fedsim.training.job import Cohort
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import Work, World
 from timelines import Flight, StrictTrainer, entries
 
 SECONDS = (1, 3, 7)
@@ -683,7 +683,7 @@ def test_many_jobs_that_end_without_a_step_are_written_before_it(monkeypatch: py
 
     sizes: list[int] = []
     assert all_lost() == [3], "with their step"
-    monkeypatch.setattr("fedsim.timeline._CROWD", 2)
+    monkeypatch.setattr("fedsim.engine.event_loop._CROWD", 2)
     assert all_lost() == [2, 1]
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import TraceError
-from fedsim.trace import KINDS, SCHEMA, Trace, read_trace
+from fedsim.common.errors import TraceError
+from fedsim.worlds.trace import KINDS, SCHEMA, Trace, read_trace
 
 ROWS = [
     (1, 0, 50, "online", 1.0),

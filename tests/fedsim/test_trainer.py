@@ -10,20 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.adversary import Adversary
-from fedsim.arrivals import Arrivals
-from fedsim.data import FederatedData, Split
-from fedsim.errors import ConfigError
-from fedsim.federate import federate
-from fedsim.job import Cohort, Job
-from fedsim.keeping import Memories
-from fedsim.local import LocalSGD, Workbench, WorkbenchSpec
-from fedsim.modes import Mode
-from fedsim.network import build_network
-from fedsim.processes import ClientActor, code_of
-from fedsim.server import Server, ServerSpec
-from fedsim.tasks.digits import digits
-from fedsim.trainer import InlineTrainer, Pending, Stepped, Trainer
+from fedsim.common.errors import ConfigError
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.data.split import federate
+from fedsim.data.tasks.digits import digits
+from fedsim.engine.trainer import Pending, Stepped, Trainer
+from fedsim.execution.client_state import Memories
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.execution.workers import ClientActor, code_of
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.attack import Adversary
+from fedsim.training.job import Cohort, Job
+from fedsim.training.network import build_network
+from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
+from fedsim.training.workbench import Workbench
 from shuffled import ShuffledTrainer
 
 K = 12
@@ -233,7 +234,7 @@ def test_workers_share_the_losses_of_fewer_clients_than_they_are(mode: Mode) -> 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
 def pool(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[object]:
-    from fedsim.pool import RayPool
+    from fedsim.execution.actor_pool import RayPool
 
     made = RayPool(request.param)
     yield made
@@ -267,7 +268,7 @@ def test_jobs_of_one_client_that_are_sent_together_follow_one_another(pool: obje
 
 
 def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
-    from fedsim.actors import RayTrainer  # it imports Ray
+    from fedsim.execution.ray_trainer import RayTrainer  # it imports Ray
 
     trainer = object.__new__(RayTrainer)
     trainer._clients, trainer._memories = [None] * 2, Memories()

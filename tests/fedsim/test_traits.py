@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import ConfigError
-from fedsim.trace import Trace
-from fedsim.traits import HOUR_US, bandwidth, night_share, trait
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.client_statistics import HOUR_US, bandwidth, night_share, trait
+from fedsim.worlds.trace import Trace
 
 H = HOUR_US
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.units import duration_us, show_bytes, show_us, size_bytes
+from fedsim.common.units import duration_us, show_bytes, show_us, size_bytes
 
 
 @pytest.mark.parametrize(

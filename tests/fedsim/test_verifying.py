@@ -11,12 +11,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 from test_resume import BUFFERED
 
-from fedsim import verifying
-from fedsim.errors import CheckpointError, FolderError
-from fedsim.files import write_json
-from fedsim.forking import At, fork
-from fedsim.manifest import read_manifest
-from fedsim.verifying import verify
+from fedsim.common.errors import CheckpointError, FolderError
+from fedsim.common.files import write_json
+from fedsim.records.manifest import read_manifest
+from fedsim.runs import verify as verifying
+from fedsim.runs.fork import At, fork
+from fedsim.runs.verify import verify
 from small import run, small
 
 

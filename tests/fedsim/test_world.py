@@ -9,10 +9,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.trace import Trace
-from fedsim.units import US
-from fedsim.world import LEAVES, Work, World
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import US
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import LEAVES, Work, World
 
 FAST = settings(max_examples=60, deadline=None)
 S = US  # a second

@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedsim.trace import KINDS, MODELLED, Trace
+from fedsim.worlds.trace import KINDS, MODELLED, Trace
 
 Table = NDArray[np.float64]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from fuzz_worlds import PAYLOAD, SLOW, world
 
-from fedsim import plugins
-from fedsim.config import parse
-from fedsim.errors import ConfigError
-from fedsim.idle import without
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import without
+from fedsim.config.load import parse
 
 Raw = dict[str, Any]
 

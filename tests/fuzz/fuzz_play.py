@@ -21,16 +21,17 @@ from fuzz_cases import case
 from safetensors.torch import load_file
 
 from fedsim import Result, simulate
-from fedsim.config import RunConfig, load, parse
-from fedsim.errors import INPUT_ERRORS, RunError
-from fedsim.forking import At, fork
+from fedsim.common.errors import INPUT_ERRORS, RunError
+from fedsim.config.load import load, parse
+from fedsim.config.run import RunConfig
 from fedsim.invariants import check
-from fedsim.local import Workbench
-from fedsim.recorder import digest
-from fedsim.saver import Saver
-from fedsim.server import Server
-from fedsim.setup import prepare
-from fedsim.simulation import resume
+from fedsim.records.recorder import digest
+from fedsim.runs.build import prepare
+from fedsim.runs.checkpointer import Saver
+from fedsim.runs.fork import At, fork
+from fedsim.runs.simulate import resume
+from fedsim.server.server import Server
+from fedsim.training.workbench import Workbench
 from shuffled import ShuffledTrainer
 
 _MOST_STOPS = 20
@@ -53,7 +54,7 @@ def _shuffled(config: RunConfig, plain: Result, out: Path, draw: random.Random) 
     def trainer(bench: Workbench, server: Server, clock: Any) -> ShuffledTrainer:
         return ShuffledTrainer(bench, server, draw.randrange(2**32))
 
-    with patch("fedsim.run.InlineTrainer", trainer):
+    with patch("fedsim.runs.session.InlineTrainer", trainer):
         return _run(config, out).digest
 
 
@@ -65,7 +66,7 @@ def _resolved(config: RunConfig, plain: Result, out: Path, draw: random.Random) 
 
 def _in_small_parts(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
     """Write tables in many parts, also between steps."""
-    with patch("fedsim.recorder._PART_ROWS", 2), patch("fedsim.timeline._CROWD", 3):
+    with patch("fedsim.records.recorder._PART_ROWS", 2), patch("fedsim.engine.event_loop._CROWD", 3):
         return _run(config, out).digest
 
 

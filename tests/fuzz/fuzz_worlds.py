@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedsim import plugins
-from fedsim.trace import MODELLED, AfterEnd, Trace
-from fedsim.units import US
+from fedsim.common import plugins
+from fedsim.common.units import US
+from fedsim.worlds.trace import MODELLED, AfterEnd, Trace
 
 PAYLOAD = 100
 """Bytes each way; speeds are chosen so that a transfer takes some whole seconds."""

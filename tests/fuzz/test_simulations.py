@@ -12,7 +12,7 @@ from fuzz_cases import case
 from fuzz_play import TREATMENTS, play
 
 from fedsim import Result
-from fedsim.config import RunConfig
+from fedsim.config.run import RunConfig
 
 SEEDS = range(40)
 

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim import plugins
-from fedsim.scenario import make_trace
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common import plugins
+from fedsim.common.units import US
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace
 
 HOUR, DAY = 3600 * US, 86400 * US
 NAMES = plugins.names("scenario")

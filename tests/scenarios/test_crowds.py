@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_worlds import DAY, HOUR, NO_FAULTS, made
 
-from fedsim.errors import ConfigError
-from fedsim.world import World
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.world import World
 
 ALONE = {"mean_on": "1s", "mean_off": "9000d", "devices": NO_FAULTS}
 """Nobody there but for the crowd."""

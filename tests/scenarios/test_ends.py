@@ -11,15 +11,15 @@ import tomli_w
 from made_worlds import DAY
 from typer.testing import CliRunner
 
-from fedsim import plugins
-from fedsim.cli import app
-from fedsim.config import RunConfig
-from fedsim.config_world import WorldConfig, source_trace, world_trace
-from fedsim.errors import EndOfWorld
-from fedsim.forecast import forecast
-from fedsim.scenario import make_trace
-from fedsim.simulation import simulate
-from fedsim.world import World
+from fedsim.cli.main import app
+from fedsim.common import plugins
+from fedsim.common.errors import EndOfWorld
+from fedsim.config.run import RunConfig
+from fedsim.config.world import WorldConfig, source_trace, world_trace
+from fedsim.runs.plan import forecast
+from fedsim.runs.simulate import simulate
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.world import World
 from small import small
 
 ENDING = {"permanent_dropout", "late_joiners"}

@@ -7,11 +7,12 @@ import tomllib
 import pytest
 from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
 
-from fedsim import ahead, plugins
-from fedsim.config_errors import read_toml, validated
-from fedsim.config_world import WorldFile, resolved_options, world_trace
-from fedsim.rows import Rows
-from fedsim.trace import read_trace
+from fedsim.common import background as ahead
+from fedsim.common import plugins
+from fedsim.config.errors import read_toml, validated
+from fedsim.config.world import WorldFile, resolved_options, world_trace
+from fedsim.worlds.trace import read_trace
+from fedsim.worlds.trace_writer import Rows
 from scenarios import _simulate
 
 joined = Rows.joined

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import ConfigError
-from fedsim.scenario import make_trace
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace
 from scenarios._hazards import LAWS, Day, Hazard
 
 HOUR, DAY = 3600 * US, 86400 * US

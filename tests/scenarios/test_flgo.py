@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_worlds import HOUR, durations, made
 
-from fedsim.errors import ConfigError
-from fedsim.units import US
-from fedsim.world import World
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.worlds.world import World
 
 FACTS = {
     "n_samples": [5, 50, 500, 20],

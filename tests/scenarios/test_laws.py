@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedsim.rng import rng
-from fedsim.units import US
+from fedsim.common.rng import rng
+from fedsim.common.units import US
 from scenarios._laws import Law, exponentials
 
 SECOND_MOMENTS = {

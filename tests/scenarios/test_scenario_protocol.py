@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import ConfigError, TraceError
-from fedsim.rng import rng
-from fedsim.scenario import AskedTooSoon, FactsToCome, Place, Scenario, make_trace
-from fedsim.streams import Streams
-from fedsim.trace import read_trace
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.rng import rng
+from fedsim.common.rng_streams import Streams
+from fedsim.worlds.scenario import AskedTooSoon, FactsToCome, Place, Scenario, make_trace
+from fedsim.worlds.trace import read_trace
 from scenarios._simulate import simulate
 
 
@@ -214,7 +214,7 @@ def test_a_world_that_is_too_large_is_refused_before_anybody_lives(monkeypatch):
     def client(env, me):
         raise AssertionError("somebody lives")
 
-    monkeypatch.setattr("fedsim.scenario.plugins.build", lambda *given: Scenario(client))
+    monkeypatch.setattr("fedsim.worlds.scenario.plugins.build", lambda *given: Scenario(client))
     for size, message in (
         ({"clients": 2**31}, "clients: expected at most 2147483647, found 2147483648"),
         ({"clients": 10, "horizon_us": 2**62}, "exceeds 2.63"),
@@ -272,8 +272,8 @@ def test_the_source_names_the_facts_that_were_given():
 
 
 CAREFUL = """
-from fedsim.errors import ConfigError
-from fedsim.scenario import Scenario
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.scenario import Scenario
 
 
 def careful() -> Scenario:
@@ -329,9 +329,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("body", "message"), MISTAKES.values(), ids=MISTAKES.keys())
 def test_a_mistake_is_told_with_scenario_client_and_line(tmp_path, body, message):
     file = tmp_path / "mine.py"
-    head = (
-        "import simpy\nfrom fedsim.scenario import Scenario\ndef helper(env): yield 7\ndef client(env, me):\n"
-    )
+    head = "import simpy\nfrom fedsim.worlds.scenario import Scenario\ndef helper(env): yield 7\ndef client(env, me):\n"
     file.write_text(f"{head}    {body}\ndef mine(): return Scenario(client)\n")
     with pytest.raises(ConfigError, match=f"^scenario '{file}:mine', {message}") as told:
         make_trace(f"{file}:mine", {}, clients=3, horizon_us=100, seed=1)
@@ -346,7 +344,7 @@ def test_a_client_for_whom_no_time_passes_is_told_with_the_instant(tmp_path, mon
     monkeypatch.setattr("scenarios._simulate._MOST_OF_EACH", 10)
     file = tmp_path / "mine.py"
     file.write_text(
-        "import simpy\nfrom fedsim.scenario import Scenario\ndef mine():\n    def client(env, me):\n"
+        "import simpy\nfrom fedsim.worlds.scenario import Scenario\ndef mine():\n    def client(env, me):\n"
         "        store = simpy.Store(env, 1)\n        yield env.timeout(10 + me.id)\n"
         f"        while me.id == 1:\n            {steps}\n        yield env.timeout(50)\n    return Scenario(client)\n"
     )

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_worlds import DAY, HOUR, NAMES, durations, made
 
-from fedsim.errors import ConfigError
-from fedsim.scenario import Scenario, make_trace
-from fedsim.units import US
-from fedsim.world import World
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.worlds.scenario import Scenario, make_trace
+from fedsim.worlds.world import World
 from scenarios._devices import Devices
 from scenarios._simulate import simulate
 from scenarios.diurnal import CELL_US, CELLS, EDGES_US, _next_us

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 
-from fedsim.errors import ConfigError
-from fedsim.world import World
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.world import World
 
 
 @pytest.mark.parametrize(

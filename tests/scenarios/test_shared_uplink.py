@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 
-from fedsim.errors import ConfigError
+from fedsim.common.errors import ConfigError
 from scenarios.shared_uplink import stationary_users
 
 CAPACITY = 6e6

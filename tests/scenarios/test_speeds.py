@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 
-from fedsim.errors import ConfigError
-from fedsim.units import US
-from fedsim.world import Work, World
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.worlds.world import Work, World
 
 STEADY = NO_FAULTS | {"downlink_sigma": 0.0, "uplink_sigma": 0.0, "compute_sigma": 0.0}
 

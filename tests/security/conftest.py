@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.trace import Trace
+from fedsim.worlds.trace import Trace
 from small import run, small
 
 

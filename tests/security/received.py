@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from fedsim.cli import main
+from fedsim.cli.main import main
 
 MARK = "pwned"
 EVIL = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;{{7*7}}$body${title}"

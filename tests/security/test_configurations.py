@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from received import MARK, touching
 
-from fedsim import plugins
-from fedsim.config import parse
-from fedsim.errors import ConfigError, DataError
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError
+from fedsim.config.load import parse
 from small import run, small
 
 

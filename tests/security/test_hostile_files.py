@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from received import DEEP, EVIL, MARKED_UP, command, with_metadata
 
-from fedsim import plugins
-from fedsim.config import load
-from fedsim.errors import ConfigError, DataError, TraceError
-from fedsim.trace import read_trace
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError, TraceError
+from fedsim.config.load import load
+from fedsim.worlds.trace import read_trace
 
 
 def test_nesting_is_refused_and_ends_nothing(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from fedsim import plugins
+from fedsim.common import plugins
 
 NOT_COPYLEFT = {"certifi"}
 """Packages under the MPL 2.0, whose terms hold for their own files alone."""
@@ -68,7 +68,7 @@ def test_a_ray_of_our_own_listens_to_this_machine_alone() -> None:
     code = """
 import os, psutil
 os.environ["RAY_ADDRESS"] = "192.0.2.1:6379"  # of somebody else; there is none at this address
-from fedsim.cluster import opened
+from fedsim.execution.cluster import opened
 cluster = opened(None, 1)
 mine = {p.pid for p in psutil.Process().children(recursive=True)} | {os.getpid()}
 found = [c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in mine]

@@ -13,9 +13,9 @@ import pytest
 from received import EVIL, MARKED_UP, command, configured, said
 
 import analysis
-from analysis.world_page import write_world_page
-from fedsim.terminal import visible
-from fedsim.trace import Trace
+from analysis.worlds.page import write_world_page
+from fedsim.common.terminal import visible
+from fedsim.worlds.trace import Trace
 
 
 class Page(html.parser.HTMLParser):

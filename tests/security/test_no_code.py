@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 from received import MARK, touching
 
-from fedsim.errors import TraceError
-from fedsim.importing import Source, build_importer
-from fedsim.trace import read_trace
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Source, build_importer
+from fedsim.worlds.trace import read_trace
 
 PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
 
@@ -112,7 +112,7 @@ FORBIDDEN = {
 }
 
 
-OWN = {("fedsim/ahead.py", "pickle.loads")}
+OWN = {("fedsim/common/background.py", "pickle.loads")}
 """What a process reads from its own child, through a pipe and memory that have no name."""
 
 
@@ -154,7 +154,12 @@ def test_nothing_but_the_terminal_writes_to_the_terminal(root: Path) -> None:
 
 def test_only_plugins_import_by_name(root: Path) -> None:
     """One place decides which code a configuration may name; the others name parts of fedsim."""
-    allowed = {"fedsim/plugins.py", "fedsim/__init__.py", "fedsim/cluster.py", "analysis/__init__.py"}
+    allowed = {
+        "fedsim/common/plugins.py",
+        "fedsim/__init__.py",
+        "fedsim/execution/cluster.py",
+        "analysis/__init__.py",
+    }
     for path in product(root):
         for name, call in calls(path):
             if name.startswith("importlib.") and "resources" not in name and "util.find_spec" not in name:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from algorithms.selection._hours import HOUR_US, chances, looked, overlaps
 from algorithms.selection._world import online_throughout
-from fedsim.selection import Selector, State
-from fedsim.trace import Trace
-from fedsim.units import US
-from fedsim.world import World
+from fedsim.common.units import US
+from fedsim.engine.selector import Selector, State
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import World
 from views import choose, make, view
 
 S = US

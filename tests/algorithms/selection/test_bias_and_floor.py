@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.errors import ConfigError
-from fedsim.selection import View
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.engine.selector import View
 from views import after_jobs, choose, lookup, make, shares, view
 
 SIZES = np.array([10, 20, 30, 40])

@@ -12,17 +12,17 @@ import pytest
 
 import analysis
 from algorithms.selection._oort import Pace, Rating, not_barred, places, utility
-from fedsim.config import parse
-from fedsim.selection import View
-from fedsim.simulation import simulate
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.config.load import parse
+from fedsim.engine.selector import View
+from fedsim.runs.simulate import simulate
 from views import after_jobs, choose, lookup, make, shares, view
 
 ALL = np.arange(4)
 OWN = """
 import numpy as np
 import torch
-from fedsim.data import Task
+from fedsim.data.federated_data import Task
 
 EASY, HARD, EVEN = (4.05, 0), (4.05, 1), (0.0, 0)  # losses 0.017, 4.067 and 0.693
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from algorithms.selection._draws import highest, lowest, part, proportional, topped_up
 from algorithms.selection._durations import durations_us, known_us
-from fedsim.errors import ConfigError
-from fedsim.selection import Selector, View
-from fedsim.units import US
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import US
+from fedsim.engine.selector import Selector, View
 from views import after_jobs, choose, lookup, make, shares, view
 
 SIZES = np.array([10, 20, 30, 40])
@@ -222,7 +222,7 @@ def test_a_fixed_table_may_be_in_any_order_and_is_checked_before_its_steps_come(
 
 
 def make_table(path: Path) -> Selector:
-    from fedsim.plugins import build
+    from fedsim.common.plugins import build
 
     selector: Selector = build("selector", "fixed", {"table": str(path)})
     return selector
@@ -248,7 +248,7 @@ def test_fixed_table_names_what_is_wrong(tmp_path: Path, text: str, message: str
 
 
 def test_fixed_takes_either_a_list_or_a_table(tmp_path: Path) -> None:
-    from fedsim.plugins import build
+    from fedsim.common.plugins import build
 
     for options in ({}, {"clients": [1], "table": str(tmp_path)}):
         with pytest.raises(ConfigError, match="either the option 'clients' or the option 'table'"):

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.errors import ConfigError, RunError
-from fedsim.plugins import build, names, summary
-from fedsim.selection import Selector, State, View, checked, proposed
-from fedsim.trace import Trace
-from fedsim.units import US
-from fedsim.world import World
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.plugins import build, names, summary
+from fedsim.common.units import US
+from fedsim.engine.selector import Selector, State, View, checked, proposed
+from fedsim.worlds.trace import Trace
+from fedsim.worlds.world import World
 from views import NEEDED, choose, lookup, make, used_view, view
 
 RECORDED = {"replayed"}  # bound to the instants and candidates of one run: any other view is an error

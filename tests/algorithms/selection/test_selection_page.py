@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.plugins import factory, names, options_of
+from fedsim.common.plugins import factory, names, options_of
 from views import choose, view
 
 PAGE = Path(__file__).parents[3] / "docs" / "selection.md"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from algorithms.selection.tifl import ranked_odds
-from fedsim.units import US
+from fedsim.common.units import US
 from views import after_jobs, choose, lookup, make, view
 
 

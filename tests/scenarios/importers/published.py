@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.errors import TraceError
-from fedsim.importing import Imported, Source, build_importer, guess
+from fedsim.common.errors import TraceError
+from fedsim.worlds.importer import Imported, Source, build_importer, guess
 
 
 def sources(files: dict[str, str | bytes]) -> list[Source]:

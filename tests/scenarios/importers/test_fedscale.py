@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from published import imported, refused, sources, values, windows
 
 import inputs
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import build_importer, import_trace
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.importer import build_importer, import_trace
 from scenarios.importers._pickles import plain_pickle
 
 S = 1_000_000

@@ -6,9 +6,9 @@ import pytest
 from published import imported, refused, values, windows
 
 import inputs
-from fedsim.errors import ConfigError
-from fedsim.importing import build_importer, import_trace
-from fedsim.world import World
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.importer import build_importer, import_trace
+from fedsim.worlds.world import World
 
 S = 1_000_000
 DAY = 86_400 * S

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import inputs
-from fedsim import importing
-from fedsim.errors import TraceError
-from fedsim.importing import import_trace
+from fedsim.common.errors import TraceError
+from fedsim.worlds import importer as importing
+from fedsim.worlds.importer import import_trace
 
 BUILD = importing.build_importer
 BUILT = cache(lambda name: BUILD(name, {}))

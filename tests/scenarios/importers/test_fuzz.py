@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import inputs
-from fedsim.errors import TraceError
-from fedsim.importing import Importer, Source, build_importer, guess
-from fedsim.plugins import names
-from fedsim.trace import Trace
+from fedsim.common.errors import TraceError
+from fedsim.common.plugins import names
+from fedsim.worlds.importer import Importer, Source, build_importer, guess
+from fedsim.worlds.trace import Trace
 
 LARGEST_SAMPLE_BYTES = 6000
 MUTANTS = 60

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from published import imported, refused, values, windows
 
-from fedsim.errors import ConfigError
-from fedsim.importing import build_importer
-from fedsim.trace import Trace
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.importer import build_importer
+from fedsim.worlds.trace import Trace
 
 S = 1_000_000
 TABLE = "client,start_s,end_s,kind,value\nb,0,10,online,\na,2.5,4,online,-\nb,0,20,compute,0.5\na,0,20,compute,0.25\n"

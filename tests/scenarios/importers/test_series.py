@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from trace_files import DAY_S, imported, notes, speeds
 
 import inputs
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import import_trace
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import import_trace
+from fedsim.worlds.trace import Trace
 
 
 def moved(trace: Trace, kind: str) -> float:

@@ -7,9 +7,9 @@ import pytest
 from trace_files import DAY_S, imported, notes, speeds
 
 import inputs
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import import_trace
-from fedsim.units import US
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.units import US
+from fedsim.worlds.importer import import_trace
 
 # Speed tests
 

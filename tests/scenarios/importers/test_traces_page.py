@@ -1,7 +1,7 @@
 """docs/traces.md says what the importers say of themselves."""
 
 from benchmarks.traces import formats
-from fedsim.plugins import factory, names, options_of
+from fedsim.common.plugins import factory, names, options_of
 
 
 def test_the_page_lists_formats_and_options_as_they_are(root):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from trace_files import DAY_S, imported, notes, seconds
 
 import inputs
-from fedsim.errors import ConfigError, TraceError
-from fedsim.importing import import_trace
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.worlds.importer import import_trace
 from scenarios.importers import studentlife as studentlife_module
 
 # StudentLife

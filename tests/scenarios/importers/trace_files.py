@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedsim.importing import import_trace
-from fedsim.trace import Trace
-from fedsim.units import US
+from fedsim.common.units import US
+from fedsim.worlds.importer import import_trace
+from fedsim.worlds.trace import Trace
 
 DAY_S = 86_400.0
 

@@ -1,0 +1,105 @@
+"""Writing TensorBoard's event files: records of the package `tensorboard`, which is asked for neither a thread nor
+TensorFlow.
+
+The format is that of `tensorboard.compat.proto`: a summary holds values under tags, at a step and a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from analysis.opening.arrays import Floats
+from fedsim.common.errors import ConfigError, RunError
+
+NAME = "events.out.tfevents.0.fedsim"
+"""Viewers take a file whose name has `tfevents` in it."""
+INSTALL = "pip install 'fedsim[tensorboard]'"
+
+
+def check_installed() -> None:
+    """Raise ConfigError with the command that installs what is missing."""
+    try:
+        import tensorboard.summary.writer.record_writer  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            f"the package tensorboard is needed and cannot be imported ({error}): {INSTALL}"
+        ) from error
+
+
+class EventFile:
+    """An event file that is open; one in the same folder, which an earlier run wrote, is replaced.
+
+    Raises ConfigError if TensorBoard is not installed, RunError if the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        check_installed()
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._path = folder / NAME
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._records = RecordWriter(self._path.open("wb"))
+        self._write(0.0, file_version="brain.Event:2")
+
+    def __enter__(self) -> EventFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def scalars(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
+        """Append the finite ones of some values, by tag."""
+        self._summary(
+            step, time_s, [{"tag": t, "simple_value": v} for t, v in values.items() if math.isfinite(v)]
+        )
+
+    def histogram(self, step: int, time_s: float, tag: str, values: Floats, edges: Floats) -> None:
+        """Append how many values lie between edges [n + 1] in ascending order, of which the last includes its own."""
+        counts, _ = np.histogram(values, edges)
+        histogram = {
+            "min": values.min(),
+            "max": values.max(),
+            "num": counts.sum(),
+            "sum": values.sum(),
+            "sum_squares": (values**2).sum(),
+            "bucket_limit": edges[1:].tolist(),
+            "bucket": counts.tolist(),
+        }
+        self._summary(step, time_s, [{"tag": tag, "histo": histogram}])
+
+    def flush(self) -> None:
+        """Let others see what was written."""
+        with self._writing():
+            self._records.flush()
+
+    def close(self) -> None:
+        """Write what is left."""
+        with self._writing():
+            self._records.close()
+
+    def _summary(self, step: int, time_s: float, values: list[dict[str, Any]]) -> None:
+        if values:
+            self._write(time_s, step=step, summary={"value": values})
+
+    def _write(self, time_s: float, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        with self._writing():
+            self._records.write(Event(wall_time=time_s, **content).SerializeToString())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RunError(f"{self._path}: events cannot be written: {error.strerror or error}") from error

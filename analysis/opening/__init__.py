@@ -1,0 +1,1 @@
+"""Opening the folders of runs and studies."""

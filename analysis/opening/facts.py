@@ -1,0 +1,122 @@
+"""What a run was, in words: read from its manifest and configuration, of which any part may be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from analysis.opening.run import Run
+from analysis.opening.tables import word_counts
+from analysis.tables.closing import virtual_end_us
+from fedsim.common.units import show_bytes, show_us
+
+_SECTIONS = (
+    "task",
+    "model",
+    "partition",
+    "world",
+    "pacing",
+    "selection",
+    "train",
+    "client",
+    "algorithm",
+    "memory",
+    "cost",
+    "dropout",
+    "stop",
+    "evaluate",
+)
+
+
+def troubles(run: Run) -> Iterator[str]:
+    """Say what keeps a run from being a complete one."""
+    status, error = run.manifest.get("status", "unknown"), run.manifest.get("error")
+    if status != "done":
+        because = f": {error}" if error else ""
+        yield f"{run.label}: the run is not complete (status {status}{because}). Shown is what it recorded."
+    if not len(run.jobs):
+        yield f"{run.label}: no job was recorded."
+    if not run.evaluations():
+        yield f"{run.label}: no evaluation on the {run.split} split was recorded."
+
+
+def facts(run: Run) -> list[tuple[str, str]]:
+    """Return names and values: what was run, on what, and how it ended. What is unknown is left out."""
+    said = run.manifest
+    rows = [
+        ("rule", said.get("rule")),
+        *(
+            (name, _settings(run.config[name]))
+            for name in _SECTIONS
+            if isinstance(run.config.get(name), dict)
+        ),
+        *(("adversary", _settings(each)) for each in _adversaries(run.config)),
+        ("seed", said.get("seed")),
+        ("status", _ended(said)),
+        ("virtual time", show_us(virtual_end_us(run))),
+        ("jobs", _counts(word_counts(run.jobs["status"]))),
+        ("waits for clients", said.get("waits")),
+        ("wall time, s", _counts(_mapping(said, "wall_s"))),
+        ("memory", _memory(_mapping(said, "memory"))),
+        ("computed on", _machine(said)),
+        ("started", said.get("started")),
+        ("versions", _counts(_mapping(said, "versions"), " ")),
+        ("digest", said.get("digest")),
+    ]
+    return [(name, str(value)) for name, value in rows if value not in (None, "")]
+
+
+def _adversaries(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the tables of attacks; a single one may stand without a list."""
+    said = config.get("adversary")
+    return [each for each in (said if isinstance(said, list) else [said]) if isinstance(each, dict)]
+
+
+def _mapping(said: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = said.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _settings(section: Mapping[str, Any]) -> str:
+    """Write a table of the configuration in one line, its name first."""
+    named = [str(section["name"])] if "name" in section else []
+    return ", ".join(named + [f"{key} = {_value(value)}" for key, value in section.items() if key != "name"])
+
+
+def _value(value: Any) -> str:
+    return f"({_settings(value)})" if isinstance(value, dict) else str(value)
+
+
+def _ended(said: Mapping[str, Any]) -> str:
+    by = f", ended by {said['ended_by']}" if said.get("ended_by") else ""
+    return f"{said.get('status', 'unknown')}{by}"
+
+
+def _counts(values: Mapping[str, Any], between: str = ": ") -> str:
+    return ", ".join(f"{k}{between}{round(v, 2) if isinstance(v, float) else v}" for k, v in values.items())
+
+
+def _memory(memory: Mapping[str, Any]) -> str:
+    predicted = _mapping(memory, "predicted_bytes").get("total")
+    parts = (("predicted", predicted), ("peak", memory.get("peak_bytes")))
+    return ", ".join(
+        f"{name} {show_bytes(value)}" for name, value in parts if isinstance(value, (int, float))
+    )
+
+
+def _workers(said: Mapping[str, Any]) -> str:
+    workers = said.get("workers")
+    if workers is None:
+        return ""
+    if workers:
+        return f"{workers} workers"
+    threads = said.get("threads") or 1
+    return "in one process" + (f" with {threads} threads" if threads > 1 else "")
+
+
+def _machine(said: Mapping[str, Any]) -> str:
+    hardware = _mapping(said, "hardware")
+    parts = [str(said.get("device") or ""), _workers(said)]
+    parts += [str(hardware.get(key) or "") for key in ("gpu", "cpu")]
+    parts.append(f"{hardware['cores']} cores" if "cores" in hardware else "")
+    return ", ".join(part for part in parts if part)

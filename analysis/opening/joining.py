@@ -1,0 +1,55 @@
+"""Runs and studies that were made apart, put side by side as one study."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from analysis.opening.run import Run
+from analysis.opening.study import Cell, Study
+from fedsim.common.errors import FolderError
+
+
+def two_runs(first: Run, second: Run) -> Study:
+    """Return a study of two runs: the axis `run` with their labels, and one seed, by which they are a pair."""
+    labels = [first.label, second.label]
+    if labels[0] == labels[1]:
+        labels = [f"{label} #{i}" for i, label in enumerate(labels, start=1)]
+    seed = first.manifest.get("seed") or 0
+    sides = list(zip(labels, (first, second), strict=True))
+    cells = tuple(Cell({"run": label}, seed, run.folder, "done") for label, run in sides)
+    runs = {run.folder: run for _, run in sides}
+    compare = {"axis": "run", "baseline": labels[0]}
+    return Study(first.folder, " and ".join(labels), "", {"run": (*labels,)}, (seed,), compare, cells, runs)
+
+
+def two_studies(first: Study, second: Study) -> Study:
+    """Return one study of two with equal axes, which differ in the new axis `study`: the first one is the baseline.
+
+    Their runs are paired by seed, within equal levels of all axes; levels or seeds of one alone stay without a pair.
+    Raises RunError if the axes differ.
+    """
+    if set(first.axes) != set(second.axes):
+        raise FolderError(
+            f"{first.folder} and {second.folder}: expected studies with the same axes, "
+            f"found {', '.join(first.axes) or 'none'} and {', '.join(second.axes) or 'none'}"
+        )
+    names = _names(first, second)
+    axes = {"study": names} | {
+        axis: tuple(dict.fromkeys((*levels, *second.axes[axis]))) for axis, levels in first.axes.items()
+    }
+    cells = [
+        replace(cell, levels={"study": name} | {axis: cell.levels[axis] for axis in first.axes})
+        for name, study in zip(names, (first, second), strict=True)
+        for cell in study.cells
+    ]
+    compare = first.compare | {"axis": "study", "baseline": names[0]}
+    seeds = tuple(dict.fromkeys((*first.seeds, *second.seeds)))
+    return Study(Path(first.folder), " and ".join(names), "", axes, seeds, compare, tuple(cells))
+
+
+def _names(first: Study, second: Study) -> tuple[str, str]:
+    for names in ((first.name, second.name), (str(first.folder), str(second.folder))):
+        if names[0] != names[1]:
+            return names
+    raise FolderError(f"{first.folder}: expected two different studies, found the same one twice")

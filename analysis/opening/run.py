@@ -1,0 +1,283 @@
+"""Opening what a run left behind: manifest, configuration, three tables and the world that it saw."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from analysis.opening.arrays import Floats, Ints
+from analysis.opening.tables import check_rows, read_table, read_world, word_counts
+from analysis.statistics.fairness import summary
+from fedsim.common import arguments, plugins
+from fedsim.common.arrow_columns import array, texts
+from fedsim.common.errors import FolderError, closest
+from fedsim.common.files import from_json, from_toml
+from fedsim.common.paths import as_path
+from fedsim.common.terminal import visible
+from fedsim.engine.record_words import PERSONAL
+from fedsim.records.manifest import MANIFEST, existing, read_manifest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONFIG, ARMS = "config.resolved.toml", "arms.json"
+SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "valid", "test")))
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What one evaluation measured, client by client (arrays [K], in ascending order of client)."""
+
+    step: int
+    time_us: int
+    split: str
+    client: Ints
+    n: Ints
+    correct: Ints
+    accuracy: Floats
+    """Fractions; NaN for a client without samples in this split."""
+    loss: Floats
+
+    @arguments.checked
+    def without(self, clients: Ints) -> Evaluation:
+        """Leave some clients out."""
+        others = ~np.isin(self.client, clients)
+        columns = ("client", "n", "correct", "accuracy", "loss")
+        return replace(self, **{name: getattr(self, name)[others] for name in columns})
+
+    @arguments.checked
+    def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
+        """Return the value of each metric (all of `analysis.metrics` by default)."""
+        return summary(self.accuracy, self.n, metrics)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder. Tables are read when first asked for; a run still going has the rows written so far."""
+
+    folder: Path
+    manifest: dict[str, Any] = field(repr=False)
+    config: dict[str, Any] = field(repr=False)
+    label: str
+    """The name used in tables and legends."""
+
+    def _table(self, name: str, *, complete: bool) -> pa.Table:
+        task = self.config.get("task")
+        clients = task.get("clients") if isinstance(task, dict) else None
+        found = read_table(self.folder, name, complete)
+        return check_rows(self.folder, name, found, clients if isinstance(clients, int) else None)
+
+    @cached_property
+    def jobs(self) -> pa.Table:
+        """One row per job (`fedsim.records.schemas.JOBS`)."""
+        return self._table("jobs", complete=self.done)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        """One row per server step (`fedsim.records.schemas.STEPS`)."""
+        return self._table("steps", complete=self.done)
+
+    @cached_property
+    def evals(self) -> pa.Table:
+        """One row per evaluation, split and client (`fedsim.records.schemas.EVALS`)."""
+        return self._table("evals", complete=self.done)
+
+    @cached_property
+    def conflicts(self) -> pa.Table:
+        """One row per step, block and row of the stack (`fedsim.records.schemas.CONFLICTS`), empty unless asked for."""
+        return self._table("conflicts", complete=False)
+
+    @cached_property
+    def audit(self) -> pa.Table:
+        """One row per audited step and client (`fedsim.records.schemas.AUDIT`); empty unless it was asked for."""
+        return self._table("audit", complete=False)
+
+    @cached_property
+    def world(self) -> pa.Table:
+        """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if not kept."""
+        return read_world(self.folder)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run came to its regular end."""
+        return self.manifest.get("status") == "done"
+
+    @property
+    def adversaries(self) -> Ints:
+        """The clients of all the run's adversaries, in ascending order; see `docs/adversaries.md`."""
+        listed = self.manifest.get("adversaries") or []
+        return np.unique(np.array([c for one in listed for c in one["clients"]], dtype=np.int64))
+
+    @arguments.checked
+    def frame(self, table: str) -> pd.DataFrame:
+        """Return `jobs`, `steps`, `evals`, `conflicts`, `audit` or `world` as a pandas frame."""
+        known = ("jobs", "steps", "evals", "conflicts", "audit", "world")
+        if table not in known:
+            raise FolderError(f"{self.folder}: there is no table {table!r}{closest(table, known)}")
+        return cast("pd.DataFrame", getattr(self, table).to_pandas(ignore_metadata=True))
+
+    @property
+    def split(self) -> str:
+        """The split that the run was evaluated on by its configuration, `test` if that does not say."""
+        section = self.config.get("evaluate")
+        said = section.get("split") if isinstance(section, dict) else None
+        return said if said in SPLITS else "test"
+
+    @arguments.checked
+    def evaluations(self, split: str | None = None) -> list[Evaluation]:
+        """Return the evaluations on a split (default: the run's) by virtual time; empty if there was none."""
+        split = self.split if split is None else split
+        if split not in SPLITS:
+            raise FolderError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
+        return list(_evaluations(self.evals, split))
+
+    @arguments.checked
+    def final(self, split: str | None = None) -> Evaluation:
+        """Return the last evaluation on a split (default: the run's). Raises RunError if there was none."""
+        found = self.evaluations(split)
+        if not found:
+            held = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
+            wanted = self.split if split is None else split
+            raise FolderError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
+        return found[-1]
+
+    @arguments.checked
+    def history(
+        self, split: str | None = None, metrics: Sequence[str] | None = None, *, honest: bool = False
+    ) -> pd.DataFrame:
+        """Return one row per evaluation: step, time_us, clients, loss (mean over clients), each metric.
+
+        `honest`: of the clients alone that are no adversaries.
+        """
+        import pandas as pd  # half a second, not needed to open a run
+
+        names = list(plugins.names("metric") if metrics is None else metrics)
+        rows = [
+            {
+                "step": e.step,
+                "time_us": e.time_us,
+                "clients": len(e.client),
+                "loss": _mean(e.loss),
+                **e.summary(names),
+            }
+            for e in (each.without(self.adversaries) if honest else each for each in self.evaluations(split))
+        ]
+        return pd.DataFrame(rows, columns=["step", "time_us", "clients", "loss", *names])
+
+
+def open_run(path: str | Path) -> Run:
+    """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
+    folder = existing(as_path(path, "path"))
+    if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
+        named = ", ".join(arm.name for arm in arms)
+        raise FolderError(
+            f"{folder} holds several runs ({named}); open one of these folders, or all with open_all"
+        )
+    manifest = read_manifest(folder)
+    label = manifest.get("label") or manifest.get("name") or folder.resolve().name
+    return Run(folder, manifest, _config(folder / CONFIG), visible(label))
+
+
+def open_all(paths: str | Path | Iterable[str | Path]) -> list[Run]:
+    """Open several runs; a folder of several runs stands for all of them. Labels are made distinct.
+
+    The runs of a folder come in the order of its `arms.json`, or by name if it has none.
+    """
+    listed = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes)) else [paths]
+    folders = [folder for path in listed for folder in _expand(existing(as_path(path, "path")))]
+    return _distinct([open_run(folder) for folder in folders])
+
+
+def _expand(folder: Path) -> list[Path]:
+    return [folder] if (folder / MANIFEST).is_file() else _arms(folder) or [folder]
+
+
+def _arms(folder: Path) -> list[Path]:
+    """Return the run folders within a folder."""
+    listed = folder / ARMS
+    if not listed.is_file():
+        return sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
+    said = _json(listed)
+    names = said.get("arms") if isinstance(said, dict) else None
+    if not isinstance(names, list) or not all(_is_name(name) for name in names):
+        raise FolderError(f'{listed}: expected {{"arms": [names of folders]}}, found {names!r}')
+    present = [folder / name for name in names if (folder / name).is_dir()]
+    missing = [name for name in names if folder / name not in present]
+    if missing:
+        there = ", ".join(map(str, present)) or "none"
+        raise FolderError(f"{listed} lists {missing[0]!r}, but its folder is missing; those present: {there}")
+    return present
+
+
+def _is_name(name: Any) -> bool:
+    """Tell a folder's name from a path that leads elsewhere."""
+    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+
+
+def _distinct(runs: list[Run]) -> list[Run]:
+    """Put behind labels that occur twice where their folders differ, and a number behind those that still do."""
+    places = [Path(os.path.abspath(run.folder)) for run in runs]
+    alike: dict[str, list[Path]] = {}
+    for run, place in zip(runs, places, strict=True):
+        alike.setdefault(run.label, []).append(place.parent)
+    shared = {label: os.path.commonpath(folders) for label, folders in alike.items() if len(folders) > 1}
+    named = [
+        f"{run.label} ({place.relative_to(shared[run.label])})" if run.label in shared else run.label
+        for run, place in zip(runs, places, strict=True)
+    ]
+    unique = [f"{n} #{named[:i].count(n) + 1}" if named.count(n) > 1 else n for i, n in enumerate(named)]
+    return [replace(run, label=label) for run, label in zip(runs, unique, strict=True)]
+
+
+def _json(path: Path) -> Any:
+    try:
+        return from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path}: cannot be read: {error}") from error
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        return from_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FolderError(f"{path.parent} is not a complete run folder: {path.name} is missing") from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path}: cannot be read: {error}") from error
+
+
+def _evaluations(evals: pa.Table, split: str) -> Iterator[Evaluation]:
+    rows = evals.filter(pc.is_in(evals["split"].cast(pa.string()), value_set=texts([split])))
+    if not len(rows):
+        return
+    column = {name: array(rows[name]) for name in rows.column_names if name != "split"}
+    order = np.lexsort((column["client"], column["step"], column["time_us"]))
+    column = {name: values[order] for name, values in column.items()}
+    fresh = np.flatnonzero((np.diff(column["step"]) != 0) | (np.diff(column["time_us"]) != 0)) + 1
+    for start, stop in zip([0, *fresh], [*fresh, len(order)], strict=True):
+        yield _evaluation({name: values[start:stop] for name, values in column.items()}, split)
+
+
+def _evaluation(column: dict[str, Any], split: str) -> Evaluation:
+    return Evaluation(
+        step=int(column["step"][0]),
+        time_us=int(column["time_us"][0]),
+        split=split,
+        client=column["client"].astype(np.int64),
+        n=column["n"].astype(np.int64),
+        correct=column["correct"].astype(np.int64),
+        accuracy=column["accuracy"].astype(np.float64),
+        loss=column["loss"].astype(np.float64),
+    )
+
+
+def _mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -1,0 +1,300 @@
+"""Opening what a study left behind: which runs it is made of, and their metrics as one frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from analysis.opening.arrays import Ints
+from analysis.opening.run import Evaluation, Run, open_run
+from fedsim.common import arguments
+from fedsim.common.errors import ConfigError, FolderError, closest
+from fedsim.common.files import from_json
+from fedsim.common.paths import as_path
+from fedsim.config.errors import validated
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STUDY, FORMAT = "study.json", 1
+Point = Literal["end", "steps", "time", "bytes"]
+POINTS: tuple[Point, ...] = get_args(Point)
+"""Where runs are compared: at their ends, or after equal rounds, equal virtual time, equal bytes moved."""
+_COLUMNS = {"steps": "step", "time": "time_us", "bytes": "bytes"}
+_ENOUGH = 0.5
+"""A point that all runs share exactly is taken if it lies beyond this share of the way that all of them went."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a study: a level of each axis, and a seed."""
+
+    levels: dict[str, str]
+    seed: int
+    folder: Path
+    status: str
+    """`done`, `running`, `failed`, `interrupted` or `pending`."""
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells the cell from the others, such as `rule=fedavg, seed 2`."""
+        return ", ".join([*(f"{axis}={level}" for axis, level in self.levels.items()), f"seed {self.seed}"])
+
+
+@dataclass(frozen=True)
+class Study:
+    """The folder of a study. Its runs are opened when first asked for, and kept."""
+
+    folder: Path
+    name: str
+    description: str
+    axes: dict[str, tuple[str, ...]]
+    """The levels of each axis, in the order of the file."""
+    seeds: tuple[int, ...]
+    compare: dict[str, Any]
+    """What is asked: `axis`, `baseline`, `metrics`, `at`, `group`; any of them may be missing."""
+    cells: tuple[Cell, ...]
+    _runs: dict[Path, Run] = field(default_factory=dict, repr=False, compare=False)
+    _evaluations: dict[tuple[Path, str], list[Evaluation]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _numbers: dict[tuple[Path, str], pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def finished(self) -> tuple[Cell, ...]:
+        """The cells whose runs are done."""
+        return tuple(cell for cell in self.cells if cell.status == "done")
+
+    @arguments.checked
+    def run(self, cell: Cell) -> Run:
+        """Open the run of a cell. Raises FolderError if it is not there."""
+        if cell.folder not in self._runs:
+            try:
+                self._runs[cell.folder] = open_run(cell.folder)
+            except FolderError as error:
+                raise FolderError(f"{error}; fedsim study runs a cell anew whose folder is gone") from error
+        return self._runs[cell.folder]
+
+    @arguments.checked
+    def afresh(self, cell: Cell) -> Run:
+        """Return the run of a cell without the tables that were read: those of all runs may be more than memory."""
+        return replace(self.run(cell))
+
+    @arguments.checked
+    def asked(self, changes: Mapping[str, Any]) -> Study:
+        """Return the same study asked for something else: some keys of `compare` replaced.
+
+        An axis without a baseline has its first level as one. Raises ConfigError for an unknown axis, level or point.
+        """
+        same_axis = self.compare.get("axis") == changes.get("axis", self.compare.get("axis"))
+        kept = {key: value for key, value in self.compare.items() if same_axis or key != "baseline"}
+        found = replace(self, compare=kept | dict(changes))
+        if self.axes:
+            found.baseline(found.axis())
+        for point in found.compare.get("at", ()):
+            found.require_point(point)
+        return found
+
+    def require_point(self, at: str) -> None:
+        """Raise ConfigError if there is no such point."""
+        if at not in POINTS:
+            raise ConfigError(
+                f"{self.folder}: there is no point {at!r} to compare runs at{closest(at, POINTS)}"
+            )
+
+    @arguments.checked
+    def axis(self, name: str | None = None) -> str:
+        """Return the axis whose levels are compared: by default that of `compare`, else the first.
+
+        Raises ConfigError if there is no such axis, RunError if there is none at all.
+        """
+        wanted = name or self.compare.get("axis") or next(iter(self.axes), "")
+        if wanted in self.axes:
+            return str(wanted)
+        if not self.axes:
+            raise FolderError(f"{self.folder}: the study has no axis, so there are no levels to compare")
+        raise ConfigError(f"{self.folder}: the study has no axis {wanted!r}{closest(str(wanted), self.axes)}")
+
+    @arguments.checked
+    def baseline(self, axis: str, level: str | None = None) -> str:
+        """Return the level that others are compared with: by default that of `compare`, else the first.
+
+        Raises ConfigError if the axis has no such level.
+        """
+        axis = self.axis(axis)
+        said = self.compare.get("baseline") if axis == self.axis() else None
+        wanted = str(level or said or self.axes[axis][0])
+        if wanted not in self.axes[axis]:
+            raise ConfigError(
+                f"{self.folder}: axis {axis!r} has no level {wanted!r}{closest(wanted, self.axes[axis])}"
+            )
+        return wanted
+
+    @arguments.checked
+    def frame(
+        self, metrics: Sequence[str], at: Point = "end", split: str | None = None, axis: str | None = None
+    ) -> pd.DataFrame:
+        """Return one row per finished cell: a column per axis, `seed`, the point, and a column per metric.
+
+        The point is `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients` (evaluated).
+        `end` is each run's last evaluation. For the others, the cells compared (equal seeds and levels but for `axis`,
+        see `axis()`) are taken where all of them have been: at the largest number at which each was evaluated exactly;
+        where there is none in the second half of the way that all went, at each one's last evaluation not beyond its
+        end. Raises RunError for a run that was not evaluated, ConfigError for an unknown point or metric.
+        """
+        import pandas as pd  # half a second, not needed to open a study
+
+        self.require_point(at)
+        rows: list[dict[str, Any]] = []
+        for cells in self._compared(axis):
+            numbers = [self._course(cell, split) for cell in cells]
+            chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, _COLUMNS[at])
+            for cell, each, i in zip(cells, numbers, chosen, strict=True):
+                evaluation = self.evaluations(cell, split)[i]
+                point = {name: int(each[name].iloc[i]) for name in _COLUMNS.values()}
+                held = {"clients": int((evaluation.n > 0).sum())}
+                rows.append(
+                    {**cell.levels, "seed": cell.seed, **point, **held, **evaluation.summary(metrics)}
+                )
+        columns = [*self.axes, "seed", *_COLUMNS.values(), "clients", *metrics]
+        rows.sort(key=self._place)
+        return pd.DataFrame(rows, columns=columns)
+
+    @arguments.checked
+    def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
+        """Return the evaluations of a cell's run by virtual time. Raises RunError if there are none."""
+        key = (cell.folder, split or self.run(cell).split)
+        if key not in self._evaluations:
+            run = self.afresh(cell)
+            run.final(key[1])  # says which splits there are, if this is none of them
+            self._evaluations[key] = run.evaluations(key[1])
+        return self._evaluations[key]
+
+    def _place(self, row: dict[str, Any]) -> tuple[int, ...]:
+        """Return what rows are ordered by: the levels as the file has them, then the seed."""
+        return (*(levels.index(row[axis]) for axis, levels in self.axes.items()), row["seed"])
+
+    def _course(self, cell: Cell, split: str | None) -> pd.DataFrame:
+        """Return how far the run had come at each evaluation: step, time_us, bytes."""
+        import pandas as pd
+
+        key = (cell.folder, split or self.run(cell).split)
+        if key not in self._numbers:
+            run = self.afresh(cell)
+            found = self.evaluations(cell, split)
+            times = np.array([e.time_us for e in found], dtype=np.int64)
+            steps = np.array([e.step for e in found], dtype=np.int64)
+            self._numbers[key] = pd.DataFrame(
+                {"step": steps, "time_us": times, "bytes": bytes_by(run, times)}
+            )
+        return self._numbers[key]
+
+    def _compared(self, axis: str | None) -> Iterable[list[Cell]]:
+        """Return the finished cells, those together that differ in the compared axis alone."""
+        among = self.axis(axis) if self.axes else ""
+        groups: dict[tuple[Any, ...], list[Cell]] = {}
+        for cell in self.finished:
+            others = tuple(level for name, level in cell.levels.items() if name != among)
+            groups.setdefault((*others, cell.seed), []).append(cell)
+        return groups.values()
+
+
+def bytes_by(run: Run, times_us: Ints) -> Ints:
+    """Return [k] the bytes moved down and up by jobs that had ended by each time."""
+    ended = run.jobs["end_us"].to_numpy()
+    order = np.argsort(ended, kind="stable")
+    moved = run.jobs["download_bytes"].to_numpy() + run.jobs["upload_bytes"].to_numpy()
+    summed = np.concatenate([[0], np.cumsum(moved[order], dtype=np.int64)])
+    return np.asarray(summed[np.searchsorted(ended[order], times_us, side="right")])
+
+
+def _equal(numbers: Sequence[pd.DataFrame], column: str) -> list[int]:
+    """Return which evaluation of each cell to compare; see `Study.frame`."""
+    values = [np.asarray(n[column], dtype=np.int64) for n in numbers]
+    reach = min(int(v[-1]) for v in values)
+    shared = set(values[0].tolist()).intersection(*(v.tolist() for v in values[1:]))
+    best = max((v for v in shared if v <= reach), default=-1)
+    limit = best if best >= _ENOUGH * reach else reach
+    return [max(int(np.searchsorted(v, limit, side="right")) - 1, 0) for v in values]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class _Cell(_Part):
+    levels: dict[str, str]
+    seed: int
+    folder: str
+    status: Literal["done", "running", "failed", "interrupted", "pending"]
+    error: str | None = None
+
+
+class _Compare(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True)
+    axis: str | None = None
+    baseline: str | None = None
+    metrics: list[str] | None = None
+    at: list[Point] | None = None
+    group: str | None = None
+
+
+class _Study(_Part):
+    format: int
+    name: str
+    description: str = ""
+    axes: dict[str, list[str]]
+    seeds: list[int]
+    compare: _Compare = _Compare()
+    cells: list[_Cell]
+
+
+def is_study(folder: str | Path) -> bool:
+    """Say whether a folder is that of a study."""
+    return (Path(folder) / STUDY).is_file()
+
+
+def open_study(path: str | Path) -> Study:
+    """Open the folder of a study. Raises FolderError that names the folder, the file, the key or the cell."""
+    folder = as_path(path, "path")
+    file = folder / STUDY
+    try:
+        raw = from_json(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FolderError(f"{folder} is not the folder of a study: {STUDY} is missing") from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{file}: cannot be read: {error}") from error
+    if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
+        raise FolderError(f"{file}: format: expected {FORMAT}, found {raw['format']!r}")
+    try:
+        said = validated(_Study, raw, file)
+    except ConfigError as error:
+        raise FolderError(str(error)) from error
+    for name in said.compare.metrics or ():
+        if ":" in name:  # code that a folder names is not run to look at it
+            raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
+    axes = {axis: tuple(levels) for axis, levels in said.axes.items()}
+    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(said.cells))
+    compare = said.compare.model_dump(exclude_none=True)
+    return Study(folder, said.name, said.description, axes, tuple(said.seeds), compare, cells)
+
+
+def _cell(said: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:
+    if set(said.levels) != set(axes):
+        raise FolderError(
+            f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {said.levels}"
+        )
+    for axis, level in said.levels.items():
+        if level not in axes[axis]:
+            raise FolderError(f"{where}.levels.{axis}: unknown level {level!r}{closest(level, axes[axis])}")
+    inside = Path(said.folder)
+    if inside.is_absolute() or ".." in inside.parts:
+        raise FolderError(f"{where}.folder: expected a folder within the study, found {said.folder!r}")
+    levels = {axis: said.levels[axis] for axis in axes}
+    return Cell(levels, said.seed, folder / inside, said.status, said.error)

@@ -1,0 +1,141 @@
+"""Reading the Parquet files of a run folder: merged files where there are any, else the numbered parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedsim.common.arrow_columns import array
+from fedsim.common.errors import FolderError
+from fedsim.common.files import read_parquet
+from fedsim.engine.record_words import STATUSES, STEP_STATUSES
+from fedsim.records.schemas import TABLES
+
+Ints = NDArray[np.int64]
+PARTS, WORLD = "parts", "world.parquet"
+_FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
+"""Columns in which -1 does not say "none"."""
+KEYS = {
+    "jobs": ("job",),
+    "steps": ("step",),
+    "evals": ("step", "time_us", "split", "client"),
+    "audit": ("step", "client"),
+}
+"""The columns whose values together come once in a table."""
+_STATUSES = {*STATUSES, *STEP_STATUSES}
+
+
+def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
+    """Return one table of a run, `name` being a key of `fedsim.records.schemas.TABLES`, in its declared schema.
+
+    A run that is not `complete` may have written nothing yet: its table is empty then. Raises FolderError
+    naming the file.
+    """
+    merged = folder / f"{name}.parquet"
+    if merged.is_file():
+        return _conformed(merged, read_parquet(merged, FolderError), TABLES[name])
+    parts = _parts(folder / PARTS, name)
+    if not parts and complete:
+        raise FolderError(f"{folder}: {merged.name} is missing, and so are its parts in {PARTS}/")
+    tables = [_conformed(part, read_parquet(part, FolderError), TABLES[name]) for part in parts]
+    return pa.concat_tables([TABLES[name].empty_table(), *tables]).unify_dictionaries().combine_chunks()
+
+
+def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) -> pa.Table:
+    """Return a table in which each row has a key of its own, a client of the run's, and an accuracy that can be.
+
+    Raises FolderError that names the file and the first row that is foreign.
+    """
+    path = folder / f"{name}.parquet"
+    if clients is not None and "client" in table.column_names:
+        foreign = np.flatnonzero(array(table["client"]) >= clients)
+        if len(foreign):
+            found = table["client"][int(foreign[0])].as_py()
+            raise FolderError(
+                f"{path}, row {foreign[0]}: expected one of the run's {clients:,} clients, found client {found}"
+            )
+    if name == "evals":
+        accuracy = array(table["accuracy"])
+        wrong = np.flatnonzero((accuracy < 0) | (accuracy > 1))  # NaN where there was nothing to measure
+        if len(wrong):
+            at = int(wrong[0])
+            raise FolderError(f"{path}, row {at}: expected an accuracy from 0 to 1, found {accuracy[at]:g}")
+    if name in KEYS and (row := _second(table.select(KEYS[name]))) is not None:
+        said = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
+        raise FolderError(
+            f"{path}, row {row}: expected each {' and '.join(KEYS[name])} once, found {said} again"
+        )
+    return table
+
+
+def _second(keys: pa.Table) -> int | None:
+    """Return the first row whose key stands in a row before; None if there is none."""
+    columns = [_codes(column) for column in keys.columns]
+    order = np.lexsort(columns)
+    again = np.ones(max(len(order) - 1, 0), dtype=bool)
+    for values in columns:
+        again &= np.diff(values[order]) == 0
+    return int(order[1:][again].min()) if again.any() else None
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    """Return whole numbers as they are, and words as numbers."""
+    if pa.types.is_dictionary(column.type):
+        words = pc.cast(column, pa.string())
+        column = pc.index_in(words, value_set=pc.unique(words))
+    return np.asarray(array(column), np.int64)
+
+
+def read_world(folder: Path) -> pa.Table:
+    """Return the trace that the run saw. Raises FolderError if it is missing."""
+    path = folder / WORLD
+    if not path.is_file():
+        raise FolderError(f"{folder}: {WORLD} is missing")
+    return read_parquet(path, FolderError)
+
+
+def word_counts(column: pa.ChunkedArray) -> dict[str, int]:
+    """Return how often each word of a dictionary column occurs, leaving out words that never do."""
+    counts: list[dict[str, Any]] = pc.value_counts(column.cast(pa.string())).to_pylist()
+    return {entry["values"]: entry["counts"] for entry in counts}
+
+
+def _parts(folder: Path, name: str) -> list[Path]:
+    parts = sorted(folder.glob(f"{name}-*.parquet"))
+    expected = [folder / f"{name}-{index:05d}.parquet" for index in range(len(parts))]
+    missing = next((path for path, part in zip(expected, parts, strict=True) if path != part), None)
+    if missing:
+        raise FolderError(f"{missing} is missing, though later parts of the table are there")
+    return parts
+
+
+def _conformed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise FolderError(
+            f"{path}: missing column {', '.join(missing)}; found {', '.join(table.column_names)}"
+        )
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise FolderError(f"{path}: a column has another type than declared: {error}") from error
+    for name in schema.names:
+        if wrong := _wrong(name, table[name]):
+            raise FolderError(f"{path}, column {name!r}: {wrong}")
+    return table
+
+
+def _wrong(name: str, column: pa.ChunkedArray) -> str:
+    """Say what no run writes into a column, or nothing."""
+    if column.null_count:
+        return f"expected values in all {len(column)} rows, found {column.null_count} nulls"
+    if name in _FROM_ZERO and len(column) and (least := pc.min(column).as_py()) < 0:
+        return f"expected numbers of at least 0, found {least}"
+    if name == "status" and not set(found := word_counts(column)) <= _STATUSES:
+        return f"expected one of {', '.join(sorted(_STATUSES))}, found {min(set(found) - _STATUSES)!r}"
+    return ""

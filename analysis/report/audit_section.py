@@ -1,0 +1,48 @@
+"""What a report says about an oracle audit: remembered updates by age, and what steps did to clients' losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from analysis.opening.run import Run
+from analysis.plots.audit_by_age import audit_by_age
+from analysis.plots.audit_losses import audit_losses
+from analysis.report.document import Block, Column, Figure, Gallery, Heading, Text, frame_table
+from analysis.statistics.audit import audit_frame, by_age, realised
+from analysis.tables.audit_tables import advice
+
+_SHARES = ("cosine", "norm_ratio", "reported", "real", "precision", "recall", "agreement")
+_UNITS = {"change": 4, "change_low": 4, "change_high": 4, "worse": 2, "against": 2}
+
+
+def audited(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs that recorded an audit."""
+    return [run for run in runs if len(run.audit)]
+
+
+def audit_blocks(runs: Sequence[Run], prefix: str, title: str) -> Iterator[Block]:
+    """Yield what the audits of runs that differ at most by their seed say; nothing if none of them was audited.
+
+    `prefix` stands before the names of figures and tables, `title` is the heading.
+    """
+    held = audited(runs)
+    if not held:
+        return
+    audit = audit_frame(held)
+    ages, changes = by_age(audit), realised(audit)
+    yield Heading(title, 3)
+    yield Text(advice(ages))
+    by_name = (("audit-by-age", partial(audit_by_age, ages)), ("audit-losses", partial(audit_losses, audit)))
+    yield Gallery(tuple(Figure(f"{prefix}{name}", draw) for name, draw in by_name))
+    digits = {f"{name}{end}": 3 for name in _SHARES for end in ("", "_low", "_high")}
+    caption = (
+        "Remembered updates against what clients would send now, by age in server steps, with 95 % intervals"
+    )
+    yield frame_table(f"{prefix}audit-ages", caption, ages, _columns(digits))
+    caption = "What steps did to the training loss of groups of clients: change in nat, and shares of clients"
+    yield frame_table(f"{prefix}audit-changes", caption, changes, _columns(_UNITS))
+
+
+def _columns(digits: dict[str, int]) -> dict[str, Column]:
+    return {name: Column(name.replace("_", " "), each) for name, each in digits.items()}

@@ -1,0 +1,43 @@
+"""Paired differences as a table of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.opening.study import Study
+from analysis.report.document import Column, Table, heading_of
+from analysis.statistics.paired import PairedDifference
+from analysis.tables.difference_tables import LEAST_P, PLACES
+
+
+def difference_block(name: str, found: Sequence[PairedDifference], study: Study) -> Table:
+    """Return comparisons of one metric at one point as a table."""
+    first = found[0]
+    unit = heading_of(first.metric)
+    others = [axis for axis in study.axes if axis != first.axis]
+    columns = (
+        Column(first.axis),
+        *map(Column, others),
+        Column("seeds"),
+        Column(f"mean difference of {unit}", 3, signed=True),
+        Column("95 % low", 3, signed=True),
+        Column("95 % high", 3, signed=True),
+        Column("t low", 3, signed=True),
+        Column("t high", 3, signed=True),
+        Column("seeds better, %", 0),
+        *(Column(f"p {test}", 3, least=LEAST_P) for test in ("sign", "rank", "Holm")),
+        Column("effect size d_z", 2, signed=True),
+        Column("seeds for 80 %"),
+        Column("pairing factor", 2),
+    )
+    rows = tuple(_row(each, others) for each in found)
+    return Table(
+        name, f"{unit}, level minus {first.baseline} {PLACES.get(first.at, first.at)}", columns, rows
+    )
+
+
+def _row(each: PairedDifference, others: Sequence[str]) -> tuple[object, ...]:
+    ranges = (*(each.interval or (None, None)), *(each.t_interval or (None, None)))
+    found = (each.n, each.mean, *ranges, 100 * each.better, each.sign_p, each.p_value, each.p_holm)
+    size = (each.effect_size, each.seeds_needed, each.pairing_factor)
+    return (each.level, *(each.others[axis] for axis in others), *found, *size)

@@ -1,0 +1,183 @@
+"""What a report says about fairness against participation: of runs side by side, and of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from analysis.opening.run import Run
+from analysis.opening.study import Study
+from analysis.plots.paired_differences import paired_differences
+from analysis.plots.participation_groups import participation_groups
+from analysis.report.difference_block import difference_block
+from analysis.report.document import (
+    Block,
+    Column,
+    Figure,
+    Gallery,
+    Heading,
+    Table,
+    Text,
+    frame_table,
+    heading_of,
+    slugs,
+)
+from analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
+from analysis.tables.group_tables import participation_differences, run_participation, study_participation
+from fedsim.common.errors import ConfigError, DataError, RunError, TraceError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEADING = "Fairness against participation"
+_WEIGHTS = (
+    "Quartiles are of clients: the first is there least. Of the two means one counts each client once and one each"
+    f" sample once; intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} A correlation says what goes"
+    " together, not what causes what."
+)
+_MOST_GROUPINGS = 4
+"""So many groupings are drawn; the table has all."""
+_GROUPS = {
+    "from": Column("from", None),
+    "to": Column("to", None),
+    "mean_percent": Column("mean over clients, %", 2),
+    "low": Column("95 % low", 2),
+    "high": Column("95 % high", 2),
+    "mean_over_samples_percent": Column("mean over samples, %", 2),
+    "std_percent": Column("std, %", 2),
+    "min_percent": Column("least, %", 2),
+}
+
+
+def runs_participation(runs: Sequence[Run]) -> Iterator[Block]:
+    """Yield the accuracy of groups of clients by what they took part, for the runs that were evaluated."""
+    found: dict[str, dict[str, pd.DataFrame]] = {}
+    refused = []
+    for run in runs:
+        try:
+            if run.evaluations():
+                found[run.label] = run_participation(run)
+        except (RunError, TraceError) as error:
+            refused.append(Text(f"{run.label}: not told: {error}.", "note"))
+    if not found and not refused:
+        return
+    yield Heading(HEADING)
+    yield from refused
+    drawn = {run.label: _first_groupings(found.get(run.label)) for run in runs}
+    if any(len(table) for table in drawn.values()):
+        draw = partial(participation_groups, drawn, "a 95 % interval over clients")
+        yield Figure("participation-groups", draw)
+    captions = {
+        "groups": "Accuracy by group of clients",
+        "losses": "Survivors against victims of dropout: clients by the jobs that they lost",
+        "correlations": "Correlation of a client's accuracy with its participation",
+    }
+    for name, caption in captions.items():
+        if len(joined := _joined(found, name)):
+            columns = _GROUPS | (
+                {"value": Column("correlation", 3, signed=True)} if name == "correlations" else {}
+            )
+            yield frame_table(f"participation-{name}", caption, joined, columns)
+    yield Text(_WEIGHTS, "note")
+
+
+def study_participation_blocks(study: Study) -> Iterator[Block]:
+    """Yield the accuracy of groups over the seeds of a study, and the paired differences in what is worst of them."""
+    yield Heading(HEADING)
+    try:
+        found = study_participation(study)
+        families = participation_differences(study, found["measures"])
+    except (ConfigError, DataError, RunError, TraceError) as error:
+        yield Text(f"Not told: {error}.", "note")
+        return
+    groups, axis = found["groups"], study.axis() if study.axes else ""
+    spread = _over_seeds(study, groups)
+    yield Gallery(tuple(_group_figures(study, spread, axis)))
+    by = str(groups["by"].iloc[0])
+    columns = {
+        "seeds": Column("seeds"),
+        "mean_percent": Column("mean over clients, %", 2),
+        "low": Column("95 % low", 2),
+        "high": Column("95 % high", 2),
+        "std_percent": Column("s.d. over seeds, %", 2),
+    }
+    plain = by.replace("_", " ")
+    caption = (
+        f"Accuracy by {plain} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
+    )
+    yield frame_table("participation-groups", caption, spread.drop(columns="by"), columns)
+    yield _measures(study, found["measures"])
+    names = [family[0].metric.replace("_", "-") for family in families]
+    pairs = list(zip(names, families, strict=True))
+    yield Gallery(
+        tuple(
+            Figure(f"difference-{name}", partial(paired_differences, each, study.axes[axis]))
+            for name, each in pairs
+        )
+    )
+    for name, family in pairs:
+        yield difference_block(f"differences-{name}", family, study)
+
+
+def _first_groupings(frames: dict[str, pd.DataFrame] | None) -> pd.DataFrame:
+    """Return the groups that are drawn: none of a run that was not evaluated, which keeps its place among the arms."""
+    import pandas as pd
+
+    if frames is None or not len(frames["groups"]):
+        return pd.DataFrame(columns=["by", "group", "mean_percent", "low", "high"])
+    groups = frames["groups"]
+    return groups[groups["by"].isin(list(dict.fromkeys(groups["by"]))[:_MOST_GROUPINGS])]
+
+
+def _joined(found: dict[str, dict[str, pd.DataFrame]], name: str) -> pd.DataFrame:
+    """Put the frames of runs below each other, with the run in front if there are several."""
+    import pandas as pd
+
+    frames = {label: frames[name] for label, frames in found.items() if len(frames[name])}
+    if not frames:
+        return pd.DataFrame()
+    together = pd.concat(frames, names=["run"]).reset_index(level="run").reset_index(drop=True)
+    return together if len(found) > 1 else together.drop(columns="run")
+
+
+def _over_seeds(study: Study, groups: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean of each group over seeds with its interval, a row per combination of levels."""
+    import pandas as pd
+
+    rows = []
+    for key, part in groups.groupby([*study.axes, "by", "group"], sort=False):
+        values = part["mean_percent"].to_numpy(dtype=float)
+        low, high = interval(mean_of(values), len(values)) or (math.nan, math.nan)
+        std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+        numbers = (len(values), float(values.mean()), low, high, std)
+        rows.append((*key, *numbers))
+    names = [*study.axes, "by", "group", "seeds", "mean_percent", "low", "high", "std_percent"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _group_figures(study: Study, spread: pd.DataFrame, axis: str) -> Iterator[Figure]:
+    """Yield a figure per combination of the other levels, with the compared ones side by side."""
+    others = [name for name in study.axes if name != axis]
+    parts = [(key, part) for key, part in spread.groupby(others, sort=False)] if others else [((), spread)]
+    names = slugs("-".join(map(str, key)) or "all" for key, _ in parts)
+    for slug, (key, part) in zip(names, parts, strict=True):
+        where = ", ".join(f"{name}={level}" for name, level in zip(others, key, strict=True))
+        arms = {str(k): t for k, t in part.groupby(axis, sort=False)} if axis else {study.name: part}
+        draw = partial(participation_groups, arms, "a 95 % interval over seeds", where)
+        yield Figure(f"participation-groups{f'-{slug}' if others else ''}", draw)
+
+
+def _measures(study: Study, measures: pd.DataFrame) -> Table:
+    """Return the mean and standard deviation over seeds of each measure of a study's cells."""
+    names = [str(name) for name in measures if name not in (*study.axes, "seed")]
+    columns = [*map(Column, study.axes or ("study",)), Column("seeds")]
+    columns += [column for n in names for column in (Column(heading_of(n), 3), Column("s.d.", 3))]
+    parts = measures.groupby(list(study.axes), sort=False) if study.axes else [((study.name,), measures)]
+    rows = []
+    for key, part in parts:
+        numbers = (value for name in names for value in (float(part[name].mean()), float(part[name].std())))
+        rows.append((*key, len(part), *numbers))
+    caption = "Fairness against participation: means over seeds, and standard deviations over seeds"
+    return Table("participation-measures", caption, tuple(columns), tuple(rows))

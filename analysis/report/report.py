@@ -1,0 +1,164 @@
+"""The report: one HTML page about runs that opens from disk, in light and dark, on phones and paper."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from analysis.opening.facts import troubles
+from analysis.opening.run import Run
+from analysis.plots.accuracy_histogram import accuracy_histogram
+from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
+from analysis.plots.client_accuracy import client_accuracy
+from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
+from analysis.plots.staleness import staleness, used_staleness
+from analysis.report import page
+from analysis.report.document import Block, Column, Document, Figure, Gallery, Heading, Table, Text, slugs
+from analysis.report.participation_sections import runs_participation
+from analysis.report.run_sections import run_section
+from analysis.tables.closing import ACCURACIES, closing
+from analysis.tables.compare import compare
+from fedsim.common import arguments
+from fedsim.common.errors import FolderError, RunError
+from fedsim.common.files import make_directory, write_text
+from fedsim.common.paths import as_path
+
+
+@arguments.checked
+def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Path:
+    """Write one self-contained page about the runs and return its path.
+
+    `out` is the file to write, or a folder that gets a `report.html`; `command` is what makes the page, by default
+    `fedsim report` and the runs' folders. Runs that are interrupted, hold no jobs or no evaluations are reported as
+    such. Labels must be distinct, as `open_all` makes them. Raises RunError if a run's files cannot be read.
+    """
+    return write_page(run_document(runs, command), out)
+
+
+def write_page(content: Document, out: str | Path) -> Path:
+    """Write a report as one page and return its path; `out` is as for `write_report`."""
+    place = as_path(out, "out")
+    target = place / "report.html" if place.is_dir() else place
+    text = page.document(content)
+    make_directory(target.parent)
+    write_text(target, text)
+    return target
+
+
+@arguments.checked
+def run_document(runs: Sequence[Run], command: str = "") -> Document:
+    """Return the report about runs, with its figures yet to be drawn. Raises RunError if there is no run."""
+    if not runs:
+        raise FolderError("a report needs at least one run")
+    command = command or report_command([run.folder for run in runs])
+    return Document(_title(runs), command, tuple(_blocks(runs)))
+
+
+def report_command(paths: Sequence[Path]) -> str:
+    """Return the command line that makes a report about folders."""
+    return f"fedsim report {shlex.join(map(str, paths))}"
+
+
+def _title(runs: Sequence[Run]) -> str:
+    names = [run.label for run in runs]
+    listed = ", ".join(names) if len(names) <= 5 else f"{', '.join(names[:4])} and {len(names) - 4} more"
+    return f"fedsim: {listed}"
+
+
+def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    yield from (Text(text, "warning") for run in runs for text in troubles(run))
+    yield Heading("Summary")
+    yield _summary(runs)
+    splits = ", ".join(dict.fromkeys(run.split for run in runs))
+    yield Text(
+        f"Accuracies are per client at the last evaluation on the {splits} split; std and angle are over"
+        " clients, worst and best are means over the given share of clients, all of them with equal weight."
+        " Lost and late count jobs, empty counts server steps.",
+        "note",
+    )
+    yield from _comparison(runs)
+    yield from _accuracy(runs)
+    yield from runs_participation(runs)
+    yield from _jobs(runs)
+    names = slugs(run.label for run in runs)
+    for run, name in zip(runs, names, strict=True):
+        yield from run_section(run, f"{name}-" if len(runs) > 1 else "")
+
+
+_COUNTS = ("steps", "jobs", "jobs lost", "late", "empty steps")
+
+
+def _summary(runs: Sequence[Run]) -> Table:
+    accuracies = (Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items())
+    columns = (Column("run"), *accuracies, *map(Column, _COUNTS), Column("virtual h", 2), Column("wall s", 1))
+    rows = []
+    for found in map(closing, runs):
+        label = found.label if found.status == "done" else f"{found.label} [{found.status}]"
+        counts = (found.steps, found.jobs, found.lost, found.late, found.empty_steps)
+        metrics = (found.metrics[name] for name in ACCURACIES.values())
+        rows.append((label, *metrics, *counts, found.virtual_us / 3.6e9, found.wall_s))
+    return Table("summary", "How the runs ended", columns, tuple(rows))
+
+
+_COMPARED = (
+    Column("run"),
+    Column("mean difference, %", 2, signed=True),
+    Column("± s.e., %", 2),
+    Column("clients better"),
+    Column("clients worse"),
+    Column("equal"),
+    Column("world"),
+)
+
+
+def _comparison(runs: Sequence[Run]) -> Iterator[Block]:
+    rows, refused = [], []
+    base = next((run for run in runs if run.evaluations()), runs[0])
+    for run in (other for other in runs if other is not base):
+        try:
+            found = compare(base, run)
+        except RunError as error:
+            refused.append(Text(f"Not compared: {error}.", "note"))
+            continue
+        counts = (found.gained, found.lost, found.equal)
+        world = {True: "same", False: "different", None: "not kept"}[found.same_world]
+        rows.append((run.label, found.mean_percent, found.standard_error_percent, *counts, world))
+    if rows or refused:
+        yield Heading(f"Client by client against {base.label}")
+    if rows:
+        caption = f"Differences of the clients' accuracies to those in {base.label}; the standard error is over clients"
+        yield Table("pairs", caption, _COMPARED, tuple(rows))
+    yield from refused
+
+
+def _accuracy(runs: Sequence[Run]) -> Iterator[Block]:
+    finals = {run.label: found[-1] if (found := run.evaluations()) else None for run in runs}
+    yield Heading("Accuracy and fairness")
+    if not any(finals.values()):
+        yield Text("No evaluation was recorded.")
+        return
+    histories = {run.label: run.history(metrics=list(METRICS)) for run in runs}
+    yield Gallery(
+        (
+            Figure("accuracy-over-time", partial(accuracy_over_time, histories, by="time")),
+            Figure("accuracy-over-steps", partial(accuracy_over_time, histories, by="step")),
+            Figure("accuracy-by-client", partial(client_accuracy, finals)),
+            Figure("accuracy-histogram", partial(accuracy_histogram, finals)),
+        )
+    )
+
+
+def _jobs(runs: Sequence[Run]) -> Iterator[Block]:
+    yield Heading("Jobs")
+    by_label = {run.label: run for run in runs}
+    drawn: list[Figure] = []
+    if any(lost_by_phase(run) for run in runs):
+        drawn.append(Figure("lost-jobs", partial(lost_jobs, by_label)))
+    else:
+        yield Text("No job was lost." if any(len(run.jobs) for run in runs) else "No job was recorded.")
+    if any(used_staleness(run).any() for run in runs):
+        drawn.append(Figure("staleness", partial(staleness, by_label)))
+    if drawn:
+        yield Gallery(tuple(drawn))

@@ -1,0 +1,177 @@
+"""The figures and tables of a report as files for papers: PDF, PNG or SVG, and CSV with LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import textwrap
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.artist import Artist
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from analysis.plots._picture import INK, Key, Picture
+from analysis.report.document import Document, Table
+from fedsim.common import arguments
+from fedsim.common.errors import ConfigError, RunError, TraceError, closest
+from fedsim.common.files import write_atomically, write_text
+
+Format = Literal["pdf", "png", "svg"]
+DOTS_PER_INCH = 200
+_LEGEND_COLUMNS = 3
+_LETTERS_PER_INCH = 11
+"""So many letters of a legend's label fit, beside its line."""
+_TEX = {
+    "\\": r"\textbackslash{}",
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "–": "--",
+    "±": r"$\pm$",
+    "²": r"$^2$",
+    "°": r"$^\circ$",
+    "µ": r"$\mu$",
+}
+
+
+def check_names(content: Document, only: Collection[str]) -> None:
+    """Raise ConfigError, with the closest name, for a name that is none of a figure or table of the report."""
+    known = [*content.figures, *content.tables]
+    for name in only:
+        if name not in known:
+            raise ConfigError(f"only: the report has no figure or table {name!r}{closest(name, known)}")
+
+
+@arguments.checked
+def write_figures(
+    content: Document, folder: str | Path, kind: Format, only: Collection[str] = ()
+) -> tuple[list[Path], list[str]]:
+    """Write the figures (only some, if named) with legends, on white; return the files, and what was not drawn."""
+    check_names(content, only)
+    chosen = [figure for name, figure in content.figures.items() if name in only or not only]
+    folder = _made(folder)
+    written, refused = [], []
+    for figure in chosen:
+        try:
+            picture = figure.draw()
+        except (RunError, TraceError) as error:
+            refused.append(f"{figure.name}: {error}")
+            continue
+        written.append(folder / f"{figure.name}.{kind}")
+        _save(picture, written[-1], kind)
+    return written, refused
+
+
+@arguments.checked
+def write_tables(content: Document, folder: str | Path, only: Collection[str] = ()) -> list[Path]:
+    """Write the tables (only some, if named) as CSV with all digits and as LaTeX with those of the page."""
+    check_names(content, only)
+    chosen = [table for name, table in content.tables.items() if name in only or not only]
+    folder = _made(folder)
+    written = []
+    for table in chosen:
+        for suffix, text in (("csv", as_csv(table)), ("tex", as_latex(table))):
+            written.append(folder / f"{table.name}.{suffix}")
+            write_text(written[-1], text)
+    return written
+
+
+def as_csv(table: Table) -> str:
+    """Return the values of a table, with a line of headings."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(column.heading for column in table.columns)
+    writer.writerows(table.rows)
+    return text.getvalue()
+
+
+def as_latex(table: Table) -> str:
+    """Return a table for `\\usepackage{booktabs}`, its numbers with the digits of the page."""
+    kinds = "".join("l" if words else "r" for words in table.words())
+    lines = (" & ".join(map(_tex, row)) + r" \\" for row in table.texts())
+    head = " & ".join(_tex(column.heading) for column in table.columns) + r" \\"
+    return "\n".join(_latex_lines(table, kinds, head, lines)) + "\n"
+
+
+def _latex_lines(table: Table, kinds: str, head: str, lines: Iterator[str]) -> Iterator[str]:
+    yield from (r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering")
+    yield f"\\caption{{{_tex(table.caption)}}}"
+    yield f"\\label{{tab:{table.name}}}"
+    yield from (f"\\begin{{tabular}}{{{kinds}}}", r"\toprule", head, r"\midrule")
+    yield from lines
+    yield from (r"\bottomrule", r"\end{tabular}", r"\end{table}")
+
+
+def _tex(text: str) -> str:
+    return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found.group()], text)
+
+
+def _save(picture: Picture, path: Path, kind: Format) -> None:
+    """Save a picture with its legend above it, the same bytes for equal pictures."""
+    canvas = picture.figure
+    canvas.patch.set_alpha(1)
+    canvas.patch.set_facecolor("white")
+    if picture.keys:
+        _add_legend(canvas, picture.keys)
+    no_dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
+    told = {"pdf": "Subject", "svg": "Description", "png": "Description"}[kind]
+
+    def write(target: Path) -> None:
+        with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": path.stem}):
+            canvas.savefig(target, format=kind, dpi=DOTS_PER_INCH, metadata=no_dates | {told: picture.alt})
+
+    write_atomically(path, write)
+
+
+def _add_legend(canvas: Canvas, keys: Sequence[Key]) -> None:
+    """Put a legend above a figure, in as many columns as there is room for; long labels get several lines."""
+    width, height = canvas.get_size_inches()
+    letters = int(width * _LETTERS_PER_INCH)
+    keys = [replace(key, label=textwrap.fill(key.label, letters)) for key in keys]
+    agg: Any = FigureCanvasAgg(canvas)
+    renderer = agg.get_renderer()
+    for columns in range(min(len(keys), _LEGEND_COLUMNS), 0, -1):
+        legend = canvas.legend(
+            handles=[_handle(key) for key in keys],
+            loc="outside upper left",
+            ncols=columns,
+            frameon=False,
+            fontsize=9,
+            labelcolor=INK,
+        )
+        if columns == 1 or legend.get_window_extent(renderer).width <= canvas.bbox.width:
+            break
+        legend.remove()
+    further = max(key.label.count("\n") for key in keys)
+    canvas.set_size_inches(width, height + (0.22 + 0.15 * further) * -(-len(keys) // columns))
+
+
+def _handle(key: Key) -> Artist:
+    if key.area:
+        bare = key.colour == "transparent"
+        return Patch(
+            facecolor="none" if bare else key.colour, edgecolor="#808080", linewidth=0.5, label=key.label
+        )
+    line = Line2D([], [], color=key.colour, marker=key.marker or None, label=key.label)
+    line.set_linestyle((0, key.dashes) if key.dashes else "solid")
+    return line
+
+
+def _made(given: str | Path) -> Path:
+    """Make a folder, if it is not there."""
+    folder = Path(given)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be written: {error}") from error
+    return folder

@@ -1,0 +1,134 @@
+"""What a report says about one run: its settings, what clients spent, who took part, conflicts, how to run it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from analysis.opening.facts import facts
+from analysis.opening.run import CONFIG, Run
+from analysis.plots._picture import Picture
+from analysis.plots.blocks_over_time import blocks_over_time
+from analysis.plots.conflict_layers import conflict_layers
+from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
+from analysis.plots.memory_over_time import memory_over_time
+from analysis.plots.participation import participation
+from analysis.plots.protection import protection
+from analysis.plots.weights_over_clients import weights_over_clients
+from analysis.report.audit_section import audit_blocks
+from analysis.report.document import (
+    Block,
+    Code,
+    Column,
+    Facts,
+    Figure,
+    Gallery,
+    Heading,
+    Table,
+    Text,
+    frame_table,
+)
+from analysis.statistics import observatory
+from analysis.statistics.waste import HEADINGS as SPENT
+from analysis.statistics.waste import waste_rows
+
+_MOST_CLIENTS = 10
+"""So many clients are listed as the most protected."""
+
+
+def run_section(run: Run, prefix: str) -> Iterator[Block]:
+    """Yield what is told of one run; `prefix` stands before the names of its figures and tables."""
+    yield Heading(f"Run: {run.label}")
+    yield Facts(facts(run))
+    if len(run.jobs):
+        spent = tuple(Column(name or "what") for name in SPENT)
+        yield Heading("What clients spent", 3)
+        yield Table(f"{prefix}spent", f"What the clients of {run.label} spent", spent, tuple(waste_rows(run)))
+        yield Text(
+            "Used: the update went into a step or refreshed the history. Wasted: lost, late, stale, void or nonfinite."
+            " The share is that of used and wasted together.",
+            "note",
+        )
+    yield Heading("Participation", 3)
+    yield Figure(f"{prefix}participation", partial(participation, run), wide=True)
+    if len(run.steps):
+        yield Heading("Staleness and history", 3)
+        yield Figure(f"{prefix}memory", partial(memory_over_time, run))
+        yield from _conflicts(run, prefix)
+    yield from audit_blocks([run], prefix, "Audit of remembered updates")
+    config = run.folder / CONFIG
+    yield Heading("Reproduce", 3)
+    yield Code(f"fedsim run {shlex.quote(str(config))} --out reproduced")
+    yield Code(config.read_text(encoding="utf-8"), summary="Configuration")
+
+
+def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
+    yield Heading("Conflicts", 3)
+    seen = run.frame("steps")
+    if not (seen.model_conflicts >= 0).any() and not len(run.conflicts):
+        yield Text(
+            "No conflicts are known: the rule needs no inner products of updates, and none were recorded."
+            f" Run it with {observatory.HOW} to see them.",
+            "note",
+        )
+        return
+    drawn: list[tuple[str, Callable[[Run], Picture]]] = [("conflict-counts", conflict_counts)]
+    if len(run.conflicts):
+        drawn.append(("conflict-angles", conflict_angles))
+    if (seen.blocks > 1).any():
+        drawn.append(("blocks", blocks_over_time))
+    yield Gallery(tuple(Figure(f"{prefix}{name}", partial(draw, run)) for name, draw in drawn))
+    if len(run.conflicts):
+        yield from _observed(run, prefix)
+    else:
+        yield Text(
+            f"Angles, layers, weights and who was protected are known where they are recorded: {observatory.HOW}.",
+            "note",
+        )
+
+
+def _observed(run: Run, prefix: str) -> Iterator[Block]:
+    """Yield what `conflicts.parquet` alone tells."""
+    rows = observatory.recorded(run)
+    if rows.block.max() >= 0:
+        yield Figure(f"{prefix}conflict-layers", partial(conflict_layers, run))
+    layers = observatory.by_layer(rows).replace({"block": {-1: "whole model"}})
+    yield frame_table(
+        f"{prefix}layers",
+        "Conflicts by layer: rows of present and absent clients at more than 90° from the direction",
+        layers,
+        {
+            "block": Column("layer"),
+            "kind": Column("clients"),
+            "conflict_percent": Column("in conflict, %", 1),
+            "angle_deg": Column("median angle, °", 1),
+        },
+    )
+    merged = observatory.merges(run, rows)
+    if len(merged):
+        caption = "Steps in which the rule merged a layer with the next one: both have the same weights"
+        columns = {"layer": Column("layer"), "merged_percent": Column("merged with the next, % of steps", 1)}
+        yield frame_table(f"{prefix}merged", caption, merged, columns)
+    yield Heading("Who was protected", 3)
+    yield Figure(f"{prefix}weights", partial(weights_over_clients, run), wide=True)
+    clients = observatory.by_client(rows)
+    if clients.absent_steps.any():
+        yield Figure(f"{prefix}protection", partial(protection, run))
+        most = clients.sort_values(["protected_steps", "client"], ascending=[False, True])
+        yield frame_table(
+            f"{prefix}protected",
+            f"The {min(_MOST_CLIENTS, len(most))} clients whose remembered updates had a weight in most steps",
+            most.head(_MOST_CLIENTS),
+            _PROTECTED,
+        )
+
+
+_PROTECTED = {
+    "present_steps": Column("steps there"),
+    "absent_steps": Column("steps remembered"),
+    "protected_steps": Column("of these with a weight"),
+    "present_weight_percent": Column("mean weight there, %", 2),
+    "absent_weight_percent": Column("mean weight remembered, %", 2),
+    "against_percent": Column("rows in conflict, %", 1),
+}

@@ -1,0 +1,237 @@
+"""The report about a study: what was asked, paired differences, curves over seeds, fairness against participation."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from analysis.opening.run import Run
+from analysis.opening.study import Cell, Study
+from analysis.plots._picture import Picture
+from analysis.plots.paired_differences import paired_differences
+from analysis.plots.study_curves import study_curves
+from analysis.report.audit_section import audit_blocks, audited
+from analysis.report.difference_block import difference_block
+from analysis.report.document import (
+    Block,
+    Code,
+    Column,
+    Document,
+    Facts,
+    Figure,
+    Gallery,
+    Heading,
+    Links,
+    Table,
+    Text,
+    frame_table,
+    heading_of,
+    slugs,
+)
+from analysis.report.participation_sections import study_participation_blocks
+from analysis.report.report import report_command, write_report
+from analysis.statistics.paired import PairedDifference, differences
+from analysis.tables.difference_tables import PLACES, notes
+from analysis.tables.findings import level_frame, metrics_of, points_of
+from fedsim.common.errors import ConfigError, FolderError, RunError
+
+_PANELS = 6
+"""At most so many panels in a figure of differences: more would not fit a page of paper."""
+_CELL_PAGE = "report.html"
+_AXES: dict[str, Literal["time", "step"]] = {"time": "time", "steps": "step"}
+
+
+def study_document(study: Study, out: Path, command: str = "") -> Document:
+    """Return the report about a study that is to be written to `out`, with its figures yet to be drawn.
+
+    Cells that failed or are missing are reported as such. Raises RunError if a finished run's files cannot be read.
+    """
+    command = command or report_command([study.folder])
+    return Document(f"fedsim study: {study.name}", command, tuple(_blocks(study, out)))
+
+
+def write_each(study: Study) -> int:
+    """Write a page about every finished run of a study into its folder, and return how many."""
+    for cell in study.finished:
+        write_report([study.run(cell)], cell.folder / _CELL_PAGE)
+    return len(study.finished)
+
+
+def _blocks(study: Study, out: Path) -> Iterator[Block]:
+    yield from _troubles(study)
+    yield Heading("What was asked")
+    if study.description:
+        yield Text(study.description)
+    yield Facts(_facts(study))
+    if not study.finished:
+        yield Text("No run of the study is done, so there is nothing to compare.")
+    else:
+        metrics = metrics_of(study)
+        yield from _ends(study, metrics)
+        yield from _differences(study, metrics)
+        yield from _curves(study, metrics)
+        yield from study_participation_blocks(study)
+        yield from _audits(study)
+    yield from _cells(study, out)
+    yield Heading("Reproduce")
+    given = study.folder / "study.toml"
+    yield Code(f"fedsim study {shlex.quote(str(given))} --out reproduced")
+    if given.is_file():
+        yield Code(_text(given), summary="The study as it was run")
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{file}: cannot be read: {error}") from error
+
+
+def _troubles(study: Study) -> Iterator[Block]:
+    for cell in study.cells:
+        if cell.status == "failed":
+            yield Text(f"{cell.name}: failed: {cell.error or 'no reason was recorded'}", "warning")
+    left = Counter(cell.status for cell in study.cells if cell.status not in ("done", "failed"))
+    if left:
+        counts = ", ".join(f"{n} {status}" for status, n in left.items())
+        yield Text(
+            f"The study is not complete: {counts} of {len(study.cells)} runs. Shown is what is done.",
+            "warning",
+        )
+
+
+def _facts(study: Study) -> list[tuple[str, str]]:
+    statuses = Counter(cell.status for cell in study.cells)
+    rows = [(f"axis {axis}", ", ".join(levels)) for axis, levels in study.axes.items()]
+    rows += [("seeds", ", ".join(map(str, study.seeds)))]
+    rows += [("runs", ", ".join(f"{n} {status}" for status, n in statuses.items()) or "none")]
+    if study.axes:
+        axis = study.axis()
+        rows.append(("compared", f"levels of {axis} with {study.baseline(axis)}"))
+    return rows
+
+
+def _ends(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
+    """Yield the means over seeds with their spread, a row per combination of levels."""
+    columns = {
+        "n": Column("seeds"),
+        "mean": Column("mean", 3),
+        "std": Column("s.d. over seeds", 3),
+        "low": Column("95 % low", 3),
+        "high": Column("95 % high", 3),
+    }
+    yield Heading("How the runs ended")
+    frame = level_frame(study, "end", metrics).drop(columns="at")
+    frame["metric"] = frame["metric"].map(heading_of)
+    caption = "Means over seeds with 95 % bootstrap intervals (of a level by itself: differences are surer, see below)"
+    yield frame_table("ends", caption, frame, columns)
+
+
+def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
+    yield Heading("Differences, paired by seed")
+    try:
+        axis = study.axis()
+        base = study.baseline(axis)
+    except (ConfigError, RunError) as error:
+        yield Text(f"Not compared: {error}.")
+        return
+    yield Text(
+        f"Runs with equal seeds see the same data, world, start parameters and minibatches; shown is how much more a"
+        f" level of {axis} has than {base}, seed by seed.",
+        "note",
+    )
+    for at in points_of(study):
+        found: dict[str, list[PairedDifference]] = {}
+        place = PLACES[at]
+        yield Heading(place[:1].upper() + place[1:], 3)
+        for metric in metrics:
+            try:
+                found[metric] = differences(study, metric, at)
+            except (ConfigError, RunError) as error:
+                yield Text(f"{heading_of(metric)} not compared: {error}.")
+        figures = [
+            figure
+            for metric, each in found.items()
+            for figure in _drawn(f"{at}-{metric}", each, study.axes[axis])
+        ]
+        yield Gallery(tuple(figures))
+        if found:
+            yield Text(notes([each for family in found.values() for each in family]), "note")
+        for metric, each in found.items():
+            yield difference_block(f"differences-{at}-{metric}".replace("_", "-"), each, study)
+
+
+def _drawn(name: str, found: Sequence[PairedDifference], levels: Sequence[str]) -> Iterator[Figure]:
+    """Yield figures of some panels each."""
+    places = list(dict.fromkeys(each.where for each in found))
+    for part, start in enumerate(range(0, len(places), _PANELS)):
+        chosen = [each for each in found if each.where in places[start : start + _PANELS]]
+        number = f"-{part + 1}" if len(places) > _PANELS else ""
+        figure = f"difference-{name}{number}".replace("_", "-")
+        yield Figure(figure, partial(paired_differences, chosen, levels))
+
+
+def _curves(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
+    yield Heading("Accuracy and fairness as training goes on")
+    axis = study.axis() if study.axes else ""
+    groups: dict[tuple[str, ...], dict[str, list[Cell]]] = {}
+    for cell in study.finished:
+        others = tuple(f"{a}={level}" for a, level in cell.levels.items() if a != axis)
+        levels = groups.setdefault(others, {level: [] for level in study.axes.get(axis, (study.name,))})
+        levels[cell.levels.get(axis, study.name)].append(cell)
+    names = slugs("-".join(part.partition("=")[2] for part in others) for others in groups)
+    figures = []
+    for slug, (others, levels) in zip(names, groups.items(), strict=True):
+        for over, by in _AXES.items():
+            draw = partial(_curve, study, levels, metrics, by, ", ".join(others))
+            figures.append(Figure(f"curves-over-{over}{f'-{slug}' if others else ''}", draw))
+    yield Gallery(tuple(figures))
+
+
+def _curve(
+    study: Study,
+    levels: Mapping[str, Sequence[Cell]],
+    metrics: Sequence[str],
+    by: Literal["time", "step"],
+    where: str,
+) -> Picture:
+    histories = {
+        level: [study.afresh(cell).history(metrics=metrics) for cell in cells]
+        for level, cells in levels.items()
+    }
+    return study_curves(histories, metrics, by, where)
+
+
+def _audits(study: Study) -> Iterator[Block]:
+    """Yield the audits of runs with equal levels together."""
+    groups: dict[str, list[Run]] = {}
+    for cell in study.finished:
+        groups.setdefault(", ".join(cell.levels.values()) or study.name, []).append(study.run(cell))
+    if any(audited(runs) for runs in groups.values()):
+        yield Heading("Audits of remembered updates")
+    for slug, (name, runs) in zip(slugs(groups), groups.items(), strict=True):
+        yield from audit_blocks(runs, f"{slug}-", name)
+
+
+def _cells(study: Study, out: Path) -> Iterator[Block]:
+    """Yield the runs with links to their own pages, where there are any."""
+    yield Heading("The runs")
+    columns = (*map(Column, study.axes), Column("seed"), Column("status"), Column("folder"))
+    rows = tuple(
+        (*c.levels.values(), c.seed, c.status, str(c.folder.relative_to(study.folder))) for c in study.cells
+    )
+    yield Table("runs", "The runs of the study, a folder each", columns, rows)
+    here = out if out.is_dir() else out.parent
+    pages = [(cell.name, cell.folder / _CELL_PAGE) for cell in study.cells]
+    there = [(name, quote(os.path.relpath(path, here))) for name, path in pages if path.is_file()]
+    if there:
+        yield Text("Pages of single runs:")
+        yield Links(there)
+    else:
+        yield Text("Pages of single runs are written with --each.", "note")

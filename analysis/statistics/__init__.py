@@ -1,0 +1,1 @@
+"""What is measured on runs: fairness, participation, waste, paired differences and their intervals."""

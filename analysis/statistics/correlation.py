@@ -1,0 +1,93 @@
+"""How a client's accuracy goes with its participation: correlations with intervals over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.opening.arrays import Floats
+from analysis.statistics.bootstrap import Statistic, client_draws, interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTICIPATION = ("used", "availability", "lost")
+
+
+def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
+    """Return the correlation of accuracy with participation among the clients of `participation.clients`.
+
+    A row for each measure of participation that is there (`used` updates, `availability`, `lost` jobs), each method
+    (`spearman`, `pearson`) and each weighting (`clients`: each counts once; `samples`: each by its samples of the
+    split): `with`, `method`, `weighted_by`, `clients`, `value`, and the 95 % bootstrap interval over clients, `low` and
+    `high`. NaN where one of the two is the same for all.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(list(_rows(frame, intervals)))
+
+
+def pearson(x: Floats, y: Floats, weights: Floats) -> Statistic:
+    """Return the statistic "weighted correlation of x and y", [n] each; NaN where one of them does not vary."""
+    a, b = x - x.mean(), y - y.mean()
+
+    def statistic(counts: Floats) -> Floats:
+        return _correlation(a[None, :], b[None, :], counts * weights)
+
+    return statistic
+
+
+def spearman(x: Floats, y: Floats, weights: Floats) -> Statistic:
+    """Return the same for ranks: those within each resample, equal values sharing the mean of theirs."""
+
+    def statistic(counts: Floats) -> Floats:
+        each = counts * weights
+        return _correlation(_ranks(x, each), _ranks(y, each), each)
+
+    return statistic
+
+
+def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
+    accuracy, samples = frame["accuracy_percent"].to_numpy(np.float64), frame["n"].to_numpy(np.float64)
+    for name in PARTICIPATION:
+        if name not in frame:
+            continue
+        x = frame[name].to_numpy(np.float64)
+        known = ~np.isnan(x)
+        n = int(known.sum())
+        for method, make in (("spearman", spearman), ("pearson", pearson)):
+            for weighted_by, weights in (("clients", np.ones(len(x))), ("samples", samples)):
+                value, found = np.nan, None
+                if n:
+                    statistic = make(x[known], accuracy[known], weights[known])
+                    value = float(statistic(np.ones((1, n)))[0])
+                    if intervals and not np.isnan(value):
+                        found = interval(statistic, n, draws=client_draws(n))
+                low, high = found or (np.nan, np.nan)
+                words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
+                yield words | {"value": value, "low": low, "high": high}
+
+
+def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """Return [b] the weighted correlation of x and y ([b, n] or [1, n]) for weights [b, n]."""
+    shares = weights / weights.sum(axis=1, keepdims=True)
+    a = x - (shares * x).sum(axis=1, keepdims=True)
+    b = y - (shares * y).sum(axis=1, keepdims=True)
+    variances = (shares * a * a).sum(axis=1) * (shares * b * b).sum(axis=1)
+    unknown = np.full(len(shares), np.nan)
+    found = np.divide((shares * a * b).sum(axis=1), np.sqrt(variances), out=unknown, where=variances > 1e-18)
+    return np.asarray(found.clip(-1, 1))
+
+
+def _ranks(values: Floats, weights: Floats) -> Floats:
+    """Return [b, n] mean ranks of values [n], each as often there as its weight [b, n] says."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    together = np.add.reduceat(weights[:, order], first, axis=1)
+    middle = np.cumsum(together, axis=1) - together / 2
+    place = np.empty(len(values), dtype=np.int64)
+    place[order] = np.repeat(np.arange(len(first)), np.diff([*first, len(values)]))
+    return np.asarray(middle[:, place])

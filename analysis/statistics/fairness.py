@@ -1,0 +1,43 @@
+"""All metrics of one evaluation at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from analysis.opening.arrays import Floats, Ints
+from fedsim.common import arguments, plugins
+
+
+@arguments.checked
+@plugins.contained()
+def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = None) -> dict[str, float]:
+    """Return the value of each metric, by name, for one evaluation.
+
+    `accuracy` [K] holds fractions from 0 to 1, `n` [K] the samples that each was measured on. Clients
+    without samples have no accuracy and are left out; if nobody is left, or an accuracy is NaN because the
+    model's outputs are no numbers, each value is NaN. `metrics` defaults to all of `analysis.metrics`. Raises
+    ValueError that names the client, ConfigError for an unknown metric, RunError for one that returns no number.
+    """
+    wanted = list(plugins.names("metric") if metrics is None else metrics)
+    fractions, samples = _checked(np.asarray(accuracy, dtype=np.float64), np.asarray(n, dtype=np.int64))
+    if not len(fractions) or np.isnan(fractions).any():
+        return dict.fromkeys(wanted, float("nan"))
+    return {name: plugins.number_of(name, _metric(name)(fractions, samples)) for name in wanted}
+
+
+_metric = cache(lambda name: plugins.factory("metric", name))
+
+
+def _checked(accuracy: Floats, n: Ints) -> tuple[Floats, Ints]:
+    if accuracy.ndim != 1 or accuracy.shape != n.shape:
+        raise ValueError(f"expected accuracy and n of one shape [K], found {accuracy.shape} and {n.shape}")
+    measured = n > 0
+    outside = np.flatnonzero(measured & ((accuracy < 0) | (accuracy > 1)))
+    if len(outside):
+        at = outside[0]
+        raise ValueError(f"accuracy of client at position {at}: expected 0 to 1, found {accuracy[at]!r}")
+    return accuracy[measured], n[measured]

@@ -1,0 +1,154 @@
+"""What steps did to whom: frames over time, layers and clients out of `conflicts.parquet`.
+
+A row of a step's stack is in conflict with it where it makes an angle above 90 degrees with the direction (FedLF, Pan
+et al. 2024, AAAI, Table 2). Rows of age 0 are present, the others remembered ones of absent clients.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.opening.arrays import Floats
+from analysis.opening.run import Run
+from analysis.plots._picture import spans
+from analysis.statistics.conflicts import ORTHOGONAL
+from fedsim.common.errors import FolderError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HOW = '[record] conflicts = "layers"'
+"""The setting that makes a run record what is shown here."""
+KINDS = ("present", "absent")
+
+
+def recorded(run: Run) -> pd.DataFrame:
+    """Return the rows of `conflicts.parquet` with `kind`, `against` (in conflict) and `angle_deg` besides.
+
+    Raises RunError, with the setting that would record them, if there are none.
+    """
+    if not len(run.conflicts):
+        raise FolderError(f"{run.folder}: no conflicts were recorded; run it with {HOW}")
+    rows = run.frame("conflicts")
+    rows["kind"] = np.where(rows.age == 0, *KINDS)
+    rows["against"] = rows.cosine < -ORTHOGONAL
+    rows["angle_deg"] = np.degrees(np.arccos(np.clip(rows.cosine, -1.0, 1.0)))
+    return rows
+
+
+def over_time(rows: pd.DataFrame, times_us: pd.Series[int]) -> pd.DataFrame:
+    """Return the conflicts of the whole model over steps, in at most some 150 groups of neighbouring steps.
+
+    `rows` is of `recorded`, `times_us` the time of each step. Columns: kind, time_us (of the group's last step), steps,
+    rows, conflict_percent, and the median and the 10 % and 90 % quantiles of the angle, in degrees.
+    """
+    import pandas as pd
+
+    whole = rows[rows.block < 0]
+    steps = np.unique(whole.step)
+    group = pd.Series(spans(len(steps)), index=steps)
+    found = whole.assign(group=whole.step.map(group)).groupby(["group", "kind"])
+    angle = found.angle_deg.quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    angle.columns = pd.Index(["angle_low_deg", "angle_deg", "angle_high_deg"])
+    last = found.step.max()
+    table = pd.DataFrame(
+        {
+            "time_us": last.map(times_us),
+            "steps": found.step.nunique(),
+            "rows": found.size(),
+            "conflict_percent": 100 * found.against.mean(),
+        }
+    )
+    return table.join(angle).reset_index("kind").reset_index(drop=True)
+
+
+def by_layer(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per layer (block -1 is the whole model) and kind: rows, conflict_percent, median angle_deg."""
+    found = rows.groupby(["block", "kind"])
+    share = 100 * found.against.mean()
+    table = found.size().to_frame("rows").assign(conflict_percent=share, angle_deg=found.angle_deg.median())
+    return table.reset_index()
+
+
+def layer_times(rows: pd.DataFrame, kind: str, bins: int) -> tuple[Floats, Floats]:
+    """Return the steps that bound at most `bins` groups [B + 1], and how many % of the rows of a kind are in conflict
+    [L, B].
+
+    NaN where there is no such row. Only layers count, not the whole model.
+    """
+    mine = rows[(rows.block >= 0) & (rows.kind == kind)]
+    first, last = int(rows.step.min()), int(rows.step.max())
+    n = last - first + 1
+    group = spans(n, bins)
+    edges = first + np.searchsorted(group, np.arange(group[-1] + 2))
+    layers = int(rows.block.max()) + 1
+    share = mine.groupby([mine.block, group[mine.step - first]]).against.mean().unstack()
+    table = share.reindex(index=range(layers), columns=range(len(edges) - 1))
+    return edges.astype(np.float64), 100 * table.to_numpy(dtype=np.float64)
+
+
+def by_client(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per client: how often it was there and remembered, what weight that had, and how often against it.
+
+    `present_steps` and `absent_steps` count steps in which its updates were there or remembered; `*_weight_percent` is
+    the mean share of its rows, of which a buffer may hold several, in the sum of all weights of such a step;
+    `protected_steps` counts the steps in which its remembered update had a weight, `against_percent` the share of its
+    rows in conflict with the direction.
+    """
+    import pandas as pd
+
+    whole = rows[rows.block < 0]
+    size = whole.weight.abs()
+    total = size.groupby(whole.step).transform("sum")
+    whole = whole.assign(share=np.where(total > 0, 100 * size / total.where(total > 0, 1), 0.0))
+    absent, present = whole[whole.kind == "absent"], whole[whole.kind == "present"]
+    table = pd.DataFrame(
+        {
+            "present_steps": present.groupby("client").step.nunique(),
+            "absent_steps": absent.groupby("client").step.nunique(),
+            "protected_steps": absent[absent.weight != 0].groupby("client").step.nunique(),
+            "present_weight_percent": _mean_share(present),
+            "absent_weight_percent": _mean_share(absent),
+            "against_percent": 100 * whole.groupby("client").against.mean(),
+        }
+    )
+    counts = ["present_steps", "absent_steps", "protected_steps"]
+    table[counts] = table[counts].fillna(0).astype("int64")
+    return table.rename_axis("client").reset_index()
+
+
+def _mean_share(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return each client's share of the weights of a step, as the mean over the steps that have rows of it."""
+    return rows.groupby(["client", "step"]).share.sum().groupby("client").mean()
+
+
+def merges(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return for each layer but the last in what share of steps a rule merged it with the next one.
+
+    Merged layers have the weights of all rows in common. Empty unless the rule works on blocks of parameters.
+    """
+    import pandas as pd
+
+    layers = int(rows.block.max()) + 1
+    if layers < 2 or run.steps["blocks"].to_numpy().max(initial=0) < 2:
+        return pd.DataFrame({"layer": [], "merged_percent": []})
+    ordered = rows[rows.block >= 0].sort_values(["block", "step", "client", "age"], kind="stable")
+    weights = ordered.weight.to_numpy().reshape(layers, -1)
+    step = ordered.step.to_numpy()[: weights.shape[1]]
+    shares = [100 * _all_by(step, weights[i] == weights[i + 1]).mean() for i in range(layers - 1)]
+    return pd.DataFrame({"layer": np.arange(layers - 1), "merged_percent": shares})
+
+
+def history_age(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return per step the mean and the largest age, in steps, of remembered rows that have a weight."""
+    used = rows[(rows.block < 0) & (rows.age > 0) & (rows.weight != 0)]
+    return used.groupby("step").age.agg(["mean", "max"])
+
+
+def _all_by(group: NDArray[np.int_], values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return for each group of neighbours whether all of its values hold."""
+    starts = np.flatnonzero(np.diff(group, prepend=group[0] - 1))
+    return np.asarray(np.logical_and.reduceat(values, starts))

@@ -1,0 +1,97 @@
+"""Exact tests of paired differences, a correction for several of them, and how many pairs a test needs."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+from analysis.opening.arrays import Floats
+
+ALPHA, POWER = 0.05, 0.8
+MOST_SEEDS = 100_000
+"""Where more pairs than that would be needed, no number is given."""
+
+
+def sign_test(differences: ArrayLike) -> float:
+    """Return the two-sided p value of the exact sign test: are as many differences above 0 as below?
+
+    Differences of 0 are left out; 1 if all are. `2 P(X <= min(above, below))` with X binomial(n, 1/2), at most 1.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    above, below = int((values > 0).sum()), int((values < 0).sum())
+    return float(stats.binomtest(above, above + below).pvalue) if above + below else 1.0
+
+
+def signed_rank_test(differences: ArrayLike) -> float:
+    """Return the two-sided p value of Wilcoxon's exact signed-rank test: are the differences symmetric about 0?
+
+    Differences of 0 are left out (Wilcoxon, Biometrics Bulletin 1, 1945); 1 if all are. Equal magnitudes share the mean
+    of their ranks. The p value is the share of the 2^n ways to give the ranks signs in which their sum is at least as
+    far from its mean as here, counted exactly, with ties as well.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    values = values[values != 0]
+    doubled = np.rint(2 * stats.rankdata(np.abs(values))).astype(np.int64)  # midranks are whole then
+    ways = np.ones(1)
+    for rank in doubled:
+        ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
+    total = int(doubled.sum())
+    off = np.abs(2 * np.arange(total + 1) - total)
+    found = abs(2 * int(doubled[values > 0].sum()) - total)
+    return min(1.0, float(ways[off >= found].sum()))
+
+
+def smallest_p(n: int) -> float:
+    """Return the smallest p value that either test can give for `n` differences, none of which is 0: `2^(1 - n)`."""
+    return min(1.0, 2.0 ** (1 - n))
+
+
+def holm(p_values: ArrayLike) -> Floats:
+    """Return [k] p values corrected for k comparisons (Holm, Scandinavian Journal of Statistics 6, 1979).
+
+    In ascending order the i-th is multiplied by k - i + 1, and is at least as large as those before it. Rejecting where
+    the result is below 5 % keeps the chance of any false rejection below 5 %. NaN stays NaN and counts as none.
+    """
+    given = np.asarray(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(given))
+    order = known[np.argsort(given[known], kind="stable")]
+    result = np.full(len(given), np.nan)
+    factors = np.arange(len(order), 0, -1)
+    result[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * factors))
+    return result
+
+
+def power(n: int, effect: float, alpha: float = ALPHA) -> float:
+    """Return the power of the two-sided paired t test with `n` pairs at an effect of `effect` standard deviations.
+
+    `P(|T| > t)` for T noncentral t with n - 1 degrees of freedom and noncentrality `effect sqrt(n)`, t the critical
+    value at `alpha` (Cohen, Statistical Power Analysis, 1988, chapter 2).
+    """
+    critical = stats.t.isf(alpha / 2, n - 1)
+    shift = abs(effect) * math.sqrt(n)
+    return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
+
+
+def seeds_needed(effect: float, alpha: float = ALPHA, wanted: float = POWER) -> int | None:
+    """Return the least number of pairs, at least 3, with which the paired t test has the power `wanted`.
+
+    `effect` is the mean difference in standard deviations of the differences. None for no effect, for one that is not
+    known (NaN), and where more than MOST_SEEDS would be needed.
+    """
+    if math.isnan(effect) or effect == 0:
+        return None
+    if math.isinf(effect) or power(3, effect, alpha) >= wanted:
+        return 3
+    enough = 3
+    while power(enough, effect, alpha) < wanted:
+        enough *= 2
+        if enough > 2 * MOST_SEEDS:
+            return None
+    low, high = enough // 2, enough
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle, effect, alpha) >= wanted else (middle, high)
+    return high if high <= MOST_SEEDS else None

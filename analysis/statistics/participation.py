@@ -1,0 +1,261 @@
+"""Fairness against participation: who was there, how fast, how often used, and what the model is worth to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.opening.arrays import Floats, Ints
+from analysis.opening.run import CONFIG, Run
+from analysis.opening.tables import WORLD
+from analysis.statistics.bootstrap import client_draws, interval, mean_of
+from analysis.statistics.waste import USED
+from analysis.tables.closing import virtual_end_us
+from fedsim.common.errors import ConfigError, FolderError, closest
+from fedsim.worlds.availability import UNKNOWNS, Unknown, sessions_of
+from fedsim.worlds.client_statistics import speed, time_us
+from fedsim.worlds.interval_arithmetic import cut, repeated
+from fedsim.worlds.trace import MODELLED, Trace, read_trace
+from fedsim.worlds.transforms import laps_us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+QUANTILES = 4
+_LABEL = "label_"
+_MOST_WORDS = 20
+"""A text fact with more different values than that, such as an id, makes no groups by default."""
+
+
+def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.DataFrame:
+    """Return one row per client that holds samples of a split (default: the run's), by its last evaluation.
+
+    Columns: `n` samples, `accuracy_percent`, `loss`; `jobs`, of these `used` (aggregated or remembered) and `lost`;
+    if the run kept its world: `availability`, the share of the run's virtual time that the client was online,
+    the mean speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) where the world models them, and each fact of
+    the trace's `about` (with `about_` before a name that is taken). With `labels`, `label_<c>` are the client's
+    training samples of class c, see `label_counts`. Raises RunError if the run was not evaluated.
+    """
+    import pandas as pd  # half a second, not needed before
+
+    last = run.final(split)
+    found = pd.DataFrame(
+        {"n": last.n, "accuracy_percent": 100 * last.accuracy, "loss": last.loss},
+        index=pd.Index(last.client, name="client"),
+    )
+    jobs = run.jobs
+    status, who = np.asarray(jobs["status"].cast("string")), jobs["client"].to_numpy().astype(np.int64)
+    size = int(max(who.max(initial=-1), last.client.max(initial=-1))) + 1
+    for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
+        among = who if group is None else who[np.isin(status, group)]
+        found[name] = np.bincount(among, minlength=size)[last.client]
+    if (run.folder / WORLD).is_file():
+        for name, values in _world_columns(run, size).items():
+            found[f"about_{name}" if name in found else name] = values[last.client]
+    if labels:
+        counts = label_counts(run)
+        for label in range(counts.shape[1]):
+            found[f"{_LABEL}{label}"] = counts[last.client, label]
+    return found[found["n"] > 0]
+
+
+def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
+    """Return [clients] the share of [0, end_us) that each client is online; what repeats, repeats.
+
+    `unknown` says what holds where the trace knows nothing, as in `[world]`. NaN if no time passes. Raises TraceError
+    if that is `error` and there are such stretches.
+    """
+    if end_us <= 0:
+        return np.full(trace.clients, np.nan)
+    policy = next(known for known in UNKNOWNS if known == unknown)
+    sessions = sessions_of(trace, trace.clients, policy)  # type: ignore[arg-type]  # one of UNKNOWNS
+    ends = end_us if trace.after_end == "repeat" else min(end_us, trace.horizon_us)
+    laps = laps_us(trace, "online")
+    return time_us(cut(repeated(sessions, laps, ends), 0, ends), trace.clients) / end_us
+
+
+def unknown_of(run: Run) -> Unknown:
+    """Return what held in a run where its trace knows nothing; `offline` if the configuration does not say."""
+    section = run.config.get("world")
+    said = section.get("unknown") if isinstance(section, dict) else None
+    found: Unknown = said if said in UNKNOWNS else "offline"
+    return found
+
+
+def label_counts(run: Run) -> Ints:
+    """Return [K, classes] the training samples of each class that each client of a run holds.
+
+    A run does not keep its data: it is made again as its configuration says, which takes the data set. Nothing else of
+    the configuration is read. Raises ConfigError or DataError if it cannot be, and RunError if task or partitioner are
+    not among those installed: code that a folder names is not run to look at it.
+    """
+    from fedsim.common import plugins
+    from fedsim.config.data import federation
+    from fedsim.config.load import parse
+    from fedsim.data.federated_data import label_counts as count
+
+    file = run.folder / CONFIG
+    data: dict[str, Any] = {
+        key: run.config[key] for key in ("seed", "task", "partition") if key in run.config
+    }
+    for kind, section in (("task", "task"), ("partitioner", "partition")):
+        said = data.get(section)
+        name = said.get("name") if isinstance(said, dict) else None
+        if name is not None and name not in plugins.names(kind):
+            raise FolderError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
+    config = parse(
+        data | {"pacing": {"preset": "sync", "clients": 1}, "stop": {"steps": 1}}, str(file), "data"
+    )[0]
+    return count(federation(config)[1])
+
+
+def groupings(frame: pd.DataFrame) -> list[str]:
+    """Return what clients can be grouped by: participation, speeds, facts of the trace, and labels if there are any."""
+    numbers = ("availability", *MODELLED, "used", "lost")
+    known = [name for name in numbers if name in frame and frame[name].nunique() > 1]
+    given = {"n", "accuracy_percent", "loss", "jobs", *numbers}
+    facts = [str(c) for c in frame if c not in given and not str(c).startswith(_LABEL)]
+    more = [
+        c
+        for c in facts
+        if frame[c].nunique() > 1 and (_is_number(frame[c]) or frame[c].nunique() <= _MOST_WORDS)
+    ]
+    return [*known, *more, *(["label"] if any(str(c).startswith(_LABEL) for c in frame) else [])]
+
+
+def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:
+    """Return one row per group of clients: by a column of `clients`, or by `label`.
+
+    A column of numbers with more than four different values is cut at its quartiles (equal values stay together, so a
+    group may be missing), others have a group for each value. `label` has a group for each class: the clients that hold
+    any training sample of it; these groups overlap.
+
+    Columns: `by`, `group`, `from` and `to` (the range of a column of numbers, else NaN), `clients`, `samples`,
+    `mean_percent` (each client counts once) with its 95 % bootstrap interval over clients `low` and `high`,
+    `mean_over_samples_percent` (each sample counts once), `std_percent` and `min_percent` (over clients). Raises
+    ConfigError for a column that there is not.
+    """
+    import pandas as pd
+
+    rows = [_row(frame[mask], by, name, values, intervals) for name, mask, values in _members(frame, by)]
+    return pd.DataFrame(rows)
+
+
+def losses(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
+    """Return survivors against victims of dropout in the columns of `groups`, among clients that had a job at all.
+
+    `none lost` and `some lost`; `up to the median` and `above the median` of lost jobs; and `no job` beside them.
+    Groups without a client are left out.
+    """
+    import pandas as pd
+
+    had = np.asarray(frame["jobs"] > 0)
+    lost = frame["lost"].to_numpy(dtype=np.float64)
+    middle = float(np.median(lost[had])) if had.any() else 0.0
+    masks = {
+        "none lost": had & (lost == 0),
+        "some lost": had & (lost > 0),
+        "up to the median": had & (lost <= middle),
+        "above the median": had & (lost > middle),
+        "no job": ~had,
+    }
+    rows = [_row(frame[m], "lost jobs", name, lost[m], intervals) for name, m in masks.items() if m.any()]
+    return pd.DataFrame(rows)
+
+
+def worst_group(found: pd.DataFrame, weighted: bool = False) -> pd.Series[Any]:
+    """Return the row of `groups` with the lowest mean accuracy over clients or, if `weighted`, over samples.
+
+    Source: the worst-group accuracy of Sagawa et al., "Distributionally Robust Neural Networks", ICLR 2020.
+    """
+    column = found["mean_over_samples_percent" if weighted else "mean_percent"]
+    return found.iloc[int(column.to_numpy(np.float64).argmin())]
+
+
+def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
+    """Return what the world says about each client. Raises TraceError."""
+    trace = read_trace(run.folder / WORLD)
+    if trace.clients < clients:
+        raise FolderError(
+            f"{run.folder}: {WORLD} has {trace.clients} clients, but client {clients - 1} is in the tables"
+        )
+    shares = availability(trace, virtual_end_us(run), unknown_of(run))
+    columns: dict[str, NDArray[Any]] = {"availability": shares}
+    for kind in MODELLED:
+        if len(trace.spans(kind).client):
+            columns[kind] = speed(trace, kind)
+    for name in trace.about.column_names:
+        columns[name] = np.asarray(trace.about.column(name).to_pandas())
+    return columns
+
+
+def _members(
+    frame: pd.DataFrame, by: str
+) -> Iterator[tuple[str, NDArray[np.bool_], Sequence[float] | Floats]]:
+    """Return name, members [K] and their numbers, if it is numbers, of each group."""
+    labels = [c for c in frame.columns if c.startswith(_LABEL)]
+    if by == "label" and labels:
+        for column in labels:
+            if (held := np.asarray(frame[column] > 0)).any():
+                yield column.removeprefix(_LABEL), held, ()
+        return
+    if by not in frame:
+        hint = "; clients were read without labels" if by == "label" else closest(by, groupings(frame))
+        raise ConfigError(f"clients cannot be grouped by {by!r}{hint}")
+    given, known = frame[by], np.asarray(frame[by].notna())
+    if _is_number(given) and given.nunique() > QUANTILES:
+        yield from _quantiles(given.to_numpy(np.float64), known)
+    else:
+        values = sorted(given[known].unique())
+        for value, name in zip(values, _short(values), strict=True):
+            mask = np.asarray(given == value)
+            yield name, mask, given[mask].to_numpy(np.float64) if _is_number(given) else ()
+    if not known.all():
+        yield "unknown", ~known, ()
+
+
+def _short(values: Sequence[Any]) -> list[str]:
+    """Write values that differ with as few digits, from four on, as tell them apart; words and whole numbers as is."""
+    if not all(isinstance(value, float) for value in values):
+        return [str(value) for value in values]
+    written = ([f"{value:.{digits}g}" for value in values] for digits in range(4, 18))
+    return next(names for names in written if len(set(names)) == len(names))
+
+
+def _quantiles(values: Floats, known: NDArray[np.bool_]) -> Iterator[tuple[str, NDArray[np.bool_], Floats]]:
+    edges = np.quantile(values[known], np.arange(1, QUANTILES) / QUANTILES)
+    part = np.searchsorted(edges, values, side="left")
+    for i, name in enumerate(("lowest 1/4", "second 1/4", "third 1/4", "highest 1/4")):
+        mask = known & (part == i)
+        if mask.any():
+            yield name, mask, values[mask]
+
+
+def _row(
+    part: pd.DataFrame, by: str, name: str, values: Sequence[float] | Floats, intervals: bool
+) -> dict[str, Any]:
+    accuracy, n = part["accuracy_percent"].to_numpy(np.float64), part["n"].to_numpy(np.float64)
+    found = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
+    low, high = found or (np.nan, np.nan)
+    numbers = np.asarray(values, dtype=np.float64)
+    return {
+        "by": by,
+        "group": name,
+        "from": numbers.min() if len(numbers) else np.nan,
+        "to": numbers.max() if len(numbers) else np.nan,
+        "clients": len(part),
+        "samples": int(n.sum()),
+        "mean_percent": accuracy.mean(),
+        "low": low,
+        "high": high,
+        "mean_over_samples_percent": np.average(accuracy, weights=n),
+        "std_percent": accuracy.std(),
+        "min_percent": accuracy.min(),
+    }
+
+
+def _is_number(column: pd.Series[Any]) -> bool:
+    return column.dtype.kind in "iuf"

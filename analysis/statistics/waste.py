@@ -1,0 +1,102 @@
+"""What clients did, and how much of it was for nothing: time, computation and traffic by what became of the jobs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from analysis.opening.run import Run
+from fedsim.common import arguments
+from fedsim.common.terminal import shown
+from fedsim.common.units import US, show_bytes, show_us
+from fedsim.engine.record_words import STATUSES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+USED = ("aggregated", "remembered")
+OPEN = ("unfinished",)
+WASTED = tuple(status for status in STATUSES if status not in (*USED, *OPEN))
+FATES = ("used", "wasted", "unfinished")
+MEASURES = ("jobs", "device_s", "computing_s", "bytes")
+HEADINGS = ("", *FATES, "wasted %")
+
+
+@arguments.checked
+def waste(run: Run) -> pd.DataFrame:
+    """Return what each client spent, one row per client that had a job: a column for each measure and fate.
+
+    `<measure>_<fate>`, such as `device_s_wasted`. Measures: `jobs`; `device_s`, seconds from dispatch to end;
+    `computing_s`, seconds in the phase of computation; `bytes`, moved down and up. Fates: `used` (aggregated or
+    remembered), `wasted` (lost, late, stale, void, nonfinite), `unfinished` (nobody knows yet). `wasted_share` is that
+    of the device seconds that are decided, NaN if none is.
+    """
+    import pandas as pd  # half a second, not needed to open a run
+
+    each = _spent(run)
+    columns = {
+        f"{measure}_{fate}": each[measure].where(each["status"].isin(group), 0).groupby(each["client"]).sum()
+        for measure in MEASURES
+        for fate, group in _groups().items()
+    }
+    found = pd.DataFrame(columns).rename_axis(index="client")
+    decided = found["device_s_used"] + found["device_s_wasted"]
+    return found.assign(wasted_share=(found["device_s_wasted"] / decided).where(decided > 0))
+
+
+@arguments.checked
+def waste_by_status(run: Run) -> pd.DataFrame:
+    """Return what the jobs of each status cost together: `jobs`, `device_s`, `computing_s` and `bytes`, by status.
+
+    Statuses that no job has are left out; the others stand in the order of `fedsim.engine.record_words.STATUSES`.
+    """
+    each = _spent(run)
+    summed = each.drop(columns="client").groupby("status").sum()[list(MEASURES)]
+    return summed.reindex([status for status in STATUSES if status in summed.index])
+
+
+@arguments.checked
+def waste_table(run: Run) -> Table:
+    """Return a short table for the terminal: each measure in total, used, wasted and unfinished."""
+    table = Table(title=shown(f"what {run.label} spent"))
+    for heading in HEADINGS:
+        table.add_column(heading, justify="right" if heading else "left")
+    for row in waste_rows(run):
+        table.add_row(*row)
+    return table
+
+
+def waste_rows(run: Run) -> list[tuple[str, ...]]:
+    """Return what the table says: name, used, wasted, unfinished, and the wasted share of what is decided."""
+    found = waste_by_status(run)
+    names = dict(zip(MEASURES, ("jobs", "device time", "computing time", "traffic"), strict=True))
+    rows = []
+    for measure, name in names.items():
+        totals = {fate: float(found[measure].reindex(group).sum()) for fate, group in _groups().items()}
+        decided = totals["used"] + totals["wasted"]
+        share = f"{100 * totals['wasted'] / decided:.1f}" if decided else "–"
+        rows.append((name, *(_shown(measure, totals[fate]) for fate in FATES), share))
+    return rows
+
+
+def _groups() -> dict[str, tuple[str, ...]]:
+    return dict(zip(FATES, (USED, WASTED, OPEN), strict=True))
+
+
+def _spent(run: Run) -> pd.DataFrame:
+    """Return one row per job: client, status, and the measures."""
+    jobs = run.frame("jobs")
+    return jobs.assign(
+        status=jobs.status.astype(str),
+        jobs=1,
+        device_s=(jobs.end_us - jobs.dispatch_us) / US,
+        computing_s=jobs.computing_us / US,
+        bytes=jobs.download_bytes + jobs.upload_bytes,
+    )[["client", "status", *MEASURES]]
+
+
+def _shown(measure: str, total: float) -> str:
+    if measure == "jobs":
+        return f"{total:,.0f}"
+    return show_bytes(total) if measure == "bytes" else show_us(round(total * US))

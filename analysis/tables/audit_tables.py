@@ -1,0 +1,113 @@
+"""What audits say, as tables for the terminal: one group of runs after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+
+from analysis.opening.run import Run, open_all
+from analysis.opening.study import is_study, open_study
+from analysis.statistics.audit import audit_frame, by_age, realised, useful_age
+from fedsim.common.errors import FolderError
+from fedsim.common.terminal import shown
+
+AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "told rightly\n%")
+CHANGE_HEADINGS = ("clients", "n", "change of loss\nnat", "worse\n%", "against\n%")
+
+
+def audit_groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
+    """Return the runs in folders by what they are called: those of a study that differ by their seed alone together.
+
+    Raises RunError if there is none.
+    """
+    whole = dict.fromkeys(paths)
+    found = {run.label: [run] for run in open_all(path for path in whole if not is_study(path))}
+    for study in (open_study(path) for path in whole if is_study(path)):
+        where = f"{study.folder}: " if len(whole) > 1 else ""
+        for cell in study.finished:
+            levels = ", ".join(cell.levels.values()) or study.name
+            found.setdefault(f"{where}{levels}", []).append(study.run(cell))
+    if not found:
+        raise FolderError(f"{', '.join(map(str, whole))}: no run is done, so there is no audit")
+    return found
+
+
+def audit_tables(groups: dict[str, list[Run]]) -> Iterator[RenderableType]:
+    """Return for each group of runs two tables and a sentence. Raises RunError if one of its runs has no audit."""
+    for label, runs in groups.items():
+        audit = audit_frame(runs)
+        ages = by_age(audit)
+        yield _table(
+            f"remembered updates of {label}, {len(runs)} run{'s' * (len(runs) > 1)}",
+            AGE_HEADINGS,
+            age_rows(ages),
+        )
+        yield _table(f"what steps of {label} did to clients", CHANGE_HEADINGS, change_rows(realised(audit)))
+        yield advice(ages)
+
+
+def age_rows(ages: pd.DataFrame) -> list[list[str]]:
+    """Return the rows of `AGE_HEADINGS` from a frame of `by_age`; in brackets 95 % intervals."""
+    rows = []
+    for row in ages.to_dict("records"):
+        first, last = row["from_age"], row["to_age"]
+        age = f"{first}" if first == last else f"{first}–{last}"
+        shares = (_fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
+        angle, right = _interval(row, "cosine", 1, 2), _interval(row, "agreement", 100, 0)
+        rows.append([age, f"{row['n']:,}", angle, _fixed(row["norm_ratio"], 2), *shares, right])
+    return rows
+
+
+def change_rows(changes: pd.DataFrame) -> list[list[str]]:
+    """Return the rows of `CHANGE_HEADINGS` from a frame of `realised`."""
+    return [
+        [
+            row["group"],
+            f"{row['n']:,}",
+            _interval(row, "change", 1, 4, "+"),
+            f"{100 * row['worse']:.0f}",
+            f"{100 * row['against']:.0f}",
+        ]
+        for row in changes.to_dict("records")
+    ]
+
+
+def advice(ages: pd.DataFrame) -> str:
+    """Say in a sentence what a memory is worth."""
+    if not (ages["from_age"] > 0).any():
+        return "No absent client was remembered: there is nothing to say of a memory."
+    age = useful_age(ages)
+    if age is None:
+        return "Remembered updates do not tell conflicts better than chance at any age: a memory adds noise here."
+    older = ages[ages["from_age"] > age]
+    beyond = "none was older" if older.empty else "older ones did not"
+    if len(older) and older["agreement_low"].isna().iloc[0]:
+        beyond = "too few clients had older ones"
+    return f"Remembered updates tell conflicts better than chance up to an age of {age} steps; {beyond}."
+
+
+def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign: str = "") -> str:
+    value, low, high = (
+        _fixed(scale * row[key], digits, sign) for key in (name, f"{name}_low", f"{name}_high")
+    )
+    return value if math.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
+
+
+def _fixed(value: float, digits: int, sign: str = "") -> str:
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
+
+
+def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(title=shown(title), box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -1,0 +1,174 @@
+"""The tables that close a set of runs: the numbers that people compare first, one row per run; where the time went."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich import box
+from rich.table import Table
+
+from analysis.opening.run import Run
+from analysis.opening.tables import word_counts
+from fedsim.common import arguments
+from fedsim.common.arrow_columns import array
+from fedsim.common.terminal import shown
+
+ACCURACIES = {
+    "mean %": "mean_percent",
+    "std %": "std_percent",
+    "worst 5 %": "worst5_percent",
+    "worst 10 %": "worst10_percent",
+    "best 5 %": "best5_percent",
+    "angle rad": "angle_rad",
+}
+"""Heading of each column that is a metric of the last evaluation."""
+HEADINGS = ("run", *ACCURACIES, "steps", "jobs lost", "late", "empty steps", "virt. h", "wall s")
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The closing numbers of one run; metrics are NaN if the run was never evaluated on the split."""
+
+    label: str
+    status: str
+    metrics: dict[str, float]
+    """By name, those of `ACCURACIES`."""
+    steps: int
+    jobs: int
+    lost: int
+    late: int
+    empty_steps: int
+    virtual_us: int
+    wall_s: float
+    warning: str | None = None
+    """Why the numbers tell nothing of learning."""
+
+    def cells(self) -> list[str]:
+        """Return the row as texts, in the order of `HEADINGS`; a dash says that there is no number."""
+        share = f" ({100 * self.lost / self.jobs:.0f}%)" if self.jobs else ""
+        accuracy = [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
+        counts = [str(self.steps), f"{self.lost}{share}", str(self.late), str(self.empty_steps)]
+        told = [self.status] * (self.status != "done") + [self.warning or ""] * bool(self.warning)
+        label = f"{self.label} [{', '.join(told)}]" if told else self.label
+        hours = self.virtual_us / 3.6e9
+        return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
+
+
+@arguments.checked
+def closing(run: Run, split: str | None = None) -> Closing:
+    """Return the closing numbers of one run, counted from its tables."""
+    evaluations = run.evaluations(split)
+    names = list(ACCURACIES.values())
+    jobs, steps = word_counts(run.jobs["status"]), word_counts(run.steps["status"])
+    return Closing(
+        label=run.label,
+        status=str(run.manifest.get("status", "unknown")),
+        metrics=evaluations[-1].summary(names) if evaluations else dict.fromkeys(names, math.nan),
+        steps=len(run.steps),
+        jobs=len(run.jobs),
+        lost=jobs.get("lost", 0),
+        late=jobs.get("late", 0),
+        empty_steps=steps.get("empty", 0),
+        virtual_us=virtual_end_us(run),
+        wall_s=wall_s(run),
+        warning=run.manifest.get("warning"),
+    )
+
+
+@arguments.checked
+def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
+    """Return a table for the terminal with one row per run: accuracy, fairness, what was lost, and time.
+
+    It fits 80 columns with short labels: long labels and the share of lost jobs wrap, other numbers do not.
+    """
+    splits = ", ".join(dict.fromkeys(split or run.split for run in runs))
+    caption = f"accuracy per client on the {splits} split; spread and tails are over clients"
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=caption)
+    rows = [closing(run, split).cells() for run in runs]
+    for heading in HEADINGS:
+        wraps = heading in ("run", "jobs lost")
+        justify: Literal["left", "right"] = "left" if heading == "run" else "right"
+        table.add_column(heading.replace(" ", "\n", 1), justify=justify, overflow="fold", no_wrap=not wraps)
+    for label, *numbers in rows:
+        table.add_row(shown(label), *numbers)
+    return table
+
+
+def virtual_end_us(run: Run) -> int:
+    """Return the virtual time reached, in microseconds: the manifest's, else the last recorded one."""
+    if isinstance(said := run.manifest.get("virtual_us"), int):
+        return said
+    times = ((run.jobs, "end_us"), (run.steps, "time_us"), (run.evals, "time_us"))
+    return max((int(array(table[name]).max()) for table, name in times if len(table)), default=0)
+
+
+def wall_s(run: Run) -> float:
+    """Return the seconds on the wall clock that the run took; NaN if it never got to say."""
+    said: Any = run.manifest.get("wall_s")
+    total = said.get("total") if isinstance(said, dict) else said
+    return float(total) if isinstance(total, (int, float)) else math.nan
+
+
+def profile_table(run: Run) -> Table:
+    """Return where the wall time of a run went, part by part, for the terminal: a block for each kind of process.
+
+    The parts of a block add up to its first row: of the driver that is the run's wall time, of workers all of theirs.
+    """
+    title = shown(f"where the time went: {run.label}")
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title=title)
+    table.title_justify = "left"
+    for heading in ("part", "seconds", "share", "ms/step", "us/job"):
+        table.add_column(heading, justify="left" if heading == "part" else "right")
+    jobs = run.manifest.get("jobs")
+    steps, n_jobs = run.manifest.get("steps") or 0, sum(jobs.values()) if isinstance(jobs, dict) else 0
+    for name, parts in profile(run).items():
+        total = sum(parts.values())
+        table.add_row(shown(name), *_spent(total, total, steps, n_jobs), style="bold")
+        for part, seconds in sorted(parts.items(), key=lambda each: -each[1]):
+            table.add_row(shown(f"  {part}"), *_spent(seconds, total, steps, n_jobs))
+    return table
+
+
+@arguments.checked
+def profile(run: Run) -> dict[str, dict[str, float]]:
+    """Return the seconds by part of each kind of process of a run: `driver`, and in Ray `server` and `2 workers`.
+
+    What no part covers is `engine` in the driver and `idle` in the others, from their start in this run. Empty if the
+    manifest does not say.
+    """
+    said = run.manifest.get("wall_s")
+    if not isinstance(said, dict) or math.isnan(wall_s(run)):
+        return {}
+    found = {"driver": {part: s for part, s in said.items() if part != "total"}}
+    workers = run.manifest.get("workers_wall_s") or []
+    if workers:
+        name = f"{len(workers)} workers" if len(workers) > 1 else "worker"
+        found |= {"server": run.manifest.get("server_wall_s") or {}, name: _together(workers)}
+    return found
+
+
+def _together(processes: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Add up what processes spent, part by part."""
+    names = sorted({name for parts in processes for name in parts})
+    return {name: math.fsum(parts.get(name, 0.0) for parts in processes) for name in names}
+
+
+def _spent(seconds: float, total: float, steps: int, jobs: int) -> list[str]:
+    share = f"{100 * seconds / total:.1f} %" if total else "–"
+    per_step, per_job = (
+        (1e3 * seconds / steps if steps else math.nan),
+        (1e6 * seconds / jobs if jobs else math.nan),
+    )
+    return [f"{seconds:.3f}", share, fixed(per_step, 3), fixed(per_job, 1)]
+
+
+def fixed(value: float, digits: int, sign: str = "") -> str:
+    """Write a number with so many digits behind the point; a dash if there is none."""
+    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
+
+
+def _brief(value: float, digits: int) -> str:
+    return fixed(value, digits if value < 100 else 0)

@@ -1,0 +1,203 @@
+"""Two runs side by side, client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from analysis.opening.arrays import Floats, Ints
+from analysis.opening.joining import two_runs
+from analysis.opening.run import Evaluation, Run
+from analysis.opening.study import Point
+from analysis.tables.closing import ACCURACIES, fixed
+from fedsim.common import arguments
+from fedsim.common.errors import FolderError, RunError
+from fedsim.common.terminal import shown
+from fedsim.common.units import show_bytes
+from fedsim.worlds.client_statistics import HOUR_US
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One evaluation of each of two runs, paired by client; printing it with rich shows `table()`."""
+
+    first: str
+    second: str
+    split: str
+    client: Ints
+    """[K] clients that hold samples of the split."""
+    difference_percent: Floats
+    """[K] accuracy in the second run minus accuracy in the first, in percent."""
+    metrics: dict[str, tuple[float, float]]
+    """Each metric of the closing table in the first and in the second run."""
+    same_world: bool | None
+    """Whether both runs saw the same trace; None if one of them did not keep it."""
+    at: Point = "end"
+    """Where the runs were compared."""
+    points: tuple[tuple[int, int, int], ...] = ()
+    """Step, virtual time in microseconds and bytes moved of the evaluation in the first and in the second run."""
+
+    @property
+    def mean_percent(self) -> float:
+        """Mean difference over clients."""
+        return float(self.difference_percent.mean())
+
+    @property
+    def standard_error_percent(self) -> float:
+        """Standard error of the mean difference, `s / sqrt(K)`; NaN with one client."""
+        k = len(self.difference_percent)
+        return float(self.difference_percent.std(ddof=1) / np.sqrt(k)) if k > 1 else float("nan")
+
+    @property
+    def gained(self) -> int:
+        """Clients that are better off in the second run."""
+        return int((self.difference_percent > 0).sum())
+
+    @property
+    def lost(self) -> int:
+        """Clients that are worse off in the second run."""
+        return int((self.difference_percent < 0).sum())
+
+    @property
+    def equal(self) -> int:
+        """Clients with the same accuracy in both."""
+        return int((self.difference_percent == 0).sum())
+
+    def table(self) -> Table:
+        """Return a table for the terminal."""
+        table = Table(title=shown(f"{self.second} against {self.first}"), caption=self.note())
+        for heading in ("", self.first, self.second, "difference"):
+            table.add_column(
+                shown(heading),
+                justify="right" if heading else "left",
+                overflow="fold",
+                no_wrap=heading == "difference",
+            )
+        for row in self.rows():
+            table.add_row(*row)
+        return table
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Return what the table says: name, first, second, second minus first."""
+        rows = []
+        for heading, name in ACCURACIES.items():
+            a, b = self.metrics[name]
+            digits = 3 if name == "angle_rad" else 2
+            rows.append((heading, fixed(a, digits), fixed(b, digits), fixed(b - a, digits, "+")))
+        counts = (
+            ("clients better off", self.gained),
+            ("clients worse off", self.lost),
+            ("clients equal", self.equal),
+        )
+        paired = ("paired mean % ± s.e.", "", "", self.mean_shown)
+        return [*rows, paired, *((name, "", "", str(count)) for name, count in counts)]
+
+    @property
+    def mean_shown(self) -> str:
+        """The mean difference with its standard error, in words; a dash stands for that of one client."""
+        error = self.standard_error_percent
+        return f"{fixed(self.mean_percent, 2, '+')} ± {fixed(error, 2)}"
+
+    def note(self) -> str:
+        """Say what the comparison rests on."""
+        worlds = {True: "same world", False: "different worlds", None: "world of one run not kept"}
+        where = "last evaluation" if self.at == "end" else f"equal {self.at}"
+        return f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}"
+
+    def __rich__(self) -> Table:
+        return self.table()
+
+
+@arguments.checked
+def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
+    """Pair the clients of two runs by their last evaluation, or after equal steps, time or bytes (see `Study.frame`).
+
+    `split` is by default that of the first run. Raises RunError if a run was not evaluated on it, or the two
+    were evaluated on different clients or different numbers of samples: a paired difference would compare
+    unlike things.
+    """
+    split = split or first.split
+    pair = two_runs(first, second)
+    chosen = pair.frame([], at, split).to_dict("records")
+    a, b = (
+        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
+        for cell, row in zip(pair.cells, chosen, strict=True)
+    )
+    _require_same_clients(first, second, a, b)
+    held = a.n > 0
+    names = list(ACCURACIES.values())
+    ours, theirs = a.summary(names), b.summary(names)
+    return Comparison(
+        first=first.label,
+        second=second.label,
+        split=split,
+        client=a.client[held],
+        difference_percent=100 * (b.accuracy[held] - a.accuracy[held]),
+        metrics={name: (ours[name], theirs[name]) for name in names},
+        same_world=_same_world(first, second),
+        at=at,
+        points=tuple((row["step"], row["time_us"], row["bytes"]) for row in chosen),
+    )
+
+
+def equal_table(found: Sequence[Comparison]) -> Table:
+    """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
+    title = shown(f"{found[0].second} against {found[0].first}, at equal points")
+    table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    for heading in _EQUAL_HEADINGS:
+        table.add_column(
+            heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True
+        )
+    for each in found:
+        columns = zip(*each.points, strict=True)
+        steps, times, moved = (
+            "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)
+        )
+        rest = [
+            fixed(each.metrics[name][1] - each.metrics[name][0], digits, "+")
+            for name, digits in (("worst10_percent", 2), ("std_percent", 2), ("angle_rad", 3))
+        ]
+        table.add_row(each.at, steps, times, moved, each.mean_shown, *rest)
+    return table
+
+
+_EQUAL_HEADINGS = (
+    "equal",
+    "steps",
+    "virtual\nh",
+    "moved",
+    "mean %\n± s.e.",
+    "worst\n10 %",
+    "std %",
+    "angle\nrad",
+)
+_SHOWN: tuple[Callable[[int], str], ...] = (str, lambda us: f"{us / HOUR_US:.2f}", show_bytes)
+_EQUAL_NOTE = (
+    "First run above second, then second minus first. The standard error is over clients, not over seeds."
+)
+
+
+def _require_same_clients(first: Run, second: Run, a: Evaluation, b: Evaluation) -> None:
+    where = f"{first.folder} and {second.folder} cannot be compared client by client on split {a.split!r}"
+    if not np.array_equal(a.client, b.client):
+        odd = np.setxor1d(a.client, b.client)[0]
+        raise FolderError(f"{where}: client {odd} was evaluated in only one of them")
+    different = np.flatnonzero(a.n != b.n)
+    if len(different):
+        at = different[0]
+        raise FolderError(
+            f"{where}: client {a.client[at]} has {a.n[at]} samples in the first, {b.n[at]} in the second"
+        )
+    if not (a.n > 0).any():
+        raise FolderError(f"{where}: no client has samples in it")
+
+
+def _same_world(first: Run, second: Run) -> bool | None:
+    try:
+        return bool(first.world.equals(second.world))
+    except RunError:
+        return None

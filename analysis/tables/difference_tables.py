@@ -1,0 +1,166 @@
+"""Paired differences as a frame for files and as a table for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
+
+from analysis.statistics.bootstrap import FEWEST
+from analysis.statistics.paired import PairedDifference
+from analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.common.terminal import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PLACES: dict[str, str] = {
+    "end": "at the end of each run",
+    "steps": "after equal rounds",
+    "time": "after equal virtual time",
+    "bytes": "after equal bytes moved",
+}
+LEAST_P = 0.001
+"""Smaller p values are written as below it: three digits would make them 0."""
+_HEADINGS = (
+    "metric",
+    "level",
+    "n",
+    "difference\nbootstrap\nStudent's t",
+    "p sign\np rank\np Holm",
+    "d_z\nbetter",
+    "seeds\nfor\n80 %",
+    "pairing\nfactor",
+)
+
+
+def difference_frame(found: Sequence[PairedDifference]) -> pd.DataFrame:
+    """Return one row per comparison, with the fields of `PairedDifference` as columns.
+
+    The intervals are `low` and `high`, `t_low` and `t_high`, `pairing_low` and `pairing_high`, NaN where there are too
+    few seeds; `better` and `worse` are shares of seeds; `missing` lists the seeds left out.
+    """
+    import pandas as pd
+
+    return pd.DataFrame([_row(each) for each in found])
+
+
+def difference_table(found: Sequence[PairedDifference]) -> Table:
+    """Return comparisons at one point as a table for the terminal. Its caption says what the numbers rest on."""
+    first = found[0]
+    table = Table(
+        box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(found))
+    )
+    table.title = shown(f"{first.axis}: difference from {first.baseline}, {PLACES.get(first.at, first.at)}")
+    table.caption_justify, table.title_justify = "left", "left"
+    for i, heading in enumerate(_HEADINGS):
+        table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold", no_wrap=i > 1)
+    for row in map(cells, found):
+        table.add_row(*map(shown, row))
+    return table
+
+
+def cells(each: PairedDifference) -> list[str]:
+    """Return a comparison as texts of up to three lines, in the order of the table; a dash stands for no number."""
+    return [
+        each.metric.replace("_", " "),
+        "\n".join([each.level, *(f"{axis}={level}" for axis, level in each.others.items())]),
+        str(each.n),
+        f"{_signed(each.mean)}\n{span(each.interval)}\n{span(each.t_interval)}",
+        f"{_p(each.sign_p)}\n{_p(each.p_value)}\n{_p(each.p_holm)}",
+        f"{_signed(each.effect_size)}\n{f'{100 * each.better:.0f} %' if each.n else '–'}",
+        "–" if each.seeds_needed is None else f"{each.seeds_needed:,}",
+        f"{plain(each.pairing_factor)}\n{span(each.pairing_interval, '')}",
+    ]
+
+
+def notes(found: Sequence[PairedDifference]) -> str:
+    """Say in sentences what the numbers of comparisons rest on, and what to beware of."""
+    return " ".join(_notes(found))
+
+
+def _notes(found: Sequence[PairedDifference]) -> Iterator[str]:
+    ns = [each.n for each in found]
+    family = len([each for each in found if each.metric == found[0].metric and not math.isnan(each.p_value)])
+    yield (
+        "Differences are paired by seed (n of them); brackets are 95 % intervals over seeds. p: exact sign test and "
+        "exact Wilcoxon signed-rank test, two-sided."
+    )
+    if family > 1:
+        yield f"Holm corrects the rank test for the {family} comparisons of each metric; metrics are not counted."
+    if min(ns) < FEWEST:
+        yield f"With fewer than {FEWEST} seeds no interval is given."
+    yield from _out_of_reach(found, family)
+    if FEWEST <= min(ns) < 6:
+        yield "Below 6 seeds the bootstrap interval covers less than 95 %: look at that of t."
+    if any((each.values == 0).any() for each in found):
+        yield "Seeds without a difference are left out of both tests."
+    yield from _warnings(found)
+
+
+def _out_of_reach(found: Sequence[PairedDifference], family: int) -> Iterator[str]:
+    """Say where too few seeds differ for any p value, or one corrected for `family` comparisons, to be below 5 %."""
+    counts = [int((each.values != 0).sum()) for each in found]
+    differing = min((n for n in counts if n), default=0)
+    least = smallest_p(differing)
+    if least > ALPHA:
+        few = f"With {differing} seeds that differ"
+        yield f"{few} neither test can give a p below {least:.3g}, whatever the difference."
+    elif (corrected := family * smallest_p(max(counts))) > ALPHA:
+        yield (
+            f"With {max(counts)} seeds that differ none of {family} comparisons can have a p Holm below"
+            f" {corrected:.3g}, whatever the difference."
+        )
+
+
+def _warnings(found: Sequence[PairedDifference]) -> Iterator[str]:
+    missing = {(each.level, each.where): each.missing for each in found if each.missing}
+    for (level, where), seeds in missing.items():
+        beside = f" ({where})" if where else ""
+        listed = ", ".join(map(str, seeds))
+        yield f"Left out for {level}{beside}: seeds {listed}, of which a run is not done or has no value."
+    gap = max((each.point_gap for each in found if not math.isnan(each.point_gap)), default=0.0)
+    if gap > 0:
+        yield f"Evaluations lie up to {100 * gap:.1f} % apart: evaluate more often for a closer comparison."
+
+
+def _row(each: PairedDifference) -> dict[str, Any]:
+    row: dict[str, Any] = {"metric": each.metric, "at": each.at, "axis": each.axis, "level": each.level}
+    row |= {"baseline": each.baseline, **each.others, "n": each.n}
+    row |= {"missing": ", ".join(map(str, each.missing)), "mean": each.mean, "std": each.std}
+    for prefix, found in (("", each.interval), ("t_", each.t_interval), ("pairing_", each.pairing_interval)):
+        row[f"{prefix}low"], row[f"{prefix}high"] = found or (math.nan, math.nan)
+    same = (
+        "sign_p",
+        "p_value",
+        "p_holm",
+        "effect_size",
+        "better",
+        "worse",
+        "size",
+        "pairing_factor",
+        "point_gap",
+    )
+    needed = math.nan if each.seeds_needed is None else each.seeds_needed
+    return row | {name: getattr(each, name) for name in same} | {"seeds_needed": needed}
+
+
+def _signed(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:+.3g}"
+
+
+def plain(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3g}"
+
+
+def _p(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.3f}" if value >= LEAST_P else f"<{LEAST_P:g}"
+
+
+def span(found: tuple[float, float] | None, sign: str = "+") -> str:
+    if found is None or math.isnan(found[0]):
+        return "–"
+    return f"[{found[0]:{sign}.3g}, {found[1]:{sign}.3g}]"

@@ -1,0 +1,216 @@
+"""Fairness against participation for one run or a whole study, as frames and as tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from analysis.opening.run import Run
+from analysis.opening.study import Study
+from analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
+from analysis.statistics.correlation import correlations
+from analysis.statistics.paired import PairedDifference, differences_of
+from analysis.statistics.participation import clients, groupings, groups, losses, worst_group
+from analysis.tables.difference_tables import difference_frame, difference_table, plain, span
+from fedsim.common import arguments
+from fedsim.common.terminal import shown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMPARED = {
+    "worst_group_percent": False,
+    "worst_group_over_samples_percent": False,
+    "group_gap_percent": True,
+    "victims_gap_percent": True,
+}
+"""Measures that levels of a study are compared by, and whether smaller is better."""
+_SIGNED = ("victims_gap_percent",)
+"""Those of either sign, of which the nearer to 0 is the better: below 0 it is the survivors who are worse off."""
+_GROUP = "availability"
+_RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
+_GROUP_HEADINGS = (
+    "by",
+    "group",
+    "from",
+    "to",
+    "clients",
+    "mean %\nclients",
+    "mean %\nsamples",
+    "std %",
+    "min %",
+)
+_CORRELATION_HEADINGS = ("with", "method", "weighted by", "clients", "value", "95 %")
+
+
+@arguments.checked
+def run_participation(
+    run: Run, by: Sequence[str] | None = None, split: str | None = None
+) -> dict[str, pd.DataFrame]:
+    """Return fairness against participation for one run, by its last evaluation: intervals are over clients.
+
+    `groups`: `participation.groups` for each of `by`, by default for all that clients can be grouped by (labels if
+    they are named); `losses`: survivors against victims of dropout; `correlations`. Raises ConfigError for a grouping
+    that there is not.
+    """
+    import pandas as pd  # half a second, not needed before
+
+    frame = clients(run, split, labels="label" in (by or ()))
+    found = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
+    each = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    return {"groups": each, "losses": losses(frame), "correlations": correlations(frame)}
+
+
+@arguments.checked
+def study_participation(
+    study: Study, by: str | None = None, split: str | None = None
+) -> dict[str, pd.DataFrame]:
+    """Return fairness against participation for each finished cell of a study: `groups` and `measures`.
+
+    Both have a column per axis and `seed`. `groups` are those of `participation.groups` for `by`, by default the
+    `group` of the study's `compare`, else availability. `measures` has one row per cell: `worst_group_percent` and
+    `worst_group_over_samples_percent`; `group_gap_percent`, the best group's mean minus the worst's;
+    `victims_gap_percent`, the mean of clients that lost no job minus that of clients that lost some (NaN without one or
+    the other); `spearman_used`, `spearman_availability`, of accuracy with participation, each client counting once.
+    """
+    import pandas as pd
+
+    name = by or str(study.compare.get("group") or _GROUP)
+    parts, rows = [], []
+    for cell in study.finished:
+        frame = clients(study.afresh(cell), split, labels=name == "label")
+        found = groups(frame, name, intervals=False)
+        where = {**cell.levels, "seed": cell.seed}
+        parts.append(pd.DataFrame([where] * len(found)).join(found))
+        rows.append({**where, **_measures(frame, found)})
+    return {
+        "groups": pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(),
+        "measures": pd.DataFrame(rows),
+    }
+
+
+def participation_differences(study: Study, measures: pd.DataFrame) -> list[list[PairedDifference]]:
+    """Return the paired differences in each of `COMPARED` that the frame `measures` of a study knows."""
+    if not study.axes or len(study.axes[study.axis()]) < 2:
+        return []
+    known = {name: falling for name, falling in COMPARED.items() if measures[name].notna().any()}
+    return [
+        differences_of(
+            study, measures, name, smaller_is_better=falling, nearer_zero_is_better=name in _SIGNED
+        )
+        for name, falling in known.items()
+    ]
+
+
+def participation_frames(study: Study, by: str | None = None) -> dict[str, pd.DataFrame]:
+    """Return `participation.groups`, `participation.measures` and `participation.differences` of a study."""
+    found = study_participation(study, by)
+    compared = [each for family in participation_differences(study, found["measures"]) for each in family]
+    frames = {f"participation.{name}": frame for name, frame in found.items()}
+    return frames | ({"participation.differences": difference_frame(compared)} if compared else {})
+
+
+def participation_tables(study: Study, by: str | None = None) -> list[Table]:
+    """Return the groups of a study with their spread over seeds, and paired differences, for the terminal."""
+    found = study_participation(study, by)
+    if not len(found["measures"]):
+        return []
+    compared = [each for family in participation_differences(study, found["measures"]) for each in family]
+    tables = [_study_groups(study, found["groups"]), _study_measures(study, found["measures"])]
+    return tables + ([difference_table(compared)] if compared else [])
+
+
+def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
+    """Return fairness against participation for one run, for the terminal."""
+    found = run_participation(run, by)
+    note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
+    weights = "Clients: each client counts once; samples: each test sample does."
+    tables = []
+    for name, title in _RUN_TITLES.items():
+        table = _table(f"{run.label}: {title}", note + weights)
+        for i, heading in enumerate(_GROUP_HEADINGS):
+            table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold")
+        for row in found[name].to_dict("records"):
+            table.add_row(*map(shown, _group_cells(row)))
+        tables.append(table)
+    caption = note + "A correlation says what goes together, not what causes what."
+    table = _table(f"{run.label}: correlation of accuracy with participation", caption)
+    for i, heading in enumerate(_CORRELATION_HEADINGS):
+        table.add_column(heading, justify="left" if i < 3 else "right", overflow="fold")
+    for each in found["correlations"].to_dict("records"):
+        words = [each["with"], each["method"], each["weighted_by"], str(each["clients"])]
+        table.add_row(*map(shown, [*words, plain(each["value"]), span((each["low"], each["high"]))]))
+    return [*tables, table]
+
+
+def _group_cells(row: Mapping[Any, Any]) -> list[str]:
+    mean = f"{plain(row['mean_percent'])}\n{span((row['low'], row['high']), '')}"
+    rest = [plain(row[name]) for name in ("mean_over_samples_percent", "std_percent", "min_percent")]
+    return [row["by"], row["group"], plain(row["from"]), plain(row["to"]), str(row["clients"]), mean, *rest]
+
+
+def _measures(frame: pd.DataFrame, found: pd.DataFrame) -> dict[str, float]:
+    lost = losses(frame, intervals=False).set_index("group")["mean_percent"]
+    each = correlations(frame, intervals=False)
+    ranked = each[(each["method"] == "spearman") & (each["weighted_by"] == "clients")].set_index("with")[
+        "value"
+    ]
+    return {
+        "worst_group_percent": float(worst_group(found)["mean_percent"]),
+        "worst_group_over_samples_percent": float(
+            worst_group(found, weighted=True)["mean_over_samples_percent"]
+        ),
+        "group_gap_percent": float(found["mean_percent"].max() - found["mean_percent"].min()),
+        "victims_gap_percent": float(lost.get("none lost", math.nan) - lost.get("some lost", math.nan)),
+        "spearman_used": float(ranked.get("used", math.nan)),
+        "spearman_availability": float(ranked.get("availability", math.nan)),
+    }
+
+
+def _study_groups(study: Study, found: pd.DataFrame) -> Table:
+    axes = list(study.axes)
+    by = str(found["by"].iloc[0])
+    note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
+    table = _table(f"{study.name}: accuracy by {by} at the end of each run, %", note)
+    for heading in (*axes, "group", "clients", "each client once", "each sample once"):
+        table.add_column(
+            shown(heading), justify="right" if "c" in heading and heading not in axes else "left"
+        )
+    for key, part in found.groupby([*axes, "group"], sort=False):
+        held = f"{part['clients'].min()}–{part['clients'].max()}"
+        means = [_over_seeds(part[name]) for name in ("mean_percent", "mean_over_samples_percent")]
+        table.add_row(*map(shown, [*map(str, key), held, *means]))
+    return table
+
+
+def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
+    axes = list(study.axes)
+    names = [str(name) for name in measures if name not in (*axes, "seed")]
+    note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
+    table = _table(f"{study.name}: fairness against participation", note)
+    for heading in (*axes, *names):
+        table.add_column(
+            shown(heading.replace("_", " ")), justify="left" if heading in axes else "right", overflow="fold"
+        )
+    for key, part in measures.groupby(axes, sort=False) if axes else [((), measures)]:
+        table.add_row(*map(shown, [*map(str, key), *(_over_seeds(part[name]) for name in names)]))
+    return table
+
+
+def _over_seeds(values: pd.Series[Any]) -> str:
+    known = values.dropna().to_numpy(dtype=np.float64)
+    mean = float(known.mean()) if len(known) else math.nan
+    std = float(known.std(ddof=1)) if len(known) > 1 else math.nan
+    return f"{plain(mean)} ± {plain(std)}\n{span(interval(mean_of(known), len(known)), '')}"
+
+
+def _table(title: str, caption: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    table.title, table.caption = shown(title), caption
+    table.title_justify, table.caption_justify = "left", "left"
+    return table

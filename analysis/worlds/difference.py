@@ -1,0 +1,111 @@
+"""What differs between two worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.opening.arrays import Floats, Ints
+from analysis.worlds.summary import gap_lengths_us, mean_speeds, session_lengths_us, written_out
+from fedsim.common import arguments
+from fedsim.worlds.client_statistics import share, time_us
+from fedsim.worlds.interval_arithmetic import cut, fused, of_rows
+from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
+
+PRESENCE = tuple(kind for kind in KINDS if kind not in MODELLED)
+_SAMPLES: Mapping[str, Callable[[Trace], Floats | Ints]] = {
+    "sessions": session_lengths_us,
+    "gaps": gap_lengths_us,
+    "online share": lambda trace: share(trace, "online"),
+    "compute": lambda trace: mean_speeds(trace, "compute"),
+    "downlink": lambda trace: mean_speeds(trace, "downlink"),
+    "uplink": lambda trace: mean_speeds(trace, "uplink"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorldDiff:
+    """How world B differs from world A. Clients are compared by number, over the clients and the time of both."""
+
+    clients: int
+    span_us: int
+    same: bool
+    """Whether their digests are equal."""
+    disagreement: float
+    """Share of the client-time on which they disagree about who is online."""
+    differing: int
+    """Clients about whom they disagree at some time."""
+    first: tuple[int, int] | None
+    """The earliest instant at which they disagree about who is online, in microseconds, and the client (the lowest)."""
+    kinds: Mapping[str, tuple[int, int] | None]
+    """By kind: client and start of the first interval, in order of client and time, that is not in both tables."""
+    distances: Mapping[str, float]
+    """Kolmogorov-Smirnov distances of distributions, each over the whole of its own world; NaN if one has none."""
+
+
+@arguments.checked
+def compare_worlds(a: Trace, b: Trace) -> WorldDiff:
+    """Compare two worlds."""
+    clients, span_us = min(a.clients, b.clients), min(a.horizon_us, b.horizon_us)
+    differ = _disagreement(_presence(a, clients, span_us), _presence(b, clients, span_us))
+    first = None
+    if len(differ.client):
+        at = int(np.lexsort((differ.client, differ.start_us))[0])
+        first = int(differ.start_us[at]), int(differ.client[at])
+    return WorldDiff(
+        clients=clients,
+        span_us=span_us,
+        same=a.digest() == b.digest(),
+        disagreement=float(time_us(differ, clients).sum() / (clients * span_us)),
+        differing=len(np.unique(differ.client)),
+        first=first,
+        kinds={kind: _first_other(a, b, kind) for kind in KINDS},
+        distances={name: ks_distance(sample(a), sample(b)) for name, sample in _SAMPLES.items()},
+    )
+
+
+def ks_distance(a: Floats | Ints, b: Floats | Ints) -> float:
+    """Return the largest difference between two empirical distribution functions, NaN if one is empty."""
+    if not len(a) or not len(b):
+        return float("nan")
+    points = np.concatenate([a, b])
+    below_a = np.searchsorted(np.sort(a), points, side="right") / len(a)
+    below_b = np.searchsorted(np.sort(b), points, side="right") / len(b)
+    return float(np.abs(below_a - below_b).max())
+
+
+def _presence(trace: Trace, clients: int, span_us: int) -> Spans:
+    found = cut(written_out(trace, "online"), 0, span_us)
+    return of_rows(found, found.client < clients).joined()
+
+
+def _disagreement(a: Spans, b: Spans) -> Spans:
+    """Return where exactly one of two lists of intervals is active; neither has intervals that touch."""
+    client = np.concatenate([a.client, a.client, b.client, b.client])
+    time = np.concatenate([a.start_us, a.end_us, b.start_us, b.end_us])
+    order = np.lexsort((time, client))
+    client, time = client[order], time[order]
+    # Each instant turns "differs" on or off; every client has an even number of them.
+    start, end = time[::2], time[1::2]
+    longer = start < end
+    owner = client[::2][longer]
+    return Spans(owner, start[longer], end[longer], np.ones(len(owner)))
+
+
+def _first_other(a: Trace, b: Trace, kind: str) -> tuple[int, int] | None:
+    one, other = _table(a, kind), _table(b, kind)
+    shared = min(one.shape[1], other.shape[1])
+    unequal = np.flatnonzero((one[:, :shared] != other[:, :shared]).any(axis=0))
+    at = int(unequal[0]) if len(unequal) else shared
+    rows = [t[:, at] for t in (one, other) if at < t.shape[1]]
+    return min((int(row[0]), int(row[1])) for row in rows) if rows else None
+
+
+def _table(trace: Trace, kind: str) -> Floats:
+    """Return [5, intervals] client, start, end, value and period of each interval."""
+    spans = fused(trace.spans(kind))
+    period = trace.period_us(kind)[spans.client]
+    value = np.ones(len(spans.client)) if kind in PRESENCE else spans.value
+    return np.stack([spans.client, spans.start_us, spans.end_us, value, period]).astype(np.float64)

@@ -1,0 +1,1 @@
+"""Fitting the model `fitted` to a trace."""

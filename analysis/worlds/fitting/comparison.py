@@ -1,0 +1,147 @@
+"""How well a simulated world agrees with a trace: distances between what is seen of both, and words for them.
+
+`chance` is about how far apart two worlds of the same law would be: a distance below it says nothing against the
+model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.worlds.fitting.portrait import FEW_CLIENTS, Curve, Portrait, portrait
+from analysis.worlds.fitting.spells import HOUR_US, spells_of
+from fedsim.worlds.trace import Trace
+
+LAGS_H = (1, 6, 12, 24)
+_MOST_CLIENT_HOURS = 4_000_000
+_CLOSE, _FAIR = 0.05, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """One distance between two worlds."""
+
+    name: str
+    measure: str
+    """What the distance is."""
+    distance: float
+    """NaN if it cannot be told."""
+    chance: float
+    n: int
+    of: str
+    """What `n` counts."""
+
+    @property
+    def verdict(self) -> str:
+        """`close`, `within chance`, `fair` or `far`, or `not measured`."""
+        if math.isnan(self.distance):
+            return "not measured"
+        if self.distance <= max(_CLOSE, min(self.chance, _FAIR)):
+            return "close"
+        if self.distance <= self.chance:
+            return "within chance"
+        return "fair" if self.distance <= max(_FAIR, 1.5 * self.chance) else "far"
+
+    def __str__(self) -> str:
+        of = self.of.removesuffix("s") if self.n == 1 else self.of
+        if math.isnan(self.distance):
+            return f"{self.name}: not measured ({self.n:,} {of})"
+        return (
+            f"{self.name}: {self.measure} {self.distance:.3f} (n = {self.n:,} {of}; by chance up to "
+            f"{self.chance:.2g}): {self.verdict}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A trace and a world simulated from its fit."""
+
+    trace: Portrait
+    simulated: Portrait
+    statistics: tuple[Statistic, ...]
+
+
+def compare(trace: Trace, simulated: Trace) -> Comparison:
+    """Compare a trace with a simulated world of as many clients, seen with the trace's own gaps."""
+    every = -(-trace.clients * max(trace.horizon_us // HOUR_US, 1) // _MOST_CLIENT_HOURS)
+    found = [spells_of(world, seen_as=trace) for world in (trace, simulated)]
+    seen, made = (portrait(spells.of(spells.client % every == 0), trace.horizon_us) for spells in found)
+    return Comparison(seen, made, _statistics(seen, made))
+
+
+def _statistics(seen: Portrait, made: Portrait) -> tuple[Statistic, ...]:
+    lengths = [
+        _lengths(f"{name} lengths", a, b)
+        for name, a, b in (("on", seen.on, made.on), ("off", seen.off, made.off))
+    ]
+    return (*lengths, _shares(seen, made), *_days(seen, made), *_autocorrelations(seen, made))
+
+
+def _lengths(name: str, a: Curve, b: Curve) -> Statistic:
+    if not (len(a.hours) and len(b.hours)):
+        return Statistic(name, "KS", math.nan, math.nan, a.n_ended, "ended")
+    times = np.unique(np.concatenate([a.hours, b.hours]))
+    times = times[times <= min(a.hours[-1], b.hours[-1])]
+    distance = float(np.abs(a.at(times) - b.at(times)).max(initial=0.0))
+    return Statistic(name, "KS", distance, _ks_chance(a.n, b.n), a.n_ended, "ended")
+
+
+def _shares(seen: Portrait, made: Portrait) -> Statistic:
+    a, b = seen.shares, made.shares
+    if min(len(a), len(b)) < FEW_CLIENTS:
+        return Statistic("online shares", "KS", math.nan, math.nan, len(a), "clients")
+    at = np.concatenate([a, b])
+    below = [np.searchsorted(part, at, side="right") / len(part) for part in (a, b)]
+    distance = float(np.abs(below[0] - below[1]).max())
+    return Statistic("online shares", "KS", distance, _ks_chance(len(a), len(b)), len(a), "clients")
+
+
+def _ks_chance(n: int, m: int) -> float:
+    """Return the distance that two samples of one law exceed in 5 % of cases (Smirnov, 1948)."""
+    return 1.36 * math.sqrt(1 / n + 1 / m)
+
+
+def _days(seen: Portrait, made: Portrait) -> Sequence[Statistic]:
+    n = len(seen.shares)
+    if not len(seen.day):
+        return [Statistic("hours of the day", "difference", math.nan, math.nan, n, "clients")]
+    difference = np.abs(seen.day - made.day)
+    error = np.hypot(seen.day_error, made.day_error)
+    return [
+        Statistic(
+            "hours of the day, at most",
+            "difference",
+            float(np.nanmax(difference)),
+            3 * float(np.nanmax(error)),
+            n,
+            "clients",
+        ),
+        Statistic(
+            "hours of the day, mean",
+            "difference",
+            float(np.nanmean(difference)),
+            2 * float(np.nanmean(error)),
+            n,
+            "clients",
+        ),
+    ]
+
+
+def _autocorrelations(seen: Portrait, made: Portrait) -> list[Statistic]:
+    cycles = max(seen.on.n, 1)
+    chance = 2 * math.sqrt(2 / cycles)
+    return [
+        Statistic(
+            f"autocorrelation at {lag} h",
+            f"{seen.autocorrelation[lag]:.3f} against {made.autocorrelation[lag]:.3f}, difference",
+            float(abs(seen.autocorrelation[lag] - made.autocorrelation[lag])),
+            chance,
+            cycles,
+            "spells",
+        )
+        for lag in LAGS_H
+    ]

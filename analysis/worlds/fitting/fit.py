@@ -1,0 +1,177 @@
+"""Fitting a model of clients that come and go to a trace: the options of the scenario `fitted`.
+
+Only what is seen counts: a spell that is not seen to begin is left out, one that is not seen to end has at least the
+length that is seen. Estimates are maximum likelihood (`analysis/worlds/fitting/spell_laws.py`,
+`analysis/worlds/fitting/spell_hours.py`), without any randomness but that of the world that is simulated to tell rare
+visitors from clients that never come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+from analysis.opening.arrays import Floats
+from analysis.worlds.fitting.devices import device_options, duration_text
+from analysis.worlds.fitting.spell_hours import Side, fit_side
+from analysis.worlds.fitting.spells import DAY_US, Spells, spells_of
+from fedsim.common.errors import TraceError
+from fedsim.common.units import US
+from fedsim.worlds.trace import Trace
+
+Simulate = Callable[[Mapping[str, Any]], Trace]
+"""Makes a world of `fitted` with given options, with as many clients and as long as the trace."""
+
+LEAST_SPELLS = 10
+"""Fewer complete spells say too little about a law."""
+MOST_SPELLS = 8_000
+"""Where there are more, only every second, third ... client is used."""
+LEAST_PAIRS = 20
+MOST_CORRELATION = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was found in a trace."""
+
+    on: Side | None
+    """None if nobody comes or goes."""
+    off: Side | None
+    spread_correlation: float
+    always: float
+    never: float
+    devices: Mapping[str, Any]
+    notes: tuple[str, ...]
+    """What else there is to say, in words."""
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the scenario `fitted`, rounded to five digits."""
+        found: dict[str, Any] = {"always": self.always, "never": self.never}
+        if self.on is not None and self.off is not None:
+            found |= {"on": _length(self.on), "off": _length(self.off)}
+            found |= {"leaving": list(self.on.hours), "coming": list(self.off.hours)}
+            found["spread_correlation"] = self.spread_correlation
+        rounded: dict[str, Any] = _rounded(found | {"devices": dict(self.devices)})
+        return rounded
+
+
+def fit(trace: Trace, simulate: Simulate) -> Fit:
+    """Fit the model to a trace.
+
+    Raises TraceError if nothing is known of any client, or if fewer than 10 spells online or offline are seen from
+    beginning to end (unless nobody ever comes or goes, also where nothing is known).
+    """
+    spells = spells_of(trace)
+    share = spells.online_share()
+    known = share[~np.isnan(share)]
+    if not len(known):
+        raise TraceError(f"nothing is known of when any of the {trace.clients} clients is online")
+    always, never = float((known == 1).mean()), float((known == 0).mean())
+    on, off, notes = _sides(spells, trace)
+    if on is None and always + never < 1:
+        both = int(((known > 0) & (known < 1)).sum())
+        raise TraceError(
+            f"{both:,} clients are online at times and offline at others, but come and go only where nothing is known:"
+            " no length is seen, so there is no law to fit"
+        )
+    correlation = 0.0 if on is None or off is None else _correlation(on, off)
+    found = Fit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
+    if on is not None and always + never > 0:
+        chance = spells_of(simulate(found.options()), seen_as=trace).online_share()
+        always, never = _beyond_chance(always, never, chance[~np.isnan(chance)])
+    return Fit(on, off, correlation, always, never, found.devices, found.notes)
+
+
+def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tuple[str, ...]]:
+    began = spells.of(spells.began)
+    if not len(began.client):
+        return None, None, ("nobody comes or goes: there are no lengths to fit",)
+    for name, online in (("online", True), ("offline", False)):
+        complete = _complete(began, online)
+        if complete < LEAST_SPELLS:
+            raise TraceError(
+                f"expected at least {LEAST_SPELLS} spells {name} that are seen to begin and to end, found {complete}:"
+                " too few to fit a law of lengths; give a longer trace or one of more clients"
+            )
+    day_long, notes = trace.horizon_us >= DAY_US, []
+    if not day_long:
+        notes.append("shorter than a day: no hours of the day")
+    step_us = spells.step_us
+    if step_us >= US:
+        notes.append(
+            f"all changes are at multiples of {step_us / US:g} s: shorter spells may have been missed"
+        )
+    began, every = _thinned(began)
+    if every > 1:
+        notes.append(f"laws and hours are those of every {every}th client, from client 0 on")
+    sides = [fit_side(began.of(began.online == online), day_long, step_us) for online in (True, False)]
+    return sides[0], sides[1], tuple(notes)
+
+
+def _thinned(began: Spells) -> tuple[Spells, int]:
+    """Return the spells of every so many clients, as few as MOST_SPELLS asks for and LEAST_SPELLS allows."""
+    every = -(-int(max(began.online.sum(), (~began.online).sum())) // MOST_SPELLS)
+    while every > 1:
+        some = began.of(np.isin(began.client, np.unique(began.client)[::every]))
+        if min(_complete(some, True), _complete(some, False)) >= LEAST_SPELLS:
+            return some, every
+        every //= 2
+    return began, 1
+
+
+def _complete(spells: Spells, online: bool) -> int:
+    return int((spells.ended & (spells.online == online)).sum())
+
+
+def _told(trace: Trace, known: Floats) -> tuple[str, ...]:
+    dark = trace.clients - len(known)
+    if not dark:
+        return ()
+    return (f"{dark:,} of {trace.clients:,} clients are unknown throughout and left out",)
+
+
+def _beyond_chance(always: float, never: float, chance: Floats) -> tuple[float, float]:
+    """Take from the shares seen those that come and go but are not caught at it, going by a simulated world."""
+    by_luck = float((chance == 1).mean()), float((chance == 0).mean())
+    others = min((1 - always - never) / max(1 - sum(by_luck), 1e-9), 1.0)
+    return max(always - others * by_luck[0], 0.0), max(never - others * by_luck[1], 0.0)
+
+
+def _correlation(on: Side, off: Side) -> float:
+    """Return the correlation of the logarithms of clients' two factors, of greatest likelihood.
+
+    Each client's two factors are taken as seen with normal errors (Breslow and Clayton, "Approximate inference in
+    generalized linear mixed models", 1993).
+    """
+    _, a, b = np.intersect1d(on.clients, off.clients, return_indices=True)
+    s, t = on.fit.spread, off.fit.spread
+    if not (s and t) or len(a) < LEAST_PAIRS:
+        return 0.0
+    x, y = on.factors.value[a], off.factors.value[b]
+    xx, yy = s**2 + on.factors.variance[a], t**2 + off.factors.variance[b]
+
+    def cost(rho: float) -> float:
+        determinant = xx * yy - (rho * s * t) ** 2
+        square = (yy * x**2 - 2 * rho * s * t * x * y + xx * y**2) / determinant
+        return float((np.log(determinant) + square).sum())
+
+    found = minimize_scalar(cost, bounds=(-MOST_CORRELATION, MOST_CORRELATION), method="bounded")
+    return float(found.x)
+
+
+def _length(side: Side) -> dict[str, Any]:
+    law = side.fit.law
+    shape = {} if law.name in ("exponential", "constant") else {"shape": law.shape}
+    return {"law": law.name, "mean": duration_text(law.mean_h)} | shape | {"spread": side.fit.spread}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value

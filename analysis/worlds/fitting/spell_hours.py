@@ -1,0 +1,106 @@
+"""Which law spells follow, and in which hours of the day they end sooner.
+
+A clock that runs m[h] times as fast in hour h tells lengths; by it they follow one law all day long. Given the law, m
+is multiplied by ends seen over ends expected in each hour, until they agree; given m, the law is fitted again. Even
+hours are kept where Akaike's criterion does not ask for more.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from analysis.opening.arrays import Floats, Ints
+from analysis.worlds.fitting.spell_laws import Factors, LawFit, Lengths, factors, fit_law
+from analysis.worlds.fitting.spells import HOUR_US, HOURS, Parts, Spells, parts_of
+from scenarios._hazards import Day
+
+_ROUNDS = 25
+_LEAST_MULTIPLIER = 1e-3
+_FINE_STEP = 0.01
+"""Part of the median length below which a step does not matter."""
+_PRIOR_ENDS = 1.0
+"""Ends added to those seen and to those expected in each hour, so that an hour without ends keeps a rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """How long clients stay online, or offline."""
+
+    fit: LawFit
+    hours: tuple[float, ...]
+    """24 multipliers with mean 1, or none."""
+    clients: Ints
+    """Clients with such a spell."""
+    factors: Factors
+    """Of these clients."""
+    n: int
+    """Spells that are seen to begin."""
+    n_ended: int
+    """Of these, seen to end."""
+
+
+def fit_side(spells: Spells, with_hours: bool, step_us: int = 0) -> Side:
+    """Fit spells of one sort, all of which are seen to begin, and at least one of them to end.
+
+    `step_us` is how far apart a sampled trace's samples are; it is left out of account where it hardly matters.
+    """
+    clients, numbers = np.unique(spells.client, return_inverse=True)
+    if step_us < _FINE_STEP * np.median(spells.length_us):
+        step_us = 0
+    even = _lengths(spells, numbers, Day(), step_us)
+    fit, told = fit_law(even), even
+    hours: tuple[float, ...] = ()
+    if with_hours and fit.law.name != "constant":
+        shaped = _shaped(spells, numbers, fit, step_us)
+        if shaped is not None:
+            fit, told, hours = shaped
+    return Side(fit, hours, clients, factors(told, fit), len(numbers), int(spells.ended.sum()))
+
+
+def _shaped(
+    spells: Spells, numbers: Ints, even: LawFit, step_us: int
+) -> tuple[LawFit, Lengths, tuple[float, ...]] | None:
+    """Return the fit with hours, or None if it is no better than that with even hours."""
+    parts, fit, hours = parts_of(spells), even, np.ones(HOURS)
+    lengths = _lengths(spells, numbers, Day(), step_us)
+    for final in (False, True):
+        hours = _hours(spells, parts, numbers, fit, factors(lengths, fit).mode, hours)
+        lengths = _lengths(spells, numbers, Day(tuple(hours.tolist())), step_us)
+        fit = fit_law(lengths, (fit.law.name,)) if final else fit_law(lengths)
+    # The density of a length in true time is that by the clock, times how fast the clock runs at its end.
+    speed = np.log(hours[_end_hour(spells)]).sum()
+    better = fit.aic - 2 * speed + 2 * (HOURS - 1) < even.aic
+    return (fit, lengths, tuple(hours.tolist())) if better and math.isfinite(fit.aic) else None
+
+
+def _hours(
+    spells: Spells, parts: Parts, numbers: Ints, fit: LawFit, log_factor: Floats, start: Floats
+) -> Floats:
+    """Return multipliers with which as many spells end in each hour as are seen to."""
+    seen = np.bincount(_end_hour(spells), minlength=HOURS)
+    scale = np.exp(-log_factor)[numbers][parts.spell]
+    hours = start
+    for _ in range(_ROUNDS):
+        day = Day(tuple(hours.tolist()))
+        begin = day.told_h(spells.start_us)[parts.spell]
+        until = fit.law.cumulative(scale * (day.told_h(parts.end_us) - begin))
+        before = fit.law.cumulative(scale * np.maximum(day.told_h(parts.start_us) - begin, 0.0))
+        expected = np.bincount(parts.hour, until - before, minlength=HOURS)
+        expected *= seen.sum() / expected.sum()
+        hours = hours * (seen + _PRIOR_ENDS) / (expected + _PRIOR_ENDS)
+        hours = np.maximum(hours / hours.mean(), _LEAST_MULTIPLIER)
+    return np.asarray(hours)
+
+
+def _end_hour(spells: Spells) -> Ints:
+    """Return the hours in which spells end, of those that are seen to."""
+    return np.asarray((spells.end_us[spells.ended] - 1) // HOUR_US % HOURS)
+
+
+def _lengths(spells: Spells, numbers: Ints, day: Day, step_us: int) -> Lengths:
+    start, end, half = day.told_h(spells.start_us), day.told_h(spells.end_us), step_us // 2
+    step = day.told_h(spells.end_us + half) - day.told_h(spells.end_us - half)
+    return Lengths(end - start, numbers, spells.ended, step)

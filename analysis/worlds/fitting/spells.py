@@ -1,0 +1,146 @@
+"""What a trace shows of its clients' spells online and offline, and what it leaves in the dark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analysis.opening.arrays import Floats, Ints
+from fedsim.common.errors import TraceError
+from fedsim.worlds.trace import Spans, Trace
+
+Mask = NDArray[np.bool_]
+
+HOUR_US = 3_600_000_000
+HOURS = 24
+DAY_US = HOURS * HOUR_US
+
+_DARK, _OFF, _ON = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Spells:
+    """Stretches of time during which a client is online, or offline, throughout; in order of (client, start)."""
+
+    client: Ints
+    start_us: Ints
+    end_us: Ints
+    online: Mask
+    began: Mask
+    """Whether it is seen to begin; else it goes on from before the trace, or from an unknown stretch."""
+    ended: Mask
+    """Whether it is seen to end; else its length is known only to be at least this."""
+    clients: int
+
+    @property
+    def step_us(self) -> int:
+        """The longest step of which all changes that are seen are multiples; 0 if there are none.
+
+        A trace that was sampled shows the step here: spells that are shorter can be missed.
+        """
+        changes = np.concatenate([self.start_us[self.began], self.end_us[self.ended]])
+        return int(np.gcd.reduce(changes)) if len(changes) else 0
+
+    @property
+    def length_us(self) -> Ints:
+        """How much of each is seen."""
+        return self.end_us - self.start_us
+
+    def of(self, which: Mask) -> Spells:
+        """Return some of them."""
+        client, start, end = self.client[which], self.start_us[which], self.end_us[which]
+        return Spells(
+            client, start, end, self.online[which], self.began[which], self.ended[which], self.clients
+        )
+
+    def seen_us(self, online: bool | None = None) -> Floats:
+        """Return [clients] for how long each is seen, or seen to be online or offline."""
+        weight = self.length_us * (1 if online is None else self.online == online)
+        return np.asarray(np.bincount(self.client, weight, minlength=self.clients), dtype=np.float64)
+
+    def online_share(self) -> Floats:
+        """Return [clients] the share of the time seen that each is online, NaN for those never seen."""
+        seen = self.seen_us()
+        share = np.divide(self.seen_us(True), seen, out=np.full(self.clients, np.nan), where=seen > 0)
+        return np.asarray(share)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Spells cut at every full hour of the world."""
+
+    spell: Ints
+    """The row of the spell."""
+    hour: Ints
+    """0 to 23, since the world's start."""
+    start_us: Ints
+    end_us: Ints
+
+
+def parts_of(spells: Spells) -> Parts:
+    """Cut spells at full hours."""
+    first, last = spells.start_us // HOUR_US, (spells.end_us - 1) // HOUR_US
+    counts = last - first + 1
+    spell = np.repeat(np.arange(len(counts)), counts)
+    hour = np.arange(len(spell)) - np.repeat(np.cumsum(counts) - counts, counts) + first[spell]
+    start = np.maximum(spells.start_us[spell], hour * HOUR_US)
+    return Parts(spell, hour % HOURS, start, np.minimum(spells.end_us[spell], (hour + 1) * HOUR_US))
+
+
+def spells_of(trace: Trace, seen_as: Trace | None = None) -> Spells:
+    """Return the spells of a trace; with `seen_as`, only what would be seen with the gaps and the step of that trace.
+
+    A client is seen from 0 to its period of its own, or to the horizon, except where it is `unknown`. Raises
+    TraceError if the two traces differ in their number of clients.
+    """
+    eyes, online = (trace if seen_as is None else seen_as), trace.spans("online")
+    if eyes.clients != trace.clients:
+        raise TraceError(
+            f"expected two traces of {eyes.clients} clients, found {trace.clients} in one of them"
+        )
+    period = eyes.period_us("online")
+    window = np.minimum(np.where(period > 0, period, eyes.horizon_us), trace.horizon_us)
+    everyone = np.arange(trace.clients)
+    step_us = 1 if seen_as is None else spells_of(seen_as).step_us
+    online, unknown = _sampled(online, step_us).joined(), eyes.spans("unknown")
+    layers = [
+        (everyone, np.zeros_like(window), window, 4),
+        (unknown.client, unknown.start_us, unknown.end_us, 2),
+        (online.client, online.start_us, online.end_us, 1),
+    ]
+    client, time, change = (np.concatenate(part) for part in zip(*map(_edges, layers), strict=True))
+    order = np.lexsort((time, client))
+    client, time, state = client[order], time[order], np.cumsum(change[order])
+    there = (client[1:] == client[:-1]) & (time[1:] > time[:-1])
+    code = np.where(state == 5, _ON, np.where(state == 4, _OFF, _DARK))[:-1][there]
+    return _merged(client[:-1][there], time[:-1][there], time[1:][there], code, trace.clients)
+
+
+def _sampled(spans: Spans, step_us: int) -> Spans:
+    """Return what is seen of intervals by who looks every `step_us` and takes each look to hold until the next."""
+    if step_us <= 1:
+        return spans
+    start, end = (-(-time // step_us) * step_us for time in (spans.start_us, spans.end_us))
+    kept = end > start
+    return Spans(spans.client[kept], start[kept], end[kept], spans.value[kept])
+
+
+def _edges(layer: tuple[Ints, Ints, Ints, int]) -> tuple[Ints, Ints, Ints]:
+    client, start, end, weight = layer
+    change = np.repeat([weight, -weight], [len(client), len(client)])
+    return np.tile(client, 2), np.concatenate([start, end]), change
+
+
+def _merged(client: Ints, start: Ints, end: Ints, code: Ints, clients: int) -> Spells:
+    """Join stretches of a client that follow each other and are alike, and leave out the dark ones."""
+    same = (client[1:] == client[:-1]) & (code[1:] == code[:-1])
+    edge = np.ones(min(len(client), 1), dtype=bool)
+    opens, closes = np.concatenate([edge, ~same]), np.concatenate([~same, edge])
+    client, start, end, code = client[opens], start[opens], end[closes], code[opens]
+    lit, follows = code != _DARK, client[1:] == client[:-1]
+    began = np.concatenate([~edge, lit[:-1] & follows]) if len(client) else lit
+    ended = np.concatenate([lit[1:] & follows, ~edge]) if len(client) else lit
+    found = Spells(client, start, end, code == _ON, began, ended, clients)
+    return found.of(lit)

@@ -1,1 +1,0 @@
-"""Attacks: one small file each; see `fedsim.adversary`."""

@@ -1,0 +1,1 @@
+"""Commands, and what a terminal shows while they work."""

@@ -1,0 +1,45 @@
+"""`fedsim bench`: how fast this machine is, and how to use it."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from fedsim.common.errors import ConfigError
+from fedsim.common.terminal import Terminal, say
+
+
+def bench(
+    workers: Annotated[
+        str | None, typer.Option(help="Numbers of workers to try: 0,1,2; by default up to one per core.")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each of the short runs lasts.")] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure this machine, and say which mode and workers to use. Figures are client updates per second."""
+    import fedsim.runs.machine_benchmark  # imported late: `fedsim --help` needs no torch
+
+    counts = None if workers is None else _counts(workers)
+    console = Terminal()
+    with console.status("") as status:
+        found = fedsim.runs.machine_benchmark.bench(
+            workers=counts,
+            device=device,
+            seconds=seconds,
+            tell=lambda text: status.update(f"measuring: {text}"),
+        )
+    if as_json:
+        say(json.dumps(found.plain(), indent=2))
+        return
+    console.print(found.table())
+    console.print(found.advice(), highlight=False)
+
+
+def _counts(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise ConfigError(f"--workers: expected numbers of at least 0 such as 0,1,2, found {text!r}")
+    return [int(part) for part in dict.fromkeys(parts)]

@@ -1,0 +1,169 @@
+"""The command line. Its exit codes are those of `docs/reliability.md`."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import io
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import Annotated, Any
+
+import pydantic
+import typer
+from rich.table import Table
+
+import fedsim
+from fedsim.cli.audit import audit
+from fedsim.cli.bench import bench
+from fedsim.cli.compare import compare
+from fedsim.cli.export import export_app
+from fedsim.cli.report import report
+from fedsim.cli.resume import fork, resume, verify
+from fedsim.cli.run import plan, replay, run
+from fedsim.cli.study import study
+from fedsim.cli.trace.app import trace_app
+from fedsim.common import plugins
+from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed
+from fedsim.common.paths import check_text, check_working_directory
+from fedsim.common.terminal import PLAIN, Terminal, keep_streams_open, say
+
+app = typer.Typer(
+    help="Simulate fair federated learning among clients that come and go.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.add_typer(trace_app, name="trace")
+app.add_typer(export_app, name="export")
+for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, bench):
+    app.command()(command)
+for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
+    assert registered.callback is not None
+    registered.callback = plugins.contained()(registered.callback)
+
+_NAMED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
+_OUTSIDE = (errno.ENOSPC, errno.EROFS, *_NAMED)
+"""What the system refuses, of which its own words name the file; some of it because of what was named."""
+_KINDS = {
+    "rules": "rule",
+    "wrappers": "wrapper",
+    "clients": "client",
+    "selectors": "selector",
+    "scenarios": "scenario",
+    "importers": "importer",
+    "tasks": "task",
+    "models": "model",
+    "partitioners": "partitioner",
+    "metrics": "metric",
+    "adversaries": "adversary",
+}
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        say(f"fedsim {fedsim.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(name="list")
+def list_plugins(
+    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
+) -> None:
+    """List the plug-ins of a kind with their options and defaults."""
+    if kind not in _KINDS:
+        from fedsim.common.errors import closest
+
+        if not kind:
+            raise ConfigError(f"expected a kind of plug-in: {', '.join(_KINDS)}")
+        raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("name", "what it does", "options"):
+        table.add_column(heading, overflow="fold")
+    for name in plugins.names(_KINDS[kind]):
+        table.add_row(name, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
+    Terminal().print(table)
+
+
+def _options(kind: str, name: str) -> str:
+    given = {
+        "task": ("clients", "seed", "data_dir"),
+        "model": ("in_shape", "n_classes"),
+        "wrapper": ("rule",),
+    }.get(kind, ())
+    known = plugins.options_of(plugins.factory(kind, name), given) if kind != "metric" else {}
+    return ", ".join(f"{n}={_shown(p.default)}" if p.default is not p.empty else n for n, p in known.items())
+
+
+def _shown(default: object) -> str:
+    """Write a default value; groups of options, which have their own, as a table."""
+    return "{...}" if isinstance(default, pydantic.BaseModel) else repr(default)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    if arguments is None:
+        keep_streams_open()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(
+            errors=PLAIN
+        )  # a terminal that lacks a sign shows another one, and all the rest
+    code = _code(arguments)
+    if arguments is None:
+        _leave(code)
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    """End the process as it would by itself, but do not take apart what was imported: of torch that takes a second."""
+    if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        try:
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError as error:  # of a full disk, say; what was said of it may wait there as well
+            with suppress(OSError):
+                os.write(2, b"" if code else f"error: what was said cannot be written: {error}\n".encode())
+            code = code or 1
+        os._exit(code)
+
+
+def _of_input(error: Exception) -> bool:
+    """Return whether what was handed over is at fault; a run that had begun has notes that say where it failed."""
+    return isinstance(error, INPUT_ERRORS) and not hasattr(error, "__notes__")
+
+
+def _code(arguments: list[str] | None) -> int:
+    command: Any = typer.main.get_command(app)
+    try:
+        for text in sys.argv[1:] if arguments is None else arguments:
+            check_text(text, "argument")
+        check_working_directory()
+        command.main(args=arguments, prog_name="fedsim")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    except KeyboardInterrupt:
+        say("interrupted", err=True)
+        return 130
+    except Error as error:
+        say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]), err=True)
+        errors = error.errors.values() if isinstance(error, SomeFailed) else (error,)
+        return 2 if all(map(_of_input, errors)) else 1
+    except OSError as error:
+        if error.errno not in _OUTSIDE:
+            raise
+        say(f"error: {error}", err=True)
+        return 2 if error.errno in _NAMED else 1
+    return 0

@@ -1,0 +1,102 @@
+"""Progress for people: a live line in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from fedsim.common.errors import EndOfWorld
+from fedsim.common.units import show_us
+from fedsim.runs.result import Progress, Watch, share_done
+
+_PLAIN_EVERY_S = 5.0
+_LIVE_EVERY_S = 0.1
+
+
+@contextmanager
+def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
+    """Yield a watcher that shows progress on `console`; nothing if `quiet`."""
+    if quiet:
+        yield lambda progress: None
+    elif console.is_terminal and not console.is_dumb_terminal:
+        with Live(console=console, refresh_per_second=10, transient=True) as live:
+            yield _Line(_LIVE_EVERY_S, lambda text: live.update(Text(text)))
+    else:
+        yield _Line(_PLAIN_EVERY_S, lambda text: console.print(text, highlight=False, soft_wrap=True))
+
+
+@contextmanager
+def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
+    """Say what a run warns of in a line on `console`; nothing if `quiet`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", EndOfWorld)
+        beside = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, EndOfWorld):
+                console.print(str(message), highlight=False, soft_wrap=True)
+            else:
+                beside(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+class EndWatch:
+    """Says in a line that a run has come to the end of its world, where it was not known before."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._told = console, ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Look at a run after a step."""
+        setup, name = progress.setup, progress.setup.config.name
+        if name == self._told or setup.outlives(setup.plan.stop.time_us):
+            return
+        if said := setup.outlives(progress.course.now_us):
+            self._told = name
+            self._console.print(said, highlight=False, soft_wrap=True)
+
+
+class _Line:
+    """Writes one line about a run, now and then."""
+
+    def __init__(self, every_s: float, write: Callable[[str], None]) -> None:
+        self.every_s, self.write = every_s, write
+        self.run = ""
+        self.started = self.last = self.begun = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        now = monotonic()
+        name = progress.setup.config.name
+        if name != self.run:
+            self.run, self.started, self.last = name, now, now
+            self.begun = share_done(progress) if progress.course.step > 1 else 0.0
+        if now - self.last >= self.every_s:
+            self.last = now
+            self.write(line(progress, now - self.started, self.begun))
+
+
+def line(progress: Progress, elapsed_s: float, begun: float = 0.0) -> str:
+    """Say where a run stands: virtual time, step, clients online, training and lost, accuracy, time to go.
+
+    begun: how much of it was done before these seconds, as of a run that is resumed.
+    """
+    course, setup = progress.course, progress.setup
+    stop, done = setup.plan.stop, share_done(progress)
+    steps = f"{course.step}/{stop.steps}" if stop.steps else f"{course.step}"
+    online = int(setup.world.online(course.now_us).sum())
+    accuracy = "-" if math.isnan(progress.accuracy) else f"{progress.accuracy:.1%}"
+    eta = "-" if done <= begun else f"{elapsed_s * (1 - done) / (done - begun):.0f} s"
+    return (
+        f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(course.now_us)}  online {online}  "
+        f"training {course.in_flight}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"
+    )

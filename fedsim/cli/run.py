@@ -1,0 +1,311 @@
+"""`fedsim run`, `replay` and `plan`: running configurations, and saying beforehand what a run will do."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from fedsim.common.errors import ConfigError, RunError, SomeFailed
+from fedsim.common.terminal import Terminal
+
+if TYPE_CHECKING:
+    from fedsim.config.run import RunConfig
+    from fedsim.runs.inputs import Workshop
+    from fedsim.runs.result import Result
+
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a key: algorithm.alpha=0.2; may be repeated."),
+]
+Out = Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")]
+Workers = Annotated[
+    str, typer.Option(help="Processes that train: auto, one per core, or a number; 0: none beside this one.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(help="A Ray cluster to join: auto or HOST:PORT (docs/cluster.md); else Ray starts here."),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: on a GPU if there is one.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")]
+GoOn = Annotated[
+    bool,
+    typer.Option("--resume", help="Keep what is there: what is done stays, what was stopped goes on."),
+]
+WriteReport = Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")]
+WithProfile = Annotated[
+    bool, typer.Option("--profile", help="Show where the time went, and write profile.json for Perfetto.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Live = Annotated[bool, typer.Option("--live", help="Show a dashboard in the terminal while it runs.")]
+TensorBoard = Annotated[
+    Path | None,
+    typer.Option("--tensorboard", help="Write events for TensorBoard while it runs: DIR/NAME."),
+]
+Config = Annotated[Path, typer.Argument(help="A TOML file; see docs/config.md.")]
+
+
+_WARNED = {
+    "no finite update": "no update that arrived was finite, so the model is the one that it began with: jobs are "
+    "nonfinite in its table; a smaller train.lr may help",
+    "accuracy is no number": "the model's outputs are no numbers, so there is no accuracy; a smaller train.lr may help",
+}
+"""What a run's warning means."""
+
+
+def run(
+    config: Config,
+    sets: Sets = None,
+    out: Out = Path("runs"),
+    workers: Workers = "auto",
+    ray_address: RayAddress = None,
+    device: Device = "auto",
+    force: Force = False,
+    go_on: GoOn = False,
+    write_report: WriteReport = False,
+    profile: WithProfile = False,
+    quiet: Quiet = False,
+    live: Live = False,
+    tensorboard: TensorBoard = None,
+) -> None:
+    """Run a configuration, or each of its arms, and show the result."""
+    from fedsim.config.load import (
+        load,  # imported late: `fedsim --help` needs neither torch nor pydantic models
+    )
+
+    check_tensorboard(tensorboard)
+    configs = load(config, tuple(sets or ()))
+    _simulate(
+        configs,
+        out,
+        workers,
+        device,
+        force,
+        write_report,
+        quiet,
+        profile,
+        ray_address,
+        live,
+        tensorboard,
+        go_on,
+    )
+
+
+def replay(
+    parent: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    sets: Sets = None,
+    same_participation: Annotated[
+        bool,
+        typer.Option("--same-participation", help="Give jobs to the same clients at the same instants."),
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the new run; PARENT-replay by default.")] = None,
+    out: Out = Path("runs"),
+    workers: Workers = "auto",
+    device: Device = "auto",
+    force: Force = False,
+    write_report: WriteReport = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run something else in the world of a finished run. That may be another rule, selector, pacing or cost."""
+    import analysis
+    from analysis.tables.compare import compare
+    from fedsim.runs.replay import compare_participation, replay_config
+
+    config = replay_config(parent, tuple(sets or ()), same_participation=same_participation, name=name)
+    folder = _simulate([config], out, workers, device, force, write_report, quiet)[0]
+    console = Terminal()
+    console.print(compare(analysis.open(parent), analysis.open(folder)))
+    if same_participation:
+        found = compare_participation(parent, folder)
+        if found.difference:
+            raise RunError(f"{folder}: participation differs from that of {parent}: {found.difference}")
+        console.print(
+            f"same participation: {found.jobs:,} jobs, the same clients, instants, losses and arrivals"
+        )
+
+
+def plan(
+    config: Config,
+    sets: Sets = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the tables jobs and steps of the plan as well: OUT/NAME.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite a plan of the same name, never a run.")
+    ] = False,
+    workers: Annotated[
+        str,
+        typer.Option(
+            help="Workers that wall time and memory are predicted for: auto, one per core, or a number."
+        ),
+    ] = "auto",
+) -> None:
+    """Say what a run will do and take, without training. It shows steps, jobs, bytes, wall time and memory."""
+    from fedsim.config.load import load
+
+    configs = load(config, tuple(sets or ()))
+    shop = _workshop(configs)
+    from fedsim.runs.plan import forecast, table
+
+    console = Terminal()
+    for one in configs:
+        found = forecast(one, workers=workers_of_text(workers), out=out, force=force, shop=shop)
+        console.print(table(found))
+
+
+def _workshop(configs: Sequence[RunConfig]) -> Workshop:
+    """Let a second process make the first run's data and world, while this one imports torch for seconds."""
+    from fedsim.runs.inputs import Workshop
+
+    shop = Workshop()
+    shop.begin(configs[0])
+    return shop
+
+
+def _simulate(
+    configs: Sequence[RunConfig],
+    out: Path,
+    workers: str,
+    device: Literal["auto", "cpu", "cuda"],
+    force: bool,
+    write_report: bool,
+    quiet: bool,
+    profile: bool = False,
+    ray_address: str | None = None,
+    live: bool = False,
+    tensorboard: Path | None = None,
+    go_on: bool = False,
+) -> list[Path]:
+    """Run, show the result, and return the folders."""
+    from time import perf_counter
+
+    from fedsim.execution.actor_pool import begun
+
+    shop = _workshop(configs)  # before there is a thread: it forks
+    with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
+        from fedsim.cli.observers import watching
+        from fedsim.runs.simulate import simulate
+
+        console, started = Terminal(), perf_counter()
+        names = [config.name for config in configs]
+        with watching(console, names, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
+            failed, over = None, 0
+            try:
+                results = simulate(
+                    configs,
+                    out=out,
+                    workers=0,
+                    device=device,
+                    force=force,
+                    go_on=go_on,
+                    watch=watch,
+                    profile=profile,
+                    shop=shop,
+                    pool=pool,
+                )
+            except SomeFailed as error:
+                failed, results, over = error, list(error.results), len(error.errors)
+        took_s = perf_counter() - started
+    if left := names[len(results) + over :]:
+        console.print(
+            f"not begun: {', '.join(left)}; all go on with the same command and --resume", soft_wrap=True
+        )
+    close(console, results, write_report=write_report, took_s=took_s if profile else None, failed=failed)
+    return [result.folder for result in results]
+
+
+def check_tensorboard(asked: Path | None) -> None:
+    """Raise ConfigError before anything starts if TensorBoard is asked for and not installed."""
+    if asked is not None:
+        from analysis.export.event_file import check_installed
+
+        check_installed()
+
+
+def close(
+    console: Terminal,
+    results: Sequence[Result],
+    *,
+    write_report: bool,
+    took_s: float | None = None,
+    failed: SomeFailed | None = None,
+) -> None:
+    """Show what came out; with `took_s` also where that time went. Ends with exit code 130 if a run was interrupted.
+
+    Raises at the end what `failed` besides.
+    """
+    if results:
+        _show(console, results, write_report, took_s)
+    if any(result.status == "interrupted" for result in results):
+        if failed is not None:
+            console.print(f"error: {failed}", soft_wrap=True)
+        again = shlex.quote(str(results[-1].folder))
+        console.print(f"interrupted, and saved; continue it with: fedsim resume {again}", soft_wrap=True)
+        raise typer.Exit(130)
+    if failed is not None:
+        raise failed
+
+
+def _show(console: Terminal, results: Sequence[Result], write_report: bool, took_s: float | None) -> None:
+    """Show the closing table of runs, and what else there is to say of each."""
+    import analysis
+    from analysis.tables.closing import closing_table
+
+    folders = [result.folder for result in results]
+    runs = [analysis.open(folder) for folder in folders]
+    console.print(closing_table(runs))
+    for run in runs:
+        console.print(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}", soft_wrap=True)
+        if warning := run.manifest.get("warning"):
+            console.print(f"{run.label}: {_WARNED.get(warning, warning)}", soft_wrap=True)
+        if run.manifest.get("ended_by") == "world":
+            console.print(
+                f"{run.label}: ended at step {run.manifest['steps']:,}, before [stop] says so: nobody is online, or "
+                "chosen, any more",
+                soft_wrap=True,
+            )
+        if run.manifest.get("ended_by") == "target" and not run.manifest["steps"]:
+            console.print(
+                f"{run.label}: ended before its first step: the model that it began with meets stop.target",
+                soft_wrap=True,
+            )
+    if write_report:
+        from analysis.report.report import write_report as write
+
+        parent = folders[0].parent if len(folders) > 1 else folders[0]
+        console.print(f"report: {write(runs, parent)}", soft_wrap=True)
+    if took_s is not None:
+        _show_profiles(console, folders, took_s)
+
+
+def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> None:
+    """Show where the time of each run went, and how much of the time that all of them took is accounted for."""
+    import analysis
+    from analysis.tables.closing import profile_table, wall_s
+
+    runs = [analysis.open(folder) for folder in folders]
+    for run in runs:
+        console.print()
+        console.print(profile_table(run))
+        console.print(
+            f"trace: {run.folder / 'profile.json'}, to be opened at https://ui.perfetto.dev", soft_wrap=True
+        )
+    known_s = sum(map(wall_s, runs))
+    console.print(
+        f"the parts add up to {known_s:.2f} s, {100 * known_s / took_s:.1f} % of {took_s:.2f} s on the wall clock"
+    )
+
+
+def workers_of_text(text: str, option: str = "--workers", least: int = 0) -> int | Literal["auto"]:
+    """Return what an option such as `--workers` says. Raises ConfigError."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"{option}: expected 'auto' or a number of at least {least}, found {text!r}")
+    return int(text)

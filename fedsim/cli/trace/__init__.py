@@ -1,0 +1,1 @@
+"""`fedsim trace`: make, import, change, join, compare and show worlds."""

@@ -1,0 +1,87 @@
+"""`fedsim trace`: write worlds down, check them, and all that is done with them in files beside this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsim.cli.trace.diff import diff
+from fedsim.cli.trace.edit import edit
+from fedsim.cli.trace.fit import fit
+from fedsim.cli.trace.importing import import_files
+from fedsim.cli.trace.join import join_files
+from fedsim.cli.trace.output import check_free, in_short, written
+from fedsim.cli.trace.show import show
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.terminal import say
+
+trace_app = typer.Typer(
+    help="Make, import, change, join, compare and look at worlds.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@trace_app.command()
+def make(
+    scenario: Annotated[
+        Path, typer.Argument(help="A TOML file with a [world] table, or the name of one shipped.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Write the world of a scenario or a join to a trace file."""
+    from fedsim.config.errors import assign, read_toml, validated
+    from fedsim.config.world import WorldFile, world_trace
+
+    file = _shipped(scenario)
+    raw = read_toml(file)
+    for text in sets or ():
+        assign(raw, text)
+    world = validated(WorldFile, raw, file.name).world
+    if world.trace is not None:
+        raise ConfigError(f"{file.name}: world.scenario: missing; a trace file is already written down")
+    if world.scenario is not None and world.clients is None:
+        raise ConfigError(f"{file.name}: world.clients: missing; say how many clients the world has")
+    if world.confound is not None:
+        raise ConfigError(
+            f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
+        )
+    check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
+    written(world_trace(world, clients=world.clients, seed=0), out)
+
+
+@trace_app.command()
+def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
+    """Check a trace file. Every problem is named with its client and row."""
+    from fedsim.worlds.trace import read_trace
+
+    say(f"ok: {file}: {in_short(read_trace(file))}")
+
+
+def _shipped(scenario: Path) -> Path:
+    """Return a file as it is, or the one of that name that comes with fedsim. Raises ConfigError for another name."""
+    if scenario.exists() or scenario.suffix or len(scenario.parts) != 1:
+        return scenario
+    import scenarios
+
+    shipped = {p.stem: p for p in Path(scenarios.__path__[0]).glob("*.toml")}
+    if scenario.name not in shipped:
+        raise ConfigError(
+            f"{scenario}: neither a file nor the name of a scenario with one{closest(scenario.name, sorted(shipped))}"
+        )
+    return shipped[scenario.name]
+
+
+trace_app.command("import")(import_files)
+trace_app.command()(fit)
+trace_app.command("join")(join_files)
+trace_app.command()(edit)
+trace_app.command()(show)
+trace_app.command()(diff)

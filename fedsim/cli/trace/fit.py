@@ -1,0 +1,130 @@
+"""`fedsim trace fit`: find a model of a trace's clients, and say how well it agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsim.cli.trace.output import check_free
+from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.terminal import say, visible
+from fedsim.common.units import US
+
+if TYPE_CHECKING:
+    from analysis.worlds.fitting.comparison import Comparison
+    from analysis.worlds.fitting.fit import Fit
+    from fedsim.worlds.trace import Trace
+
+_PICTURES = (".png", ".svg", ".pdf")
+_PER_LINE = 6
+_USE = (
+    "fedsim trace make {} -o world.parquet --set world.clients=10000    (docs/fitting.md explains the keys)"
+)
+_UNITS = ((86400 * US, "d"), (3600 * US, "h"), (60 * US, "min"), (US, "s"), (1, "us"))
+
+
+def fit(
+    file: Annotated[Path, typer.Argument(help="A trace file.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The TOML file to write, for `fedsim trace make`.")
+    ],
+    png: Annotated[Path | None, typer.Option(help="Write a picture as well (.png, .svg or .pdf).")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the world that the fit is compared with.")] = 1,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Fit a model to a trace, and say how well it agrees. The trace is compared with a world made of the model."""
+    from analysis.worlds.fitting import fit as fitting
+    from analysis.worlds.fitting.comparison import compare
+    from fedsim.worlds.scenario import make_trace
+    from fedsim.worlds.trace import read_trace
+
+    check_free(out, force, [file])
+    if png is not None and png.suffix.lower() not in _PICTURES:
+        raise ConfigError(f"--png {png}: expected a name that ends in {', '.join(_PICTURES)}")
+    trace = read_trace(file)
+
+    def simulate(options: Mapping[str, Any]) -> Trace:
+        return make_trace(
+            "fitted", options, clients=trace.clients, horizon_us=trace.horizon_us, seed=seed, after_end="stop"
+        )
+
+    found = fitting.fit(trace, simulate)
+    comparison = compare(trace, simulate(found.options()))
+    lines = _told(file, trace, found, comparison, seed)
+    _write(out, world_toml(trace, found.options(), [*lines, _USE.format(out.name)]))
+    for line in lines:
+        say(line)
+    say(f"scenario: {out}")
+    if png is not None:
+        _draw(comparison, file, png)
+        say(f"picture: {png}")
+
+
+def world_toml(trace: Trace, options: Mapping[str, Any], comments: list[str]) -> str:
+    """Write a file for `fedsim trace make`: a world like the trace, as large and as long, with seed 1."""
+    world = {
+        "scenario": "fitted",
+        "clients": trace.clients,
+        "horizon": _exact(trace.horizon_us),
+        "seed": 1,
+        "after_end": trace.after_end,
+    }
+    plain = {key: value for key, value in options.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in options.items() if isinstance(value, dict)}
+    blocks = [_table("world", world), _table("world.options", plain)]
+    blocks += [_table(f"world.options.{name}", table) for name, table in tables.items()]
+    return (
+        "\n\n".join(["\n".join(f"# {visible(' '.join(line.split()))}" for line in comments), *blocks]) + "\n"
+    )
+
+
+def _told(file: Path, trace: Trace, found: Fit, comparison: Comparison, seed: int) -> list[str]:
+    start = f", from {trace.origin}" if trace.origin else ""
+    head = f"fitted to {file.name}: {trace.clients:,} clients, {_exact(trace.horizon_us)}{start}"
+    against = f"the trace against a world of as many clients made of the fit (seed {seed}):"
+    return [head, *found.notes, against, *(f"  {statistic}" for statistic in comparison.statistics)]
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    return "\n".join([f"[{name}]", *(f"{key} = {_value(value)}" for key, value in values.items())])
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, list | tuple):
+        parts = [_value(part) for part in value]
+        if len(parts) <= _PER_LINE:
+            return f"[{', '.join(parts)}]"
+        rows = [", ".join(parts[i : i + _PER_LINE]) for i in range(0, len(parts), _PER_LINE)]
+        return "[\n" + "".join(f"  {row},\n" for row in rows) + "]"
+    return repr(value)
+
+
+def _exact(time_us: int) -> str:
+    """Write a duration in the largest unit that divides it."""
+    scale, unit = next((scale, unit) for scale, unit in _UNITS if time_us % scale == 0)
+    return f"{time_us // scale}{unit}"
+
+
+def _write(out: Path, text: str) -> None:
+    from fedsim.common.files import write_text
+
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, text)
+    except (OSError, RunError) as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error}") from error
+
+
+def _draw(comparison: Comparison, file: Path, png: Path) -> None:
+    from analysis.plots.fit import fit as draw
+
+    picture = draw(comparison, title=file.name)
+    try:
+        picture.figure.savefig(png, dpi=150, facecolor="white")
+    except OSError as error:
+        raise ConfigError(f"--png {png}: cannot be written: {error}") from error

@@ -1,0 +1,116 @@
+"""`fedsim trace import`: published traces become worlds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.terminal import say
+from fedsim.common.units import show_us
+
+if TYPE_CHECKING:
+    from fedsim.worlds.trace import Trace
+
+_TOLD_ELSEWHERE = ("importer", "options", "files", "licence", "units")
+
+
+def import_files(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[FORMAT] FILE...",
+            help="A format (see docs/traces.md; without it the content decides), then files or folders.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option",
+            metavar="KEY=VALUE",
+            help="An option of the format: training_factor=2.5; may be repeated.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Read files of a published trace as one world. Files that are not sound are refused with the reason."""
+    from fedsim.worlds.importer import import_trace
+
+    name, paths = format_and_paths(what)
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists; use --force to overwrite it")
+    if out.resolve() in {path.resolve() for path in paths}:
+        raise ConfigError(f"{out} is one of the files to read")
+    trace = import_trace(paths, name, _options(options or ()))
+    trace.write(out)
+    for line in told(trace):
+        say(line)
+    say(f"{out}: digest {trace.digest()[:16]}")
+
+
+def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
+    """Tell a leading format from files: a file of that name counts as a file. Raises ConfigError."""
+    from fedsim.common import plugins
+
+    first, known = what[0], plugins.names("importer")
+    named = not Path(first).exists() and (first in known or ":" in first)
+    if not named and not Path(first).exists():
+        near = closest(first, known)
+        raise ConfigError(f"{first}: neither a format nor a file{near}")
+    paths = [Path(text) for text in what[named:]]
+    if not paths:
+        raise ConfigError(f"expected files to read after the format {first!r}")
+    return (first if named else None), paths
+
+
+def told(trace: Trace) -> Iterator[str]:
+    """Say what an import found, line by line: clients, span, intervals by kind, and the importer's notes."""
+    from fedsim.common.files import from_json
+
+    found = from_json(trace.source)
+    files = found["files"]
+    yield f"format     {found['importer']}: {len(files)} file{'s' * (len(files) != 1)}, licence: {found['licence']}"
+    yield f"units      {found['units']}"
+    yield f"clients    {trace.clients:,}"
+    yield f"intervals  {', '.join(f'{n:,} {kind}' for kind, n in intervals(trace).items()) or 'none'}"
+    origin = f" from {trace.origin}" if trace.origin else ""
+    yield f"span       {show_us(trace.horizon_us)}{origin}, then {trace.after_end}{_loops(trace)}"
+    if trace.about.num_columns:
+        yield f"about      {', '.join(trace.about.column_names)}"
+    notes = {key: value for key, value in found.items() if key not in _TOLD_ELSEWHERE}
+    for key, value in notes.items():
+        yield f"{'notes' if key == next(iter(notes)) else '':<11}{key}: {_short(value)}"
+
+
+def intervals(trace: Trace) -> dict[str, int]:
+    """Return how many intervals of each kind there are, without kinds that have none."""
+    from fedsim.worlds.trace import KINDS
+
+    counts = {kind: len(trace.spans(kind).client) for kind in KINDS}
+    return {kind: n for kind, n in counts.items() if n}
+
+
+def _loops(trace: Trace) -> str:
+    found = [f"{int((p > 0).sum()):,} of {kind}" for kind in trace.periods if len(p := trace.period_us(kind))]
+    return f"; loops of their own: {', '.join(found)}" if found else ""
+
+
+def _options(texts: Sequence[str]) -> Mapping[str, Any]:
+    from fedsim.config.errors import assign
+
+    found: dict[str, Any] = {}
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(f"--option {text}: expected KEY=VALUE, such as training_factor=2.5")
+        assign(found, text)
+    return found
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."

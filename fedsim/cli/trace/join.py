@@ -1,0 +1,86 @@
+"""`fedsim trace join`: one world out of several."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsim.cli.trace.output import check_free, written
+from fedsim.common.errors import ConfigError
+from fedsim.common.terminal import say
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def join_files(
+    availability: Annotated[
+        Path, typer.Option(help="Who is online when; and all that no other source gives.")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    compute: Annotated[Path | None, typer.Option(help="Computing speeds.")] = None,
+    network: Annotated[Path | None, typer.Option(help="Downlink and uplink speeds.")] = None,
+    faults: Annotated[Path | None, typer.Option(help="Faults.")] = None,
+    clients: Annotated[
+        int | None, typer.Option(min=1, help="Clients of the new world; by default those of AVAILABILITY.")
+    ] = None,
+    assign: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOW",
+            help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
+        ),
+    ] = None,
+    replace: Annotated[
+        bool | None,
+        typer.Option(
+            "--replace/--no-replace", help="Draw clients with replacement; by default where they are too few."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of draws and assignments.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Make one world of several. Each is a trace, or a TOML file with a [world] table."""
+    from fedsim.config.errors import validated
+    from fedsim.config.world import WorldFile, world_trace
+
+    files = {"availability": availability, "compute": compute, "network": network, "faults": faults}
+    sources = {name: path for name, path in files.items() if path is not None}
+    check_free(out, force, sources.values())
+    table = {**sources, "assign": assignment(assign or ()), "replace": replace}
+    world = validated(WorldFile, {"world": {"join": table}}, "fedsim trace join").world
+    trace = world_trace(world, clients=clients, seed=seed)
+    written(trace, out)
+    for line in _correlations(json.loads(trace.source)["assignment"]):
+        say(line)
+
+
+def assignment(texts: Sequence[str]) -> str | float | dict[str, str | float]:
+    """Read `--assign` options: one for all sources, or SOURCE=HOW for some. Raises ConfigError."""
+    single = [text for text in texts if "=" not in text]
+    if not texts or (len(texts) == 1 and single):
+        return _how(texts[0]) if texts else "independent"
+    if single:
+        raise ConfigError(f"--assign {single[0]}: expected SOURCE=HOW beside others, such as compute=0.7")
+    pairs = [text.partition("=") for text in texts]
+    return {name.strip(): _how(how.strip()) for name, _, how in pairs}
+
+
+def _how(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _correlations(assignments: Mapping[str, Mapping[str, object]]) -> list[str]:
+    lines = []
+    for name, told in assignments.items():
+        found = told["spearman"]
+        came_out = "not defined" if found is None else f"{found:+.3f}"
+        lines.append(f"{name}: assigned {told['how']}, rank correlation with time online {came_out}")
+    return lines

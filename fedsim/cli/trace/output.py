@@ -1,0 +1,36 @@
+"""What the commands of `fedsim trace` that write a world share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedsim.common.errors import ConfigError
+from fedsim.common.terminal import say
+from fedsim.common.units import show_us
+
+if TYPE_CHECKING:
+    from fedsim.worlds.trace import Trace
+
+
+def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
+    """Raise ConfigError if the file may not be written: it exists, or is one of the files that are read."""
+    if out.resolve() in {source.resolve() for source in sources}:
+        raise ConfigError(f"{out} is one of the files to read")
+    if out.exists() and not force:
+        raise ConfigError(f"{out} exists; use --force to overwrite it")
+
+
+def written(trace: Trace, out: Path) -> None:
+    """Write a world and say what it is."""
+    trace.write(out)
+    say(f"{out}: {in_short(trace)}")
+
+
+def in_short(trace: Trace) -> str:
+    """Return a world in one line."""
+    return (
+        f"{trace.clients:,} clients, {show_us(trace.horizon_us)}, {len(trace.table):,} intervals,"
+        f" after_end {trace.after_end}, digest {trace.digest()[:16]}"
+    )

@@ -1,0 +1,127 @@
+"""`fedsim trace show`: what a world holds, in numbers and pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsim.cli.chart import blocks, chart
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.terminal import Terminal, shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fedsim.worlds.trace import Trace
+
+_PICTURES = (".png", ".svg", ".pdf")
+_PAGES = (".html", ".htm")
+_CHART_COLUMNS = 64
+
+
+def show(
+    file: Annotated[Path, typer.Argument(help="A trace file.")],
+    png: Annotated[Path | None, typer.Option(help="Write a picture as well (.png, .svg or .pdf).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with more pictures as well.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A run's TOML file: say whose data is online when, class by class.")
+    ] = None,
+) -> None:
+    """Show what a trace file holds, and who is online over time."""
+    from analysis.worlds.facts import QUARTILES_NOTE, world_facts
+    from analysis.worlds.summary import class_hours, online_share, summarize
+    from fedsim.worlds.trace import read_trace
+
+    _check_name("--png", png, _PICTURES)
+    _check_name("--html", html, _PAGES)
+    trace = read_trace(file)
+    classes = None if config is None else class_hours(trace, counts_of(config, trace))
+    console = Terminal(highlight=False)
+    console.print(_table(world_facts(trace, summarize(trace))))
+    console.print(f"* {QUARTILES_NOTE}\n")
+    columns = min(_CHART_COLUMNS, trace.horizon_us)
+    for line in chart(online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
+        console.print(line, soft_wrap=True)
+    if classes is not None:
+        console.print(_class_table(classes))
+    for line in _written(trace, file, png, html, classes):
+        console.print(line, soft_wrap=True)
+
+
+def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
+    """Return [K, classes] the training samples of each class that the clients of a run hold.
+
+    Raises ConfigError if the arms of the file have different data, or tie their world to the data and this world is
+    not tied, TraceError if the world has fewer clients.
+    """
+    from fedsim.config.data import federation
+    from fedsim.config.load import load
+    from fedsim.data.federated_data import label_counts
+    from fedsim.worlds.provenance import steps
+
+    runs = load(config)
+    if any(
+        (run.seed, run.task, run.partition) != (runs[0].seed, runs[0].task, runs[0].partition) for run in runs
+    ):
+        raise ConfigError(f"{config}: its arms have different data; expected one federation")
+    if any(run.world.confound for run in runs) and not any("confound" in step for step in steps(trace)):
+        raise ConfigError(
+            f"{config}: its world is tied to its data (world.confound), and this one is not: show the world.parquet"
+            " in the folder of a run"
+        )
+    data = federation(runs[0])[1]
+    if trace.clients < data.n_clients:
+        raise TraceError(f"{config} has {data.n_clients} clients, but the trace has {trace.clients}")
+    return label_counts(data)
+
+
+def _check_name(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
+    if path is not None and path.suffix.lower() not in endings:
+        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
+
+
+def _table(rows: list[tuple[str, str]]) -> object:
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in rows:
+        table.add_row(shown(name), shown(text))
+    return table
+
+
+def _class_table(classes: NDArray[Any]) -> object:
+    """Return the online share of each class in four parts of the day; a dash for those that the world has not whole."""
+    from rich.table import Table
+
+    parts = classes.reshape(len(classes), 4, 6).mean(axis=2)
+    table = Table("class", "0-6 h", "6-12 h", "12-18 h", "18-24 h", "day", box=None, pad_edge=False)
+    table.title, table.title_justify = "\n% of a class's samples online", "left"
+    for label, row in enumerate(parts):
+        shares = (*row.tolist(), float(row.mean()))
+        table.add_row(str(label), *(f"{100 * s:.1f}" if math.isfinite(s) else "-" for s in shares))
+    return table
+
+
+def _written(
+    trace: Trace, file: Path, png: Path | None, html: Path | None, classes: NDArray[Any] | None
+) -> Iterator[str]:
+    title = f"{file.name}: {trace.clients:,} clients"
+    try:
+        if png is not None:
+            from analysis.plots.availability import availability
+
+            availability(trace, title).figure.savefig(png, dpi=150, facecolor="white")
+            yield f"\npicture: {png}"
+        if html is not None:
+            from analysis.worlds.page import write_world_page
+
+            write_world_page(trace, title, html, classes)
+            yield f"\npage: {html}"
+    except OSError as error:
+        raise ConfigError(f"{png or html}: cannot be written: {error}") from error

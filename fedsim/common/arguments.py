@@ -1,0 +1,204 @@
+"""Arguments of the functions that users call, checked by their annotations before anything else happens."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import inspect
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedsim.common.errors import ConfigError, closest, described
+
+Checked = TypeVar("Checked", bound=Callable[..., Any])
+
+_WORDS: Mapping[Any, tuple[str, str]] = {
+    bool: ("True or False", "truth values"),
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    Path: ("a path", "paths"),
+    np.ndarray: ("an array of numbers", "arrays of numbers"),
+}
+"""One and several of a type, in words; others go by their names."""
+_FROM = {
+    "Cell": "Study.cells holds",
+    "Document": "analysis.report.report.run_document returns",
+    "Run": "analysis.open returns",
+    "RunConfig": "fedsim.load_config returns",
+    "Study": "analysis.open_study returns",
+    "StudyConfig": "fedsim.config.study.load_study returns",
+    "StudyFolder": "fedsim.studies.run.opened returns",
+    "Trace": "fedsim.read_trace returns",
+}
+"""Where users get an object of a class from."""
+_LARGE = 2**63
+"""Beyond what arrays hold."""
+_LISTS = (Sequence, Collection, Iterable, list)
+
+
+def checked(function: Checked) -> Checked:
+    """Raise ConfigError where a call of a function, or of a class, is given something else than its annotations say.
+
+    The message names the argument, or its entry; what was expected, and where it is had from; and what was found.
+    """
+    if isinstance(function, type):
+        function.__init__ = checked(function.__init__)  # type: ignore[misc]
+        return function
+    signature = inspect.signature(function)
+    single = {n for n, p in signature.parameters.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    hints = functools.cache(lambda: hints_of(function))
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError:  # one is missing, or too many: the call says which
+            return function(*args, **kwargs)
+        for name, hint in hints().items():
+            if name in single and name in given:
+                check(name, given[name], hint)
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+class _Unknown(type):
+    """A class that only type checkers import, of which the name is known, or its module."""
+
+    def __getattr__(cls, name: str) -> _Unknown:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Unknown(name, (), {})
+
+
+class _Names(dict[str, Any]):
+    def __missing__(self, name: str) -> _Unknown:
+        return _Unknown(name, (), {})
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's parameters; a class that only type checkers import has but its name."""
+    known = _Names(vars(builtins) | inspect.unwrap(function).__globals__)
+    return {n: hint for n, hint in get_type_hints(function, localns=known).items() if n != "return"}
+
+
+def check(name: str, value: Any, hint: Any) -> None:
+    """Raise ConfigError, as `checked` does, for an argument that is not what an annotation says."""
+    if _is(value, hint):
+        return
+    for kind in _alternatives(hint):
+        if get_origin(kind) in _LISTS and isinstance(value, (list, tuple)):
+            position = next(i for i, each in enumerate(value) if not _is(each, get_args(kind)[0]))
+            check(f"{name}[{position}]", value[position], get_args(kind)[0])
+    near = closest(value, known) if isinstance(value, str) and (known := _literals(hint)) else ""
+    near = near if "did you mean" in near else ""  # all that are known stand there already
+    large = isinstance(value, Integral) and abs(int(value)) >= _LARGE
+    wanted = _words(hint).replace(
+        "a whole number", "a whole number below 2^63 in size" if large else "a whole number"
+    )
+    raise ConfigError(f"{name}: expected {wanted}, found {described(value)}{near}")
+
+
+def _literals(hint: Any) -> list[str]:
+    """Return the values that an annotation names."""
+    return [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Say whether a value is what an annotation asks for."""
+    if hint is ArrayLike or np.ndarray in (hint, get_origin(hint)):
+        return _numeric(value)
+    kinds = _alternatives(hint)
+    if len(kinds) > 1:
+        return any(_is(value, kind) for kind in kinds)
+    if (origin := get_origin(hint)) is not None:
+        return _is_generic(value, origin, get_args(hint))
+    if isinstance(hint, _Unknown):
+        return hint.__name__ in (c.__name__ for c in type(value).__mro__)
+    if hint is int:
+        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < _LARGE
+    if hint is float:
+        return not isinstance(value, bool) and isinstance(value, Real) and _is_float(value)
+    return hint is Any or isinstance(hint, TypeVar) or isinstance(value, hint or type(None))
+
+
+def _is_generic(value: Any, origin: Any, of: tuple[Any, ...]) -> bool:
+    if origin is Literal:
+        return isinstance(value, str) and value in of
+    if origin is tuple:
+        fits = isinstance(value, (tuple, list)) and (of[-1] is ... or len(value) == len(of))
+        return fits and all(map(_is, value, [of[0]] * len(value) if of[-1] is ... else of))
+    if origin in _LISTS:
+        return _is_list(value, origin, of[0])
+    return callable(value) if origin is Callable else isinstance(value, origin)
+
+
+def _is_list(value: Any, origin: Any, of: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 1 and _is(value[:1].tolist(), list[of])
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        return False
+    if isinstance(value, Mapping) and of is not str:  # its keys may be what is asked for
+        return False
+    if origin is Iterable and not isinstance(value, Collection):
+        return True  # going through it would leave nothing
+    ordered = hasattr(value, "__len__") and (origin is not Sequence or hasattr(value, "__getitem__"))
+    return ordered and all(_is(each, of) for each in value)
+
+
+def _is_float(value: Real) -> bool:
+    try:
+        return not np.isnan(float(value))
+    except OverflowError:
+        return False
+
+
+def _numeric(value: Any) -> bool:
+    try:
+        array = np.asarray(value)
+        return array.ndim > 0 and array.dtype.kind in "biuf"
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    return (
+        get_args(hint) if get_origin(hint) in (Union, types.UnionType) and hint is not ArrayLike else (hint,)
+    )
+
+
+def _words(hint: Any, *, several: bool = False) -> str:
+    """Return what an annotation asks for, in words."""
+    kinds = _alternatives(hint)
+    if Path in kinds:  # may be given as text
+        kinds = tuple(kind for kind in kinds if kind is not str)
+    if len(kinds) > 1:
+        first, *others = dict.fromkeys(_words(kind, several=several) for kind in kinds)
+        source = first[first.find(", as ") :] if ", as " in first else ""
+        return f"{',' if source else ''} or ".join([first, *(other.replace(source, "") for other in others)])
+    (kind,) = kinds
+    origin, of = get_origin(kind), get_args(kind)
+    if kind is ArrayLike:
+        kind = np.ndarray
+    if (known := _WORDS.get(np.ndarray if origin is np.ndarray else kind)) is not None:
+        return known[several]
+    if origin is Literal:
+        return f"{'one of ' if len(of) > 1 else ''}{', '.join(map(repr, of))}"
+    if origin in _LISTS:
+        return f"a list of {_words(of[0], several=True)}"
+    if origin is tuple:
+        return f"({', '.join('...' if each is ... else _words(each) for each in of)})"
+    if origin is Callable:
+        return "a function"
+    if kind in (None, type(None)):
+        return "None"
+    name = "dict" if origin is Mapping else (origin or kind).__name__
+    source = f", as {_FROM[name]}" if name in _FROM else ""
+    return f"{name}s{source}" if several else f"a {name}{source}"

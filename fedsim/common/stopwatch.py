@@ -1,0 +1,219 @@
+"""Wall-clock seconds by part of the engine. They go into the manifest and into profiles, never into a table."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from time import perf_counter, time
+
+import numpy as np
+from numpy.typing import NDArray
+
+DRIVER, SERVER, WORKER = "driver", "server", "worker"
+"""Labels of the processes that keep time."""
+ENGINE = "engine"
+"""What no part covers, in the process that runs the timeline."""
+IDLE = "idle"
+"""The same in a process that waits to be called."""
+SHORT_S = 20e-6
+"""Shorter spans are not held one by one; their seconds count all the same."""
+MOST_SPANS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """When parts were entered and for how long, arrays [n] in the order in which they were left.
+
+    A part within another lies within its span: unlike the seconds of `Times`, these are inclusive.
+    """
+
+    parts: tuple[str, ...]
+    part: NDArray[np.int16]
+    """Index into `parts`."""
+    depth: NDArray[np.int16]
+    """Number of parts around it."""
+    start_s: NDArray[np.float64]
+    """From the origin of the stopwatch."""
+    seconds: NDArray[np.float64]
+    shortest_s: float
+    """Shorter ones were left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What a stopwatch found: plain data that travels between processes."""
+
+    label: str
+    """Whose time it is: `driver`, `server`, `worker 0`."""
+    origin_s: float
+    """When the stopwatch was started, in seconds since 1970."""
+    total_s: float
+    seconds: dict[str, float]
+    """By part, without the parts within it; what none covers is named too. They add up to `total_s`."""
+    rest: str
+    """The name of what no part covers: `engine` or `idle`."""
+    spans: Spans | None
+    """None unless they were asked for."""
+
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each part to 0.1 ms, by name, without what none of them covers."""
+        return {name: round(s, 4) for name, s in sorted(self.seconds.items()) if name != self.rest}
+
+    def all_parts(self) -> dict[str, float]:
+        """Return the same with what none of them covers: they add up to the total, rounded alike."""
+        parts = self.parts()
+        return parts | {self.rest: round(round(self.total_s, 4) - sum(parts.values()), 4)}
+
+
+class Part:
+    """A named part: entering it halts the one around it, leaving it lets that go on."""
+
+    __slots__ = ("_watch", "name", "seconds")
+
+    def __init__(self, watch: Stopwatch, name: str) -> None:
+        self._watch, self.name, self.seconds = watch, name, 0.0
+
+    def __enter__(self) -> None:
+        watch = self._watch
+        now = perf_counter()
+        around = watch.current
+        around.seconds += now - watch.since
+        watch.around.append(around)
+        watch.current = self
+        watch.since = now
+
+    def __exit__(self, *raised: object) -> None:
+        watch = self._watch
+        now = perf_counter()
+        self.seconds += now - watch.since
+        watch.current = watch.around.pop()
+        watch.since = now
+
+
+class _RecordedPart(Part):
+    """A part that also notes when it was entered and left."""
+
+    __slots__ = ("_log", "_number")
+
+    def __init__(self, watch: Stopwatch, name: str, log: _Log) -> None:
+        super().__init__(watch, name)
+        self._log, self._number = log, len(log.parts)
+        log.parts.append(name)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._log.entered.append(self._watch.since)
+
+    def __exit__(self, *raised: object) -> None:
+        super().__exit__()
+        entered = self._log.entered.pop()
+        self._log.add(self._number, entered, self._watch.since - entered)
+
+
+class _Log:
+    """Spans in compact columns, at most `most` of them: if there are more, the shortest are dropped."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.least_s = most, SHORT_S
+        self.parts: list[str] = []
+        self.entered: list[float] = []
+        """When the parts that are open now were entered."""
+        self._part, self._depth = array("h"), array("h")
+        self._start, self._seconds = array("d"), array("d")
+
+    def add(self, part: int, entered: float, seconds: float) -> None:
+        """Note a span unless it is short; `entered` is what `perf_counter` said."""
+        if seconds < self.least_s:
+            return
+        self._part.append(part)
+        self._depth.append(len(self.entered))
+        self._start.append(entered)
+        self._seconds.append(seconds)
+        if len(self._seconds) > self.most:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Keep the longer half, and from now on none that is shorter. Whatever is around a span that stays, stays."""
+        seconds = np.array(self._seconds)
+        kept = np.sort(np.argsort(seconds, kind="stable")[-(self.most // 2 or 1) :])
+        self.least_s = float(seconds[kept].min())
+        self._part, self._depth = (
+            array("h", np.array(column)[kept].tobytes()) for column in (self._part, self._depth)
+        )
+        self._start, self._seconds = (
+            array("d", np.array(column)[kept].tobytes()) for column in (self._start, self._seconds)
+        )
+
+    def spans(self, origin: float) -> Spans:
+        """Return what is noted, with times from `origin`."""
+        return Spans(
+            tuple(self.parts),
+            np.array(self._part, dtype=np.int16),
+            np.array(self._depth, dtype=np.int16),
+            np.array(self._start, dtype=np.float64) - origin,
+            np.array(self._seconds, dtype=np.float64),
+            self.least_s,
+        )
+
+
+class Stopwatch:
+    """Adds up the seconds spent in named parts, each without the parts within it.
+
+    It belongs to one thread. At any time exactly one part runs, or what no part covers: so all of them add up to the
+    total.
+
+    Args:
+        rest: the name of what no part covers.
+        spans: whether to note when each part was entered and left as well.
+        most_spans: how many of these to hold.
+    """
+
+    def __init__(self, rest: str = ENGINE, *, spans: bool = False, most_spans: int = MOST_SPANS) -> None:
+        self._log = _Log(most_spans) if spans else None
+        self._rest = Part(self, rest)
+        self._parts: dict[str, Part] = {rest: self._rest}
+        self.current = self._rest
+        """The part that runs, since `since`; for `Part` alone, like `around`, the parts that it halted."""
+        self.around: list[Part] = []
+        self.origin_s = time()
+        self.started = self.since = perf_counter()
+
+    def part(self, name: str) -> Part:
+        """Charge the body of a `with` to `name`."""
+        part = self._parts.get(name)
+        if part is None:
+            made = Part(self, name) if self._log is None else _RecordedPart(self, name, self._log)
+            part = self._parts[name] = made
+        return part
+
+    @property
+    def recording(self) -> bool:
+        """Whether spans are noted."""
+        return self._log is not None
+
+    def total(self) -> float:
+        """Seconds since the stopwatch was made."""
+        return perf_counter() - self.started
+
+    def dump(self, label: str) -> Times:
+        """Return what was found so far, as plain data."""
+        now = perf_counter()
+        self.current.seconds += now - self.since
+        self.since = now
+        return Times(
+            label,
+            self.origin_s,
+            now - self.started,
+            {name: part.seconds for name, part in self._parts.items()},
+            self._rest.name,
+            None if self._log is None else self._log.spans(self.started),
+        )
+
+    def parts(self) -> dict[str, float]:
+        """Return the seconds of each part so far, by name."""
+        return self.dump("").parts()
+
+    def report(self) -> dict[str, float]:
+        """Return the parts, what none of them covers under its own name, and the `total`, to 0.1 ms: they add up."""
+        found = self.dump("")
+        return found.all_parts() | {"total": round(found.total_s, 4)}

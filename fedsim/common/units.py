@@ -1,0 +1,104 @@
+"""Times are integer microseconds inside fedsim; people write and read durations such as `90s`, `1.5h`, `7d`."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from fedsim.common.errors import closest
+
+US = 1_000_000
+"""Microseconds in a second."""
+
+_SECONDS = {
+    "us": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+}
+_BYTES = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+_PART = re.compile(r"([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
+
+
+def to_us(seconds: float) -> int:
+    """Round a number of seconds to whole microseconds."""
+    return round(seconds * US)
+
+
+def duration_us(text: str | float) -> int:
+    """Read a duration: a number of seconds, or parts such as `1d12h`, `90 s`, `250ms`. Returns microseconds.
+
+    Raises ValueError when a part has no number or no known unit (a number alone needs none), or the duration is
+    negative or too long for 64 bits.
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        seconds = float(text)
+    else:
+        seconds = _sum_of_parts(str(text), _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s")
+    if not 0 <= seconds < 9e12:
+        raise ValueError(f"expected a duration from 0 to 9e12 seconds, found {text!r}")
+    return to_us(seconds)
+
+
+def size_bytes(text: str | float) -> int:
+    """Read a size: a number of bytes, or a text such as `20 MB` (10^6) or `4 GiB` (2^30). Returns bytes.
+
+    Raises ValueError when a part has no number or no known unit, or the size is negative or too large for 64 bits.
+    """
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        found: float = text
+    else:
+        found = _sum_of_parts(str(text), _BYTES, "size such as '20 MB' or '4 GiB'", bare="")
+    if not 0 <= found < 2**63:
+        raise ValueError(f"expected a size from 0 to 9.2e18 bytes, found {text!r}")
+    return round(found)
+
+
+def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str, bare: str) -> float:
+    stripped = text.strip()
+    parts = _PART.findall(stripped)
+    if not parts or _PART.sub("", stripped).strip():
+        raise ValueError(f"expected a {kind}, found {text!r}")
+    total = 0.0
+    for number, unit in parts:
+        if not unit and len(parts) > 1:
+            raise ValueError(f"expected a {kind}, found no unit behind {number} in {text!r}")
+        key = unit.lower() or bare
+        if key not in units:
+            near = closest(unit, [name for name in units if name])
+            raise ValueError(f"expected a {kind}, found unit {unit!r} in {text!r}{near}")
+        total += float(number) * units[key]
+    return total
+
+
+def show_us(time_us: int) -> str:
+    """Write a virtual time for people: `3d 04:05:06`, or `1.250 s` below a minute."""
+    if abs(time_us) < 60 * US:
+        return f"{time_us / US:.3f} s"
+    seconds = time_us // US
+    days, rest = divmod(seconds, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}d {clock}" if days else clock
+
+
+def show_wall(seconds: float) -> str:
+    """Write a duration on the wall clock for people: `45 s`, `12 min`, `3.4 h`; a dash for none."""
+    if not math.isfinite(seconds):
+        return "-"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def show_bytes(n: float) -> str:
+    """Write a size for people, in powers of 1024: `1.5 GiB`."""
+    size = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

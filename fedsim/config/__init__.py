@@ -1,0 +1,1 @@
+"""TOML to checked objects, and back."""

@@ -1,0 +1,108 @@
+"""What all tables of a configuration have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar
+
+import pydantic
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
+from fedsim.common.option_requirements import without
+from fedsim.common.units import size_bytes
+
+Size = Annotated[int, BeforeValidator(size_bytes)]
+"""A size such as `"20 MB"`, or a number of bytes."""
+
+MOST, LARGEST = 2**31 - 1, 1e9
+"""Largest count, that of tables of a run, and largest factor or rate, with which times and weights stay finite."""
+Count = Annotated[int, Field(gt=0, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+LONGEST_NAME = 100
+_PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{device}{i}" for device in ("com", "lpt") for i in range(1, 10))}
+"""Names that Windows keeps for devices, with any ending."""
+_FILES = {"arms.json", "manifest.json", "report.html", "study.json", "study.toml"}
+"""Files that may lie beside the folder of a run."""
+
+
+def run_name(name: str) -> str:
+    """Return the name of a run if it is one. Raises ValueError."""
+    parts = name.split("/")
+    if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
+        raise ValueError(
+            f"expected letters, digits, '.', '_' and '-', at most {LONGEST_NAME} and a letter or digit first, and "
+            f"at most one '/' between an experiment and an arm, found {name!r}"
+        )
+    for part in parts:
+        if part.endswith(".") or part.partition(".")[0].lower() in _RESERVED:
+            raise ValueError(f"{part!r} is not a name for a folder on every system")
+        if part.lower() in _FILES:
+            raise ValueError(f"{part!r} is the name of a file that fedsim writes beside the folders of runs")
+    return name
+
+
+def check_distinct(names: Iterable[str], what: str) -> None:
+    """Raise ConfigError for names whose folders are the same, or one in the other, where case makes no difference."""
+    known: dict[str, str] = {}
+    for name in names:
+        if (other := known.get(name.lower())) is not None:
+            same = "the same folder" if other == name else "one folder where case makes no difference"
+            raise ConfigError(f"{what} {other!r} and {name!r} would have {same}: rename one of them")
+        known[name.lower()] = name
+    for name in known.values():
+        experiment, slash, _ = name.partition("/")
+        if slash and experiment.lower() in known:
+            raise ConfigError(
+                f"{what} {name!r} would lie in the folder of {known[experiment.lower()]!r}: rename one of them"
+            )
+
+
+RunName = Annotated[str, AfterValidator(run_name)]
+"""The name of a run, which is that of its folder: `run` or `experiment/arm`, and nothing that leads elsewhere."""
+
+
+class Section(BaseModel):
+    """A table whose keys are all known here."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class PluginSection(BaseModel):
+    """A table that names a plug-in and holds its options beside the name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    kind: ClassVar[str]
+    given: ClassVar[tuple[str, ...]] = ()
+    name: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The plug-in's own options, as written."""
+        return dict(self.model_extra or {})
+
+    @pydantic.model_validator(mode="after")
+    def _check_options(self) -> PluginSection:
+        try:
+            plugins.check(self.kind, self.name, self.options, self.given, type(self).model_fields)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def idle_options(self) -> list[tuple[str, str]]:
+        """Return the options that need another one, and what each lacks; see `fedsim.common.option_requirements`."""
+        return plugins.idle_options(self.kind, self.name, self.options, self.given)
+
+    def working_options(self) -> dict[str, Any]:
+        """Return the options without those that have no effect."""
+        return without(self.options, [place for place, lacks in self.idle_options() if lacks])
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the table with every option's default written out."""
+        fixed = self.model_dump(mode="json", exclude_none=True, exclude={"wrap", *self.options})
+        return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)

@@ -1,0 +1,1 @@
+"""A task divided among clients."""

@@ -1,0 +1,34 @@
+"""Samples dealt at random: every client sees the same distribution."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedsim.common.option_requirements import With
+from fedsim.data.federated_data import Indices
+from fedsim.data.partitioners import Partition
+from fedsim.data.partitioners._shares import apportion, cut, require_samples
+
+
+def iid(
+    *,
+    sizes: Literal["equal", "lognormal"] = "equal",
+    sigma: Annotated[float, Field(ge=0, le=100), With("sizes", "lognormal")] = 1.0,
+) -> Partition:
+    """Deal the shuffled samples to the clients, each sample used once.
+
+    sizes: "equal" up to one sample, or in proportion to LogNormal(0, sigma) draws, at least one each.
+    DataError when there are fewer samples than clients.
+    """
+
+    def partition(y: Indices, n_classes: int, n_clients: int, rng: np.random.Generator) -> list[Indices]:
+        require_samples(len(y), n_clients, f"{n_clients} clients")
+        order = rng.permutation(len(y)).astype(np.int64)
+        if sizes == "equal":
+            return list(np.array_split(order, n_clients))
+        return cut(order, apportion(len(y), rng.lognormal(0.0, sigma, n_clients)))
+
+    return partition

@@ -1,0 +1,196 @@
+"""Dividing a task among clients, and each client's samples into training, validation and test rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, DataError
+from fedsim.common.rng import rng
+from fedsim.common.rng_streams import Streams
+from fedsim.data.federated_data import FederatedData, Indices, Split, Task
+from fedsim.data.validation import whole_numbers
+
+Fractions = tuple[float, float, float]
+Pool = Literal["all", "train", "official"]
+
+
+def federate(
+    task: Task,
+    *,
+    n_clients: int,
+    partitioner: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    fractions: Fractions = (0.8, 0.1, 0.1),
+    pool: Pool = "all",
+    shuffle: bool = True,
+    seed: int,
+) -> FederatedData:
+    """Divide `task` among `n_clients`, then each client's shuffled rows into training, validation and test.
+
+    partitioner, options: a plug-in of `fedsim.data.partitioners`; None for a task with clients of its own, which
+    must be exactly `n_clients`. fractions: of training, validation and test, summing to 1; those that are
+    positive get at least one sample of each client. pool: "all" merges the official training and test sets,
+    "train" leaves the official test set out, "official" divides the training set alone and tests on the official
+    test set: a natural client on its own part, others on samples of the labels that they train on, in proportion.
+    The third fraction must be 0 then. shuffle: False cuts each client's rows in the order in which it got them.
+    ConfigError for a wrong argument, DataError when the samples do not suffice.
+    """
+    _check_arguments(task, n_clients, fractions, pool)
+    rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
+        task, n_clients, partitioner, options or {}, pool, seed
+    )
+    held = rows
+    if task.natural is not None and pool != "all":
+        rows = [r[~task.official_test[r]] for r in held]
+    train, valid, test = _divided(Split.of(rows), fractions, seed, shuffle)
+    if pool == "official":
+        test = _official_test(task, held, seed)
+    return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
+
+
+def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
+    """Return how many of n samples go to training, validation and test.
+
+    Validation and test are rounded to the nearest number, but at least 1 where the fraction is positive;
+    training takes the rest, and at least 1 at the cost of the larger of the two. The caller ensures that n is
+    at least the number of positive fractions.
+    """
+    valid, test = (max(1, round(f * n)) if f > 0 else 0 for f in fractions[1:])
+    while n - valid - test < 1:
+        valid, test = (valid - 1, test) if valid > test else (valid, test - 1)
+    return n - valid - test, valid, test
+
+
+def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str) -> None:
+    if n_clients < 1:
+        raise ConfigError(f"expected at least 1 client, found {n_clients}")
+    if task.natural is None and n_clients > len(task.y):
+        raise ConfigError(
+            f"task.clients: expected at most {len(task.y):,}, the number of samples of task {task.name!r}, found "
+            f"{n_clients:,}"
+        )
+    sums = len(fractions) == 3 and abs(sum(fractions) - 1) <= 1e-6  # not if one of them is NaN
+    if not sums or min(fractions) < 0 or fractions[0] <= 0:
+        raise ConfigError(
+            "fractions: expected three of them (training, validation, test), none negative, the first positive, that "
+            f"sum to 1; found {tuple(fractions)}"
+        )
+    if pool not in get_args(Pool):
+        raise ConfigError(f"expected pool {' or '.join(map(repr, get_args(Pool)))}, found {pool!r}")
+    if pool != "all" and not task.official_test.any():
+        raise ConfigError(f"task {task.name!r} has no official test set: pool must be 'all', not {pool!r}")
+    if pool == "official" and fractions[2] > 0:
+        raise ConfigError(
+            "with pool 'official' clients are tested on the official test set: expected a test fraction of 0, as in "
+            f"[0.9, 0.1, 0], found {fractions[2]:g}"
+        )
+
+
+def _natural_rows(task: Task, n_clients: int, partitioner: str | None) -> list[Indices] | None:
+    if task.natural is None:
+        return None
+    if partitioner is not None:
+        raise ConfigError(
+            f"task {task.name!r} has clients of its own: remove the partitioner {partitioner!r}"
+        )
+    if len(task.natural) != n_clients:
+        raise ConfigError(f"task {task.name!r} has {len(task.natural)} clients of its own, not {n_clients}")
+    return list(task.natural)
+
+
+def _partitioned_rows(
+    task: Task, n_clients: int, partitioner: str | None, options: Mapping[str, Any], pool: str, seed: int
+) -> list[Indices]:
+    if partitioner is None:
+        known = ", ".join(plugins.names("partitioner"))
+        raise ConfigError(
+            f"task {task.name!r} has no clients of its own: name a partitioner (known: {known})"
+        )
+    partition = plugins.build("partitioner", partitioner, options)
+    pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)
+    found = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
+    return [pooled[p] for p in _checked_partition(partitioner, found, len(pooled), n_clients)]
+
+
+def _checked_partition(name: str, found: Any, n: int, n_clients: int) -> list[Indices]:
+    """Return what a partitioner returned, as int64, after checking it: it may come from elsewhere."""
+    if not isinstance(found, (list, tuple, np.ndarray)):
+        raise DataError(
+            f"partitioner {name!r}: expected a list with the positions of each client, found {type(found).__name__}"
+        )
+    positions = [
+        whole_numbers(own, f"partitioner {name!r}, client {client}", "positions")
+        for client, own in enumerate(found)
+    ]
+    if len(positions) != n_clients:
+        raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
+    used = np.concatenate(positions)
+    if len(used) and not 0 <= used.min() <= used.max() < n:
+        raise DataError(
+            f"partitioner {name!r} gave positions from {used.min()} to {used.max()}, expected 0 to {n - 1}"
+        )
+    repeated = np.flatnonzero(np.bincount(used, minlength=n) > 1)
+    if len(repeated):
+        raise DataError(
+            f"partitioner {name!r} used {len(repeated)} samples twice, the first at {repeated[0]}"
+        )
+    return positions
+
+
+def _official_test(task: Task, held: list[Indices], seed: int) -> Split:
+    """Return each client's part of the official test set.
+
+    A natural client has its own. Otherwise the samples of a label, in random order, go to the clients in proportion to
+    the samples of that label that they hold. DataError for a client that gets none.
+    """
+    if task.natural is not None:
+        parts = [rows[task.official_test[rows]] for rows in held]
+    else:
+        pieces = [_shared_out(task, held, label, seed) for label in range(task.n_classes)]
+        parts = [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
+    for client, rows in enumerate(parts):
+        if not len(rows):
+            raise DataError(
+                f"client {client} gets no sample of the official test set of task {task.name!r}: use fewer clients, or "
+                "pool 'all' or 'train'"
+            )
+    return Split.of(parts)
+
+
+def _shared_out(task: Task, held: list[Indices], label: int, seed: int) -> list[Indices]:
+    """Cut the official test samples of a label into pieces in proportion to what the clients hold of it."""
+    test = rng(seed, "official test", label).permutation(
+        np.flatnonzero(task.official_test & (task.y == label))
+    )
+    counts = np.cumsum([np.count_nonzero(task.y[rows] == label) for rows in held])
+    ends = (counts * len(test) + counts[-1] // 2) // max(1, counts[-1])
+    return np.split(test, ends)[:-1]
+
+
+def _divided(held: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
+    """Shuffle the rows of each client where they stand, and divide them into training, validation and test."""
+    sizes = held.sizes
+    _check_sizes(sizes, fractions)
+    shuffled, streams = held.indices, Streams(seed)
+    for client, (start, end) in enumerate(pairwise(held.offsets.tolist() if shuffle else [])):
+        streams.at("split", client).shuffle(shuffled[start:end])
+    different, which = np.unique(sizes, return_inverse=True)
+    parts = np.array([split_sizes(n, fractions) for n in different.tolist()], dtype=np.int64)[which]
+    kind = np.repeat(np.tile(np.arange(3), len(sizes)), parts.ravel())
+    train, valid, test = (Split.sized(shuffled[kind == i], parts[:, i]) for i in range(3))
+    return train, valid, test
+
+
+def _check_sizes(sizes: Indices, fractions: Fractions) -> None:
+    wanted = sum(f > 0 for f in fractions)
+    short = np.flatnonzero(sizes < wanted)
+    if len(short):
+        raise DataError(
+            f"client {short[0]} has {sizes[short[0]]} samples: too few for {wanted} non-empty parts with fractions "
+            f"{tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
+        )

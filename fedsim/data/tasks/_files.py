@@ -1,0 +1,42 @@
+"""Where the files of data sets lie, and what is said when they do not."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedsim.common.errors import DataError
+
+
+def folder(data_dir: Path | None) -> Path:
+    """Return where data sets lie: `data_dir`, else the environment variable FEDSIM_DATA, else `./data`."""
+    return Path(data_dir if data_dir is not None else os.environ.get("FEDSIM_DATA") or "data").expanduser()
+
+
+def may_download(root: Path) -> bool:
+    """Tell whether a folder is the user's own one for data sets: no configuration has files written elsewhere."""
+    return root.resolve() == folder(None).resolve()
+
+
+def existing(task: str, data_dir: Path | None, *names: str) -> list[Path]:
+    """Return the paths of a task's files. Raises DataError that names those that are missing, and the folder."""
+    root = folder(data_dir)
+    missing = [name for name in names if not (root / name).is_file()]
+    if missing:
+        raise DataError(
+            f"task {task!r}: no {', '.join(missing)} in {root}. Put the files there, or set task.data_dir or "
+            f"FEDSIM_DATA to a folder that holds them (docs/tasks.md says where to get them)"
+        )
+    return [root / name for name in names]
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a file is read into a DataError that names it."""
+    try:
+        yield
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read: {error}") from error

@@ -1,0 +1,103 @@
+"""Tables of features whose rows belong to clients, read from one .npz file with the arrays X, y and client."""
+
+from __future__ import annotations
+
+import struct
+import tokenize
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.common.errors import DataError
+from fedsim.data.federated_data import Indices, Task
+from fedsim.data.tasks._files import existing
+
+_NAMES = ("X", "y", "client")
+_DAMAGES = (
+    *(
+        OSError,
+        EOFError,
+        ValueError,
+        TypeError,
+        KeyError,
+        RuntimeError,
+        OverflowError,
+        MemoryError,
+        SyntaxError,
+    ),
+    *(tokenize.TokenError, struct.error, zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy and the modules that it reads archives with raise at one place or another of a damaged one."""
+
+
+def table(name: str, data_dir: Path | None, file: str, features: int, labels: tuple[int, int]) -> Task:
+    """Read X [N, features], y [N] with either of two labels, and client [N] numbered from 0; there is no test set.
+
+    Labels become 0 and 1. Raises DataError that names a missing file, or what is wrong with a damaged one.
+    """
+    path = existing(name, data_dir, file)[0]
+    x, y, client = _arrays(path)
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{path}: expected numbers for X, found {x.dtype}")
+    if y.ndim != 1 or x.ndim != 2 or x.shape != (len(y), features) or client.shape != y.shape:
+        raise DataError(
+            f"{path}: expected X [N, {features}], y [N] and client [N], found {x.shape}, {y.shape} and {client.shape}"
+        )
+    if not np.isin(y, labels).all():
+        found = y[~np.isin(y, labels)][0]
+        raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {found}")
+    with np.errstate(over="ignore"):
+        x = np.ascontiguousarray(x, dtype=np.float32)
+    if not np.isfinite(x).all():
+        raise DataError(f"{path}: expected finite features, found others in row {_first_bad(x)}")
+    return Task(
+        name=name,
+        x=x,
+        y=(y == labels[1]).astype(np.int64),
+        n_classes=2,
+        official_test=np.zeros(len(y), dtype=np.bool_),
+        natural=_by_client(path, client),
+    )
+
+
+def _arrays(path: Path) -> list[NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            lacking = [name for name in _NAMES if name not in archive]
+            if lacking:
+                raise DataError(f"{path}: expected arrays {', '.join(_NAMES)}, found no {', '.join(lacking)}")
+            return [archive[name] for name in _NAMES]
+    except _DAMAGES as error:
+        raise DataError(f"{path}: expected an .npz file of arrays: {error}") from error
+
+
+def _first_bad(x: NDArray[Any]) -> int:
+    return int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
+
+
+def _numbers_of_clients(client: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return [N] which are whole numbers from 0 on and less than N: of N rows without gaps there are no others."""
+    if client.dtype.kind not in "fiu":
+        return np.zeros(len(client), dtype=bool)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((client >= 0) & (client < len(client)) & (client % 1 == 0))
+
+
+def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
+    """Return the rows of each client, in their order."""
+    wrong = np.flatnonzero(~_numbers_of_clients(client))
+    if len(wrong):
+        raise DataError(
+            f"{path}: expected clients numbered from 0, found {client[wrong[0]]} in row {wrong[0]} of {len(client)}"
+        )
+    numbers = client.astype(np.int64)
+    counts = np.bincount(numbers)
+    if not counts.all():
+        raise DataError(
+            f"{path}: expected rows of clients 0 to {len(counts) - 1}, found none of client {counts.argmin()}"
+        )
+    return tuple(np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1]))

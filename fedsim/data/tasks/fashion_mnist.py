@@ -1,0 +1,28 @@
+"""Fashion-MNIST (Xiao et al., 2017)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedsim.data.federated_data import Task
+from fedsim.data.tasks._torchvision import Classes, ImageSet, Normalise, load
+
+_IMAGES = ImageSet("fashion_mnist", "FashionMNIST", mean=0.2860, std=0.3530)
+
+
+def fashion_mnist(
+    *,
+    clients: int,
+    seed: int,
+    data_dir: Path | None,
+    normalise: Normalise = False,
+    classes: Classes | None = None,
+) -> Task:
+    """70,000 grey 28x28 images of clothing in 10 classes, of which 10,000 are the official test set.
+
+    data_dir: the folder that holds `FashionMNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if
+    absent. normalise: shift and scale the pixels by the mean and deviation of the training images instead of
+    to 0..1, all alike, or with "pixel" each by its own. classes: those to keep, which become 0, 1, ...; AFL, q-FFL and
+    FedFV use [0, 2, 6]: T-shirt/top, pullover and shirt.
+    """
+    return load(_IMAGES, data_dir, normalise, classes)

@@ -1,0 +1,89 @@
+"""Shakespeare's plays, character by character: each speaking role is a client, as in LEAF (Caldas et al., 2018)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from fedsim.common.errors import DataError
+from fedsim.common.rng import rng
+from fedsim.data.federated_data import Indices, Task
+from fedsim.data.tasks._files import existing, reading
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""[80] The characters of LEAF, which are the classes; any other counts as the last one."""
+FILE = "shakespeare/input.txt"
+
+Count = Annotated[int, Field(ge=1)]
+
+
+def shakespeare(
+    *,
+    clients: int,
+    seed: int,
+    data_dir: Path | None,
+    length: Count = 80,
+    least: Count = 1000,
+    stride: Count = 1,
+) -> Task:
+    """The next character of what a role says, after the `length` before: 80 classes, one client for each role.
+
+    x is float32 [N, length], numbers of characters in `ALPHABET`. A role's speeches follow each other, and so do its
+    samples, one for each character but the first `length`; stride: only every so many. least: characters that a role
+    needs to be a client; `clients` of these roles are drawn with the run's seed, and keep the order in which they first
+    speak. data_dir: the folder that holds `shakespeare/input.txt`, where blocks of text are separated by empty lines
+    and begin with `ROLE:` (default: FEDSIM_DATA, else `./data`). Raises DataError when it is missing or damaged, or
+    there are too few roles.
+    """
+    path = existing("shakespeare", data_dir, FILE)[0]
+    said = speeches(path)
+    roles = [role for role, text in said.items() if len(text) >= max(least, length + 1)]
+    if len(roles) < clients:
+        raise DataError(
+            f"task 'shakespeare' has {len(roles)} roles with at least {max(least, length + 1)} characters, not "
+            f"{clients}: use fewer clients or a smaller least"
+        )
+    chosen = np.sort(rng(seed, "roles").choice(len(roles), clients, replace=False)).tolist()
+    texts = [_numbers(said[roles[i]]) for i in chosen]
+    counts = np.array([-(-(len(text) - length) // stride) for text in texts])
+    ends = np.cumsum(counts)
+    x = np.empty(
+        (ends[-1], length), dtype=np.float32
+    )  # filled role by role: all windows at once are much larger
+    y = np.empty(ends[-1], dtype=np.int64)
+    for text, end, count in zip(texts, ends.tolist(), counts.tolist(), strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(text, length + 1)[::stride]
+        x[end - count : end], y[end - count : end] = windows[:, :-1], windows[:, -1]
+    return Task(
+        name="shakespeare",
+        x=x,
+        y=y,
+        n_classes=len(ALPHABET),
+        official_test=np.zeros(len(y), dtype=np.bool_),
+        natural=tuple(np.split(np.arange(len(y)), ends[:-1])),
+        model="lstm",
+    )
+
+
+def speeches(path: Path) -> dict[str, str]:
+    """Return what each role says, its speeches joined by line ends, in the order in which roles first speak."""
+    with reading(path):
+        text = path.read_text(encoding="utf-8")
+    said: dict[str, list[str]] = {}
+    for block in text.split("\n\n"):
+        role, colon, speech = block.strip("\n").partition(":\n")
+        if colon and "\n" not in role:
+            said.setdefault(role, []).append(speech)
+    if not said:
+        raise DataError(f"{path}: expected blocks of text that begin with a line such as 'ROLE:', found none")
+    return {role: "\n".join(parts) for role, parts in said.items()}
+
+
+def _numbers(text: str) -> Indices:
+    """Return the number of each character."""
+    last = len(ALPHABET) - 1
+    table = {character: i for i, character in enumerate(ALPHABET)}
+    return np.array([table.get(character, last) for character in text], dtype=np.int64)

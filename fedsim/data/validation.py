@@ -1,0 +1,116 @@
+"""Checking what a task of one's own holds, before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fedsim.common.errors import DataError
+from fedsim.data.federated_data import Indices, Task
+
+
+def checked(task: Task, name: str) -> Task:
+    """Return the task with its labels and rows as int64. Raises DataError that names the field and the sample."""
+    where = f"task {name!r}"
+    if not isinstance(task.n_classes, (int, np.integer)) or task.n_classes < 1:
+        raise DataError(f"{where}: n_classes: expected a whole number from 1 on, found {task.n_classes!r}")
+    if not isinstance(task.model, str):
+        raise DataError(f"{where}: model: expected the name of a model, found {task.model!r}")
+    x = _array(task.x, f"{where}: x")
+    y = _array(task.y, f"{where}: y")
+    if x.dtype != np.float32 or x.ndim < 2:
+        raise DataError(
+            f"{where}: x: expected float32 [N, ...], found {x.dtype} of shape {list(x.shape)}; "
+            "x.astype(np.float32) turns numbers into it"
+        )
+    if y.shape != (len(x),) or y.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: y: expected {len(x)} labels, whole numbers, one for each row of x, found {y.dtype} of shape "
+            f"{list(y.shape)}"
+        )
+    _check_values(where, x, y, task.n_classes)
+    official = _array(task.official_test, f"{where}: official_test")
+    if official.shape != (len(x),) or official.dtype != np.bool_:
+        raise DataError(
+            f"{where}: official_test: expected {len(x)} truth values, found {official.dtype} of shape "
+            f"{list(official.shape)}; np.zeros({len(x)}, dtype=bool) says that there is no official test set"
+        )
+    return replace(
+        task,
+        x=np.ascontiguousarray(x),
+        y=y.astype(np.int64, copy=False),
+        n_classes=int(task.n_classes),
+        natural=_natural(where, task.natural, len(x)),
+    )
+
+
+def whole_numbers(found: Any, where: str, what: str) -> Indices:
+    """Return numbers of samples [n] as int64. Raises DataError for truth values, fractions and words."""
+    try:
+        numbers = np.asarray(found)
+    except ValueError:  # lists of different lengths
+        numbers = np.array(None)
+    if numbers.size and numbers.dtype.kind not in "iu":
+        known = "; np.flatnonzero(...) makes them of truth values" if numbers.dtype.kind == "b" else ""
+        raise DataError(f"{where}: expected {what}, whole numbers from 0 on, found {numbers.dtype}{known}")
+    return numbers.reshape(-1).astype(np.int64)
+
+
+def _array(found: Any, what: str) -> np.ndarray[Any, Any]:
+    if not isinstance(found, np.ndarray):
+        raise DataError(
+            f"{what}: expected a NumPy array, found {type(found).__name__}; np.asarray(...) makes one"
+        )
+    return found
+
+
+def _check_values(where: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], n_classes: int) -> None:
+    wrong = np.flatnonzero((y < 0) | (y >= n_classes))
+    if len(wrong):
+        raise DataError(
+            f"{where}: y: expected labels from 0 to n_classes - 1 = {n_classes - 1}, found {y[wrong[0]]} at sample "
+            f"{wrong[0]}, one of {len(wrong)} such labels"
+        )
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.dot(x.reshape(-1), x.reshape(-1))
+    if not np.isfinite(squares):  # quick; squares may also be too large
+        bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
+        if len(bad):
+            raise DataError(
+                f"{where}: x: expected finite numbers, found NaN or infinity in sample {bad[0]}, one of {len(bad)} "
+                "such samples"
+            )
+
+
+def _natural(where: str, natural: Any, n: int) -> tuple[Indices, ...] | None:
+    """Return the rows of each client as int64, after checking that each sample belongs to one client at most."""
+    if natural is None:
+        return None
+    if isinstance(natural, Mapping) or not isinstance(natural, Iterable):
+        raise DataError(
+            f"{where}: natural: expected the rows of each client, one after the other, found a {type(natural).__name__}"
+        )
+    rows = tuple(
+        whole_numbers(r, f"{where}: natural, client {client}", "rows") for client, r in enumerate(natural)
+    )
+    every = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
+    client = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+    outside = np.flatnonzero((every < 0) | (every >= n))
+    if len(outside):
+        at = outside[0]
+        raise DataError(
+            f"{where}: natural, client {client[at]}: expected rows from 0 to {n - 1}, found {every[at]}"
+        )
+    order = np.argsort(every, kind="stable")
+    twice = np.flatnonzero(np.diff(every[order]) == 0)
+    if len(twice):
+        first, second = client[order[twice[0]]], client[order[twice[0] + 1]]
+        other = "it holds twice" if first == second else f"client {first} holds"
+        raise DataError(
+            f"{where}: natural, client {second}: expected samples of its own, found row {every[order[twice[0]]]}, "
+            f"which {other}"
+        )
+    return rows

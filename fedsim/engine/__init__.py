@@ -1,0 +1,1 @@
+"""Virtual time: the event loop, pacing, dispatch, selection, costs."""

@@ -1,0 +1,222 @@
+"""What a job costs in virtual time, and what chance does to it: a pure function of (seed, client, nth job).
+
+Compute time is passes over samples times the client's seconds per sample, times the model's operations relative to
+those of the model that the seconds were measured with. Transfer time is bytes over the client's bandwidth as it
+changes. Two peers' formulas are alternatives (see `Formula`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.rng import uniforms
+from fedsim.worlds.job_outcomes import PHASES, Work
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+Formula = Literal["fedsim", "fedscale", "flash"]
+"""fedsim: epochs x samples. fedscale: batch size x a fixed number of steps; a kbit of a payload has 1024 bits, one of a
+bandwidth 1000. flash: epochs x whole minibatches of at most `most_samples` samples; a kB going down has 1024 bytes."""
+
+_BINARY = 1000 / 1024
+_WAYS = ("downlink", "compute", "uplink")
+
+
+@dataclass(frozen=True, slots=True)
+class Jitter:
+    """How the time of a phase varies from job to job: its relative spread, by way (`downlink`, `compute`, `uplink`).
+
+    `lognormal`: time is multiplied by exp(s Z). `normal`: the speed of a transfer, or the time of a computation, is
+    multiplied by a normal number of mean 1 and deviation s, drawn above 0 (FLASH draws again while negative).
+    """
+
+    law: Literal["lognormal", "normal"] = "lognormal"
+    spread: Mapping[str, Floats | float] = field(default_factory=dict)
+
+    def slowness(
+        self, seed: int, clients: Ints, nths: Ints
+    ) -> tuple[Floats | float, Floats | float, Floats | float]:
+        """Return the factors on the time of download, computation and upload."""
+        down, compute, up = (self._factor(way, seed, clients, nths) for way in _WAYS)
+        return down, compute, up
+
+    def _factor(self, way: str, seed: int, clients: Ints, nths: Ints) -> Floats | float:
+        if way not in self.spread:
+            return 1.0
+        from scipy.special import ndtr, ndtri  # takes half a second to import, and most runs have no jitter
+
+        given = np.asarray(self.spread[way], dtype=np.float64)
+        spread = given if given.ndim == 0 else given[clients]
+        u = uniforms(seed, f"jitter {way}", clients, nths)
+        if self.law == "lognormal":
+            return np.asarray(np.exp(spread * ndtri(u)))
+        with np.errstate(divide="ignore"):
+            below = ndtr(-1.0 / spread)
+        factor = np.maximum(1.0 + spread * ndtri(below + u * (1.0 - below)), 1e-6)
+        return np.asarray(factor if way == "compute" else 1.0 / factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """How much of its local work a client does. The share is 1 in `all`.
+
+    - `epochs`: with `chance`, a whole number of epochs uniform on [low, high] (FedProx: low 1, high E; FedNova: 2
+      to 5); `fixed` draws once for each client instead of for each job.
+    - `PDU`, `FSU`, `ADU`, `ASU`: FLGo's modes as its code behaves. PDU (`chance`): each time, with that chance, the
+      client's steps become uniform on [0, steps), at least 1, for good. FSU: once, steps x U(0, 1). ADU (`low`,
+      `high`): each time, epochs uniform on the integers from min(low, 1) up to but without `high`. ASU: once.
+    """
+
+    mode: Literal["all", "epochs", "PDU", "FSU", "ADU", "ASU"] = "all"
+    chance: float = 1.0
+    low: int = 1
+    high: int = 1
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.chance <= 1:
+            raise ValueError(f"chance: expected a share from 0 to 1, found {self.chance}")
+        if self.mode == "epochs" and not 1 <= self.low <= self.high:
+            raise ValueError(f"expected 1 <= low <= high, found low = {self.low} and high = {self.high}")
+        if self.mode in ("ADU", "ASU") and self.high <= min(self.low, 1):
+            raise ValueError(
+                f"mode {self.mode!r} draws epochs from min(low, 1) up to but without high: expected high of at least "
+                f"{min(self.low, 1) + 1}, found {self.high} (FLGo's own default of 1 fails as well)"
+            )
+
+    def shares(self, seed: int, clients: Ints, nths: Ints, steps: Ints, epochs: int) -> Floats:
+        """Return the share of its `steps` local steps, in `epochs` epochs, that each job does."""
+        once = np.zeros_like(nths)
+        if self.mode == "epochs":
+            nth = once if self.fixed else nths
+            drawn = self.low + np.floor(uniforms(seed, "epochs", clients, nth) * (self.high - self.low + 1))
+            chosen = uniforms(seed, "epochs chance", clients, nth) < self.chance
+            return np.where(chosen, drawn / epochs, 1.0)
+        if self.mode == "FSU":
+            return np.maximum(1, np.floor(steps * uniforms(seed, "completeness", clients, once))) / steps
+        if self.mode in ("ADU", "ASU"):
+            low = min(self.low, 1)
+            u = uniforms(seed, "completeness", clients, nths if self.mode == "ADU" else once)
+            return np.asarray(np.maximum(low + np.floor(u * (self.high - low)), 1) / epochs)
+        return (
+            self._shrunk(seed, clients, nths, steps) / steps if self.mode == "PDU" else np.ones(len(clients))
+        )
+
+    def _shrunk(self, seed: int, clients: Ints, nths: Ints, steps: Ints) -> Floats:
+        left = steps.astype(np.float64)
+        for nth in range(int(nths.max(initial=-1)) + 1):
+            if (left <= 1).all() or not self.chance:  # nothing shrinks any more
+                break
+            now = np.full_like(nths, nth)
+            hit = (nth <= nths) & (uniforms(seed, "completeness chance", clients, now) < self.chance)
+            drawn = np.maximum(1, np.floor(uniforms(seed, "completeness", clients, now) * left))
+            left = np.where(hit, drawn, left)
+        return left
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Loss by chance, whatever the world does.
+
+    `same`: each job is lost with probability `chance` (FLGo's HOMO). `uniform`: a share `chance` of the clients have
+    a probability of their own, uniform on [0, 1]; the others have none (FLGo's UNI). A job is lost at a uniformly drawn
+    point of the phase `within`, or of its whole duration.
+    """
+
+    chance: float = 0.0
+    law: Literal["same", "uniform"] = "same"
+    within: Literal["any", "download", "compute", "upload"] = "any"
+
+    def lost_at(self, seed: int, clients: Ints, nths: Ints) -> Floats:
+        """Return the share of the phase or job after which each job is lost, infinity for those that are not."""
+        probability = np.full(len(clients), self.chance)
+        if self.law == "uniform":
+            once = np.zeros_like(nths)
+            prone = uniforms(seed, "loss prone", clients, once) < self.chance
+            probability = np.where(prone, uniforms(seed, "loss probability", clients, once), 0.0)
+        lost = uniforms(seed, "loss", clients, nths) < probability
+        return np.where(lost, uniforms(seed, "loss point", clients, nths), np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The work of each client's jobs."""
+
+    work: Work
+    """Arrays [K]: one job of each client, all of it done."""
+    steps: Ints
+    """[K] local steps of a whole job."""
+    epochs: int
+    seed: int
+    jitter: Jitter = Jitter()
+    completeness: Completeness = Completeness()
+    chance: Chance = Chance()
+
+    @property
+    def plain(self) -> bool:
+        """Whether a client's jobs are all alike."""
+        return not (self.jitter.spread or self.chance.chance) and self.completeness.mode == "all"
+
+    def shares(self, clients: Ints, nths: Ints) -> Floats:
+        """Return [k] the share of its local steps that each client does in its `nths` job (from 0)."""
+        return self.completeness.shares(self.seed, clients, nths, self.steps[clients], self.epochs)
+
+    def of(self, clients: Ints, nths: Ints, shares: Floats) -> Work:
+        """Return the work of one job for each client."""
+        work, jitter = self.work, self.jitter.slowness(self.seed, clients, nths)
+        slow = [np.asarray(a, dtype=np.float64) * b for a, b in zip(work.slowness, jitter, strict=True)]
+        return Work(
+            download_bytes=work.download_bytes[clients],
+            samples=work.samples[clients] * shares,
+            upload_bytes=work.upload_bytes[clients],
+            slowness=(slow[0], slow[1], slow[2]),
+            lost_at=self.chance.lost_at(self.seed, clients, nths) if self.chance.chance else np.inf,
+            lost_in=PHASES.index(self.chance.within) if self.chance.within != "any" else 0,
+        )
+
+
+def whole_work(
+    formula: Formula,
+    *,
+    payload_bytes: int,
+    sizes: Ints,
+    passes: float,
+    epochs: int,
+    batch_size: int | None,
+    scale: float,
+    fedscale_steps: int = 20,
+    flash_most_samples: int | None = None,
+) -> Work:
+    """Return the work of one whole job of each client with `sizes` [K] training samples.
+
+    `passes` over the samples cost time (an epoch of plain training is one); `scale` multiplies compute time.
+    """
+    payload = np.full(len(sizes), payload_bytes, dtype=np.int64)
+    if formula == "fedsim":
+        return Work(payload, sizes * passes * scale, payload)
+    extra, batch = passes / epochs, np.minimum(sizes, batch_size or sizes)
+    if formula == "fedscale":
+        samples = (batch_size or sizes) * fedscale_steps * extra * scale
+        return Work(payload, np.broadcast_to(samples, len(sizes)), payload, slowness=(_BINARY, 1.0, _BINARY))
+    used = sizes if flash_most_samples is None else np.minimum(sizes, flash_most_samples)
+    samples = np.ceil(used / np.maximum(batch, 1)) * (batch_size or used) * passes * scale
+    return Work(payload, samples, payload, slowness=(_BINARY, 1.0, 1.0))
+
+
+def trace_spread(about: Mapping[str, NDArray[Any]], way: str) -> Floats:
+    """Return [K] the relative spread that a trace knows of its clients, the column `<way>_cv`. Raises ConfigError."""
+    name = f"{way}_cv"
+    if name not in about:
+        raise ConfigError(
+            f"cost.jitter.{way}: 'trace' needs a trace that knows the column {name!r} of its clients"
+            f"{closest(name, about)}"
+        )
+    values = np.asarray(about[name], dtype=np.float64)
+    return np.where(np.isfinite(values) & (values >= 0), values, 0.0)

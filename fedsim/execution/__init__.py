@@ -1,0 +1,1 @@
+"""Where jobs are trained: in this process or in Ray actors."""

@@ -1,0 +1,247 @@
+"""Training in the calling process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.common.stopwatch import Stopwatch, Times
+from fedsim.engine.audit import LOSSES, parts_of
+from fedsim.engine.trainer import Pending, Stepped
+from fedsim.execution.client_state import Memories
+from fedsim.server.server import Server
+from fedsim.server.step_input import Arrivals
+from fedsim.training.evaluation import Evaluation, chunks_of, per_client
+from fedsim.training.job import Cohort, Job, Reports
+from fedsim.training.threaded_workbench import Crew
+from fedsim.training.workbench import Workbench
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """A submitted job whose client keeps something; `start` and `before` are dropped once it is trained."""
+
+    job: Job
+    start: torch.Tensor | None
+    before: Work | None
+    """The job that this one continues, if it starts from what that one keeps."""
+    row: torch.Tensor | None = None
+    reports: Reports | None = None
+    kept: torch.Tensor | None = None
+
+
+class InlineTrainer:
+    """Trains in the calling process when a step asks for it, so that jobs nobody asks for cost nothing."""
+
+    def __init__(self, bench: Workbench | Crew, server: Server, clock: Stopwatch | None = None) -> None:
+        self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
+        self._starts: dict[int, torch.Tensor] = {}
+        """By version, the parameters that running jobs started from, also those that are not to be trained."""
+        self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
+        """By job, what somebody asked for before the step."""
+        self._waiting: dict[int, Work] = {}
+        self._memories: Memories[Work] = Memories()
+
+    def submit(self, cohort: Cohort) -> None:
+        """Remember the start parameters."""
+        self._submit(cohort, self.server.params)
+
+    def _submit(self, cohort: Cohort, params: torch.Tensor) -> None:
+        self._starts[int(cohort.versions[0])] = params
+        if self.bench.method.keeps:
+            for i in range(len(cohort)):
+                job = cohort.job(i)
+                work = self._waiting[job.id] = Work(job, params, self._memories.of(job.client))
+                self._memories.submit(job.id, job.client, work)
+
+    def forget(self, cohort: Cohort) -> None:
+        """Drop jobs and with them their hold on what clients keep."""
+        for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
+            self._early.pop(job, None)
+            self._waiting.pop(job, None)
+            self._memories.forget(job, client)
+
+    def reports(self, cohort: Cohort) -> Reports:
+        """Train the jobs now."""
+        self._ahead(cohort)
+        return Reports.joined([self._early[job][0] for job in cohort.ids.tolist()])
+
+    def _ahead(self, cohort: Cohort) -> None:
+        """Train jobs before the step that uses them, unless they are trained."""
+        missing = [i for i, job in enumerate(cohort.ids.tolist()) if job not in self._early]
+        if missing:
+            some, rows = cohort.part(np.array(missing)), self._rows(len(missing))
+            reports = self._train(some, rows)
+            for i, job in enumerate(some.ids.tolist()):
+                self._early[job] = reports.part(slice(i, i + 1)), rows[i]
+
+    def _rows(self, k: int) -> torch.Tensor:
+        return torch.empty(k, len(self.server.params), device=self.bench.device)
+
+    def _train(self, cohort: Cohort, rows: torch.Tensor) -> Reports:
+        """Train jobs into `rows` [k, P], each from the version that it was given."""
+        if self.bench.method.keeps:
+            works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
+            for work, row in zip(works, rows, strict=True):
+                row.copy_(self._finished(work))
+            return Reports.joined([work.reports for work in works if work.reports is not None])
+        starts = [self._starts[version].to(self.bench.device) for version in cohort.versions.tolist()]
+        return self.bench.train(cohort, starts, rows)[0]
+
+    def _finished(self, work: Work) -> torch.Tensor:
+        """Train a job and those that it continues before it; one that is trained is left as it is. Returns the row."""
+        chain = [work]
+        while (before := chain[-1].before) is not None and before.start is not None:
+            chain.append(before)
+        for each in reversed(chain):
+            if each.start is not None:
+                fresh = self._rows(1)
+                kept = None if each.before is None else each.before.kept
+                start = each.start.to(self.bench.device)
+                each.reports, after = self.bench.train(Cohort.of([each.job]), [start], fresh, [kept])
+                each.row, each.kept, each.start, each.before = fresh[0], after[0], None, None
+        row, work.row = work.row, None
+        assert row is not None
+        return row
+
+    def _collected(self, cohort: Cohort) -> tuple[Reports, torch.Tensor]:
+        """Return what jobs report and their rows [k, P]."""
+        jobs = cohort.ids.tolist()
+        if not any(job in self._early for job in jobs):
+            rows = self._rows(len(jobs))
+            return self._train(cohort, rows) if jobs else Reports.nothing(0), rows
+        self._ahead(cohort)
+        early = [self._early.pop(job) for job in jobs]
+        return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
+
+    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+        """Look now."""
+        models = self.server.params[None].to(self.bench.device)
+        return np.asarray(self.bench.trial_losses(models, clients, version)[0])
+
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        """Train, and take the step now."""
+        with self.clock.part("train"):
+            reports, rows = self._collected(cohort)
+        if self.bench.method.keeps:
+            for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
+                self._memories.settle(job, client)
+        arrivals = replace(arrivals, reports=reports)
+        before, models = self.server.params, self.server.propose(arrivals, rows)
+        if arrivals.started:
+            self._starts[arrivals.step] = before
+        proposed = self.server.proposed
+        losses = self.bench.trial_losses(models, proposed, arrivals.step) if len(models) else None
+        if arrivals.audit is not None:
+            self._audit(arrivals.audit)
+        stepped = Stepped(self.server.accept(losses), self.server.reports)
+        if "audited" in stepped.columns:
+            models, clients = torch.stack([before, self.server.params]), stepped.columns["audited"]["client"]
+            with self.clock.part("audit"):
+                losses = self.bench.trial_losses(models.to(self.bench.device), clients, None)
+            stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
+        for version in [v for v in self._starts if v < arrivals.oldest_version]:
+            del self._starts[version]
+        return lambda: stepped
+
+    def _audit(self, cohort: Cohort) -> None:
+        start = self.server.params.to(self.bench.device)
+        with self.clock.part("audit"):
+            for part in parts_of(cohort, 4 * len(start)):
+                rows = self._rows(len(part))
+                self.bench.train(part, [start] * len(part), rows)
+                self.server.audit(part.clients, rows)
+
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Evaluate now."""
+        rows = self.bench.splits[split]
+        params = (self.server.params if self.server.average is None else self.server.average).to(
+            self.bench.device
+        )
+        if personal:
+            kept = self._kept()
+            every = [kept.get(client) for client in range(len(rows.sizes))]
+            parts = [self.bench.evaluate_personal(params, every, split, 0)]
+        else:
+            parts = [self.bench.evaluate(params, split, a, b) for a, b in chunks_of(rows, 1)]
+        result = per_client(rows, parts)
+        return lambda: result
+
+    def _kept(self) -> dict[int, torch.Tensor]:
+        """Return what clients keep, by client, of those that keep anything."""
+        settled = sorted(self._memories.settled.items())
+        return {client: work.kept for client, work in settled if work.kept is not None}
+
+    def save(self) -> dict[str, Any]:
+        """Return the server's state, the models that running jobs started from, and what clients keep."""
+        return saved_parts(self.server.save(), self._starts, self._kept())
+
+    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
+        """Take over what was saved, and remember the open jobs."""
+        self.server.load(saved["server"])
+        for client, row in kept_of(saved):
+            job = Job(-1, client, -1, -1)
+            self._memories.begin(client, Work(job, None, None, kept=row.cpu()))
+        self._starts = {version: start.to(self.server.device) for version, start in starts_of(saved).items()}
+        for cohort in open_jobs:
+            self._submit(cohort, self._starts[int(cohort.versions[0])])
+
+    def params(self) -> dict[str, torch.Tensor]:
+        """Return copies on the CPU of the current parameters, of their average and of the clients' own models."""
+        method = self.bench.method
+        final = named(self.server.params.cpu().clone(), self.server.average)
+        kept = self._kept() if method.personal else {}
+        return final | named_personal(kept, torch.stack(list(kept.values()))) if kept else final
+
+    def peak_bytes(self) -> int:
+        """There is no other process."""
+        return 0
+
+    def times(self) -> list[Times]:
+        """There is no other process."""
+        return []
+
+    def close(self) -> None:
+        """Forget all waiting jobs and what clients keep."""
+        self._waiting.clear()
+        self._early.clear()
+        self._starts.clear()
+        self._memories = Memories()
+
+
+def saved_parts(
+    server: Mapping[str, Any], starts: Mapping[int, torch.Tensor], kept: Mapping[int, torch.Tensor]
+) -> dict[str, Any]:
+    """Return what `Trainer.save` does, from models by version and what clients keep [P] by client."""
+    return {
+        "server": dict(server),
+        "versions": sorted(starts),
+        "starts": [starts[version] for version in sorted(starts)],
+        "keepers": sorted(kept),
+        "kept": [kept[client] for client in sorted(kept)],
+    }
+
+
+def starts_of(saved: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+    """Return by version the models that were saved."""
+    return dict(zip(saved["versions"], saved["starts"], strict=True))
+
+
+def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, torch.Tensor]]:
+    """Return by client what clients keep that was saved."""
+    return zip(saved["keepers"], saved["kept"], strict=True)
+
+
+def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    """Name the tensors that make up a final global model."""
+    return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}
+
+
+def named_personal(clients: Iterable[int], rows: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Name the clients' own models [n, P]."""
+    return {"personal": rows, "personal_clients": torch.tensor(list(clients))}

@@ -1,0 +1,331 @@
+"""Training in the processes of a pool.
+
+A virtual client is a row of data, never a process: any actor can train any client. Parameters go into the object
+store once per server step and data once per node; rows go from the client actors to the server actor, and what a client
+keeps from job to job to whichever actor trains it next, without passing through the driver, which sees a few floats
+per job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from numpy.typing import NDArray
+
+from fedsim.common.machine import peak_share
+from fedsim.common.stopwatch import SERVER, WORKER, Times
+from fedsim.data.federated_data import FederatedData, Split
+from fedsim.engine.audit import LOSSES, parts_of
+from fedsim.engine.trainer import Pending, Stepped
+from fedsim.execution.client_state import Memories
+from fedsim.execution.inline_trainer import kept_of, named, named_personal, saved_parts, starts_of
+from fedsim.execution.ray_actors import Build, Processes, fetch
+from fedsim.execution.serialization import packed, unpacked
+from fedsim.execution.workers import code_of
+from fedsim.server.server import ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.client_method import ClientMethod
+from fedsim.training.evaluation import Evaluation, chunks_of, per_client
+from fedsim.training.job import Cohort, Reports
+from fedsim.training.settings import WorkbenchSpec
+
+_CHUNK_BYTES = 64 * 2**20
+"""Most bytes of rows that one call returns."""
+
+
+@dataclass(slots=True, eq=False)
+class _Chunk:
+    """Jobs sent to one actor in one call."""
+
+    reports: Any
+    rows: Any
+    worker: int
+    needs: Any
+    """What it was computed from: held until a step is done with it, so that Ray can repeat it if its node is lost."""
+
+
+def set_up(
+    processes: Processes,
+    bench: WorkbenchSpec,
+    server: ServerSpec,
+    data: FederatedData,
+    initial: torch.Tensor,
+    costs: NDArray[np.int64],
+    *,
+    spans: bool = False,
+) -> RayTrainer:
+    """Build the actors for a run and return what drives them; see `RayPool.trainer`."""
+    files = code_of(bench, server)
+    params = ray.put(initial.numpy())
+    build = [ray.put(Build((bench, data, spans), files))]
+    built = [client.call.remote(build, "ready") for client in processes.clients]
+    mine = ray.put(Build((server, initial.numpy(), spans), files))
+    fetch([*built, processes.server.call.remote([mine], "ready")], processes.server)
+    return RayTrainer(
+        processes,
+        build,
+        data.splits(bench.some),
+        params,
+        initial.nbytes,
+        costs,
+        bench.method(),
+        server.algorithm().needs.search,
+    )
+
+
+class RayTrainer:
+    """Trains in the client actors of a pool, with the server in its own; see `fedsim.engine.trainer.Trainer`."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        build: list[Any],
+        splits: Mapping[str, Split],
+        params: Any,
+        row_bytes: int,
+        costs: NDArray[np.int64],
+        method: ClientMethod,
+        searches: bool,
+    ) -> None:
+        self._clients, self._server, self._build = processes.clients, processes.server, build
+        self._forks = processes.there.forks
+        self._searches = searches
+        self._splits, self._params, self._row_bytes, self._costs = splits, params, row_bytes, costs
+        self._method, self._memories = method, Memories[Any]()
+        self._average: Any = None
+        self._starts: dict[int, Any] = {}
+        """By version, the parameters that running jobs started from, also those that are not to be trained."""
+        self._later: list[Callable[[], object]] = []
+        """Evaluations that begin after the jobs that are submitted next."""
+        self._load = [0] * len(processes.clients)
+        self._chunks: dict[int, tuple[_Chunk, int]] = {}
+        """By job, the call that it was sent with and its place there."""
+
+    def submit(self, cohort: Cohort) -> None:
+        """Spread jobs over the actors by cost, the largest first, in calls of bounded size."""
+        self._submit(cohort, self._params)
+
+    def _submit(self, cohort: Cohort, params: Any) -> None:
+        self._starts[int(cohort.versions[0])] = params
+        turns = _turns(cohort.clients)
+        for turn in range(
+            turns.max(initial=0) + 1
+        ):  # a job goes after the one of its client that it continues
+            self._spread(cohort.part(turns == turn), params)
+        while self._later:
+            self._later.pop(0)()
+
+    def _spread(self, cohort: Cohort, params: Any) -> None:
+        costs, load = self._costs[cohort.clients], self._load
+        shares: list[list[int]] = [[] for _ in load]
+        order = np.lexsort((cohort.ids, -costs))
+        for i, cost in zip(order.tolist(), costs[order].tolist(), strict=True):
+            worker = load.index(min(load))
+            shares[worker].append(i)
+            load[worker] += cost
+        most = max(1, _CHUNK_BYTES // self._row_bytes)
+        for worker, share in enumerate(shares):
+            for a in range(0, len(share), most):
+                self._call(worker, cohort.part(np.sort(share[a : a + most])), params)
+
+    def _call(self, worker: int, cohort: Cohort, params: Any) -> None:
+        jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
+        before = [self._memories.of(client) for client in clients] if self._method.keeps else []
+        reports, rows, *kept = self._at(worker, "train", cohort, params, *before, returns=2 + len(before))
+        for job, client, keeps in zip(jobs, clients, kept, strict=False):
+            self._memories.submit(job, client, keeps)
+        chunk = _Chunk(reports, rows, worker, (params, before))
+        self._chunks.update((job, (chunk, i)) for i, job in enumerate(jobs))
+
+    def reports(self, cohort: Cohort) -> Reports:
+        """Wait for the calls that hold the jobs; rows stay in the object store."""
+        places = [self._chunks[job] for job in cohort.ids.tolist()]
+        chunks = list({id(chunk): chunk for chunk, _ in places}.values())
+        found: list[Reports] = self._get([chunk.reports for chunk in chunks])
+        first = np.cumsum([0, *(len(reports) for reports in found)]).tolist()
+        base = {id(chunk): a for chunk, a in zip(chunks, first, strict=False)}
+        which = np.array([base[id(chunk)] + i for chunk, i in places], dtype=np.int64)
+        return Reports.joined(found).part(which)
+
+    def forget(self, cohort: Cohort) -> None:
+        """Drop the hold on jobs; what is already computed is freed by the object store."""
+        for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
+            if job in self._chunks:
+                self._take(job, client)
+                if self._method.keeps:
+                    self._memories.forget(job, client)
+
+    def _take(self, job: int, client: int) -> tuple[_Chunk, int]:
+        chunk, place = self._chunks.pop(job)
+        self._load[chunk.worker] -= int(self._costs[client])
+        return chunk, place
+
+    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+        """Spread the clients over the actors and wait."""
+        return np.concatenate(self._get(self._losses(self._params, clients, version)))
+
+    def _losses(self, params: Any, clients: NDArray[np.int64], version: int | None) -> list[Any]:
+        groups = np.array_split(clients, len(self._clients))
+        return [self._at(w, "losses", params, g, version) for w, g in enumerate(groups)]
+
+    def _audit(self, cohort: Cohort) -> None:
+        """Let the actors do the jobs of an audit, and the server look at what they would send."""
+        workers = len(self._clients)
+        for i, part in enumerate(parts_of(cohort, self._row_bytes, workers)):
+            _, rows = self._at(i % workers, "train", part, self._params, returns=2)
+            self._at_server("audit", 1, part.clients, rows)
+
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        """Hand the rows to the server actor; returns at once."""
+        jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
+        taken = [self._take(job, client) for job, client in zip(jobs, clients, strict=True)]
+        if self._method.keeps:
+            for job, client in zip(jobs, clients, strict=True):
+                self._memories.settle(job, client)
+        number: dict[int, int] = {}
+        takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
+        chunks = {id(chunk): chunk for chunk, _ in taken}
+        stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
+        before, audit = self._params, arrivals.audit
+        if arrivals.started:
+            self._starts[arrivals.step] = before
+        if self._searches or audit is not None:
+            proposed = self._at_server("propose", 3, arrivals, takes, *stores)
+            workers = len(self._clients) if self._searches else 0
+            losses = [self._at(w, "share_of_losses", *proposed, w, workers) for w in range(workers)]
+            if audit is not None:
+                self._audit(audit)
+            made = self._at_server("accept", 3, *losses)
+        else:
+            made = self._at_server("step", 3, arrivals, takes, *stores)
+        stepped, self._params, self._average = made
+        models = (before, self._params)
+        realised = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
+        for version in [v for v in self._starts if v < arrivals.oldest_version]:
+            del self._starts[version]
+        held = [chunk.needs for chunk, _ in taken]
+
+        def result() -> Stepped:
+            done: Stepped = self._get(stepped)
+            held.clear()
+            if "audited" in done.columns:
+                losses = [np.concatenate(self._get(calls)) for calls in realised]
+                done.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
+            return done
+
+        return result
+
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Spread the split's rows over the actors, or the clients if `personal`; returns at once.
+
+        The actors begin when they are done with the jobs that are submitted next, or when somebody waits: until the
+        server has these jobs' rows, and until the next model is there, they have nothing else to do.
+        """
+        rows = self._splits[split]
+        calls = self._personal_calls(split) if personal else self._calls(split, rows)
+        parts: list[Any] = []
+
+        def begin() -> None:
+            if not parts:
+                parts.extend(self._at(*call) for call in calls)
+
+        def result() -> Evaluation:
+            begin()
+            return per_client(rows, self._get(parts))
+
+        self._later.append(begin)
+        return result
+
+    def _calls(self, split: str, rows: Split) -> list[tuple[Any, ...]]:
+        pieces = chunks_of(rows, len(self._clients))
+        return [(w, "evaluate", self._params, self._average, split, a, b) for w, (a, b) in enumerate(pieces)]
+
+    def _personal_calls(self, split: str) -> list[tuple[Any, ...]]:
+        pieces = np.array_split(np.arange(len(self._splits[split].sizes)), len(self._clients))
+        kept, models = self._memories.settled, (self._params, self._average)
+        holds = (self._splits[split].sizes > 0).tolist()
+        own = [kept.get(client) if held else None for client, held in enumerate(holds)]
+        return [
+            (w, "evaluate_personal", *models, split, int(piece[0]), *own[int(piece[0]) : int(piece[-1]) + 1])
+            for w, piece in enumerate(pieces)
+            if len(piece)
+        ]
+
+    def save(self) -> dict[str, Any]:
+        """Fetch the server's state, the models that running jobs started from, and what clients keep."""
+        server, versions, clients = (
+            self._at_server("save", 1),
+            list(self._starts),
+            sorted(self._memories.settled),
+        )
+        starts = self._get([self._starts[version] for version in versions])
+        rows = self._get([self._memories.settled[client] for client in clients])
+        kept = {c: torch.tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
+        models = {v: torch.tensor(start) for v, start in zip(versions, starts, strict=True)}
+        return saved_parts(unpacked(self._get(server)), models, kept)
+
+    def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
+        """Pass what was saved on to the actors, and send the open jobs."""
+        server = saved["server"]
+        self._get(self._at_server("load", 1, packed(server)))
+        self._params = ray.put(server["params"].cpu().numpy())
+        self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
+        for client, row in kept_of(saved):
+            self._memories.begin(client, ray.put(row.cpu().numpy()))
+        self._starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
+        for cohort in open_jobs:
+            self._submit(cohort, self._starts[int(cohort.versions[0])])
+
+    def params(self) -> dict[str, torch.Tensor]:
+        """Fetch the current parameters, their average and the clients' own models."""
+        params, average = self._get(self._params), None if self._average is None else self._get(self._average)
+        final = named(torch.tensor(params), None if average is None else torch.tensor(average))
+        clients = sorted(self._memories.settled) if self._method.personal else []
+        rows = self._get([self._memories.settled[c] for c in clients])
+        own = {c: row for c, row in zip(clients, rows, strict=True) if row is not None}
+        return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
+
+    def peak_bytes(self) -> int:
+        """Ask every actor for its peak, and add that of the process that they were forked from."""
+        found = [self._at(w, "peak_bytes") for w in range(len(self._clients))]
+        shared = 0 if self._forks is None else peak_share(self._forks.pid)
+        return int(sum(self._get([self._at_server("peak_bytes", 1), *found]))) + shared
+
+    def times(self) -> list[Times]:
+        """Ask every actor."""
+        workers = [self._at(w, "times", f"{WORKER} {w}") for w in range(len(self._clients))]
+        found: list[Times] = self._get([self._at_server("times", 1, SERVER), *workers])
+        return found
+
+    def close(self) -> None:
+        """Drop all jobs; the pool stays."""
+        self._later.clear()
+        self._chunks.clear()
+        self._starts.clear()
+        self._memories = Memories()
+        self._params = self._average = None
+
+    def _at(self, worker: int, method: str, *args: Any, returns: int = 1) -> Any:
+        """Call a method of a ClientActor; returns at once."""
+        return self._clients[worker].call.options(num_returns=returns).remote(self._build, method, *args)
+
+    def _at_server(self, method: str, returns: int, *args: Any) -> Any:
+        """Call a method of the ServerActor; returns at once."""
+        return self._server.call.options(num_returns=returns).remote([], method, *args)
+
+    def _get(self, refs: Any) -> Any:
+        return fetch(refs, self._server)
+
+
+def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return [k] how often each of `clients` [k] stands in it before."""
+    order = np.argsort(clients, kind="stable")
+    _, first, counts = np.unique(clients[order], return_index=True, return_counts=True)
+    turns = np.empty(len(clients), dtype=np.int64)
+    turns[order] = np.arange(len(clients)) - np.repeat(first, counts)
+    return turns

@@ -1,0 +1,221 @@
+"""What runs in the processes of a pool: plain classes, which `hosts.py` puts into Ray actors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from fedsim.common import plugins
+from fedsim.common.machine import peak_share
+from fedsim.common.shared_tensors import shared_tensor
+from fedsim.common.stopwatch import IDLE, Stopwatch, Times
+from fedsim.data.federated_data import FederatedData
+from fedsim.engine.trainer import Stepped
+from fedsim.execution.serialization import packed, unpacked
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.job import Cohort, Reports
+from fedsim.training.settings import WorkbenchSpec
+from fedsim.training.workbench import Workbench
+
+_Kept = NDArray[np.float32] | None
+
+
+def _tensor(kept: _Kept) -> torch.Tensor | None:
+    return None if kept is None else torch.tensor(kept)
+
+
+def _one_thread() -> None:
+    """More threads than cores collapse, and their number must not change a bit."""
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+
+
+def code_of(bench: WorkbenchSpec, server: ServerSpec) -> dict[str, str]:
+    """Return the text of each plug-in file that the parts of a run name, which may lie on the node of the run alone."""
+    names = [bench.model, bench.client, *(adversary.name for adversary in bench.adversaries)]
+    names += [server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
+    return plugins.sources(names)
+
+
+class ClientActor:
+    """A process that trains and evaluates whichever virtual clients it is handed."""
+
+    bench: Workbench
+    clock: Stopwatch
+
+    def build(self, spec: WorkbenchSpec, data: FederatedData, spans: bool) -> None:
+        """Make the tools for a run; those of an earlier run are dropped."""
+        _one_thread()
+        self.clock = Stopwatch(IDLE, spans=spans)
+        with self.clock.part("start"):
+            self.bench = Workbench(spec, data)
+
+    def ready(self) -> None:
+        """Do nothing: to wait for it is to wait for the process, and for its tools."""
+
+    def times(self, label: str) -> Times:
+        """Return what the stopwatch found of this run, or since the process was killed and began anew."""
+        return self.clock.dump(label)
+
+    def peak_bytes(self) -> int:
+        """Return the highest resident memory of this process so far."""
+        return peak_share()
+
+    def train(
+        self, cohort: Cohort, params: NDArray[np.float32], *kept: _Kept
+    ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
+        """Train jobs from the same start; returns what they report, their rows [k, P], and what each client keeps.
+
+        `kept`: what each job's client kept from its job before; not given, and not returned, if clients keep nothing.
+        """
+        start = shared_tensor(params).to(self.bench.device)
+        rows = torch.empty(len(cohort), len(start), device=self.bench.device)
+        before = [_tensor(k) for k in kept] if kept else None
+        with self.clock.part("train"):
+            reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
+        keep = [None if a is None else a.numpy() for a in after] if kept else []
+        return reports, rows.cpu().numpy(), *keep
+
+    def train_one_by_one(
+        self,
+        guard: Callable[[str, int], AbstractContextManager[None]],
+        cohort: Cohort,
+        params: NDArray[np.float32],
+        *kept: _Kept,
+    ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
+        """As `train`, with the same bits, each job alone in a `guard`, which is told its name and its number."""
+        done: list[tuple[Any, ...]] = []
+        for i, job in enumerate(map(cohort.job, range(len(cohort)))):
+            name = (
+                f"job {job.id}, number {job.nth} of client {job.client} (from 0), from version {job.version}, "
+                f"seed {self.bench.seed},"
+            )
+            with guard(name, job.id):
+                done.append(self.train(cohort.part(slice(i, i + 1)), params, *kept[i : i + 1]))
+        reports, rows, *after = zip(*done, strict=True)
+        return Reports.joined(reports), np.concatenate(rows), *(after[0] if after else ())
+
+    def losses(
+        self, params: NDArray[np.float32], clients: NDArray[np.int64], version: int | None
+    ) -> NDArray[np.float64]:
+        """Return the mean training loss [k] of clients with the model [P]; see `Workbench.trial_losses`."""
+        return np.asarray(self.trial_losses(params[None], clients, version)[0])
+
+    def trial_losses(
+        self, models: NDArray[np.float32], clients: NDArray[np.int64], version: int | None
+    ) -> NDArray[np.float64]:
+        """Return the mean training loss [T, k] of clients with each of `models` [T, P]."""
+        with self.clock.part("evaluate"):
+            return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients, version)
+
+    def share_of_losses(
+        self,
+        models: NDArray[np.float32],
+        clients: NDArray[np.int64],
+        version: int,
+        worker: int,
+        workers: int,
+    ) -> NDArray[np.float64]:
+        """Return `trial_losses` of one worker's share of the clients, in the order of the workers."""
+        return self.trial_losses(models, np.array_split(clients, workers)[worker], version)
+
+    def evaluate(
+        self,
+        params: NDArray[np.float32],
+        average: NDArray[np.float32] | None,
+        split: str,
+        start: int,
+        stop: int,
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Evaluate the parameters, or their average if there is one, on a range of a split's rows."""
+        model = shared_tensor(params if average is None else average).to(self.bench.device)
+        with self.clock.part("evaluate"):
+            return self.bench.evaluate(model, split, start, stop)
+
+    def evaluate_personal(
+        self,
+        params: NDArray[np.float32],
+        average: NDArray[np.float32] | None,
+        split: str,
+        first: int,
+        *kept: _Kept,
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Evaluate clients `first`, `first + 1`, ... each with the model that it would use itself."""
+        model = shared_tensor(params if average is None else average).to(self.bench.device)
+        with self.clock.part("evaluate"):
+            return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
+
+
+class ServerActor:
+    """A process that holds the Server."""
+
+    server: Server
+
+    def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
+        """Make the server of a run; that of an earlier run is dropped before, with its history."""
+        self.__dict__.pop("server", None)
+        self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
+        _one_thread()  # after the rule is imported, with whatever libraries it loads
+
+    def ready(self) -> None:
+        """Do nothing: to wait for it is to wait for the process, and for the server in it."""
+
+    def peak_bytes(self) -> int:
+        """Return the highest resident memory of this process so far."""
+        return peak_share()
+
+    def times(self, label: str) -> Times:
+        """Return what the stopwatch of this run found so far."""
+        return self.server.clock.dump(label)
+
+    def save(self) -> dict[str, Any]:
+        """Return the server's state after the last step, `packed`."""
+        return packed(self.server.save())
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on where a server was saved, whose state is `packed`."""
+        self.server.load(unpacked(saved))
+
+    def propose(
+        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
+        """Find the direction of a step; returns the models to try, the clients to try them with, and its number.
+
+        `stores` are the reports and the rows of one chunk of jobs after the other; the step takes job `i` of chunk `c`
+        for each `(c, i)`.
+        """
+        reports = [store for store in stores if isinstance(store, Reports)]
+        chunks = [shared_tensor(store) for store in stores if not isinstance(store, Reports)]
+        first = np.cumsum([0, *(len(r) for r in reports)])
+        which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
+        rows = [chunks[c][i] for c, i in takes]
+        models = self.server.propose(replace(arrivals, reports=Reports.joined(reports).part(which)), rows)
+        return models.cpu().numpy(), self.server.proposed, arrivals.step
+
+    def audit(self, clients: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+        """Compare what clients would send now with what is held of them; see `Server.audit`."""
+        self.server.audit(clients, shared_tensor(rows))
+
+    def accept(
+        self, *losses: NDArray[np.float64]
+    ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
+        """Take the proposed step, with `losses` [T, k] of groups of clients; returns it, parameters, average."""
+        tried = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
+        stepped = Stepped(self.server.accept(tried), self.server.reports)
+        average = self.server.average
+        return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
+
+    def step(
+        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
+    ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
+        """Propose and accept in one go, for rules that try nothing."""
+        self.propose(arrivals, takes, *stores)
+        return self.accept()

@@ -1,0 +1,1 @@
+"""What a run writes and reads back: tables, manifest, checkpoints, the run folder."""

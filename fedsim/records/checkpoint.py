@@ -1,0 +1,237 @@
+"""Checkpoints: where a run stands, on disk, so that it can go on after whatever ended it.
+
+A checkpoint is a folder `<run>/checkpoints/<step>-<jobs>`: `state.json`, plain data, and `tensors-<n>.safetensors`, the
+arrays and tensors that it refers to. It is written beside, flushed to disk and renamed, so one that is there is whole;
+all files are checked when they are read. Nothing in them is code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from fedsim.common.errors import CheckpointError, RunError
+from fedsim.common.files import from_json, room, sync_folder
+
+FORMAT = 2
+FOLDER = "checkpoints"
+_STATE = "state.json"
+_FILE_BYTES = 64 * 2**20
+"""What is copied at once to be written: a large history is never in memory twice."""
+_ARRAY = "@array"
+"""Key of the object that stands for an array in the plain data."""
+
+State = dict[str, Any]
+"""Nested dicts with text keys, lists, numbers, texts, None, NumPy arrays and tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint on disk."""
+
+    path: Path
+    step: int
+    jobs: int
+    """Jobs handed out until then."""
+
+
+def checkpoints(run: Path) -> list[Checkpoint]:
+    """Return the checkpoints of a run, the oldest first."""
+    found = []
+    for path in (run / FOLDER).glob("*-*"):
+        step, _, jobs = path.name.partition("-")
+        if path.is_dir() and step.isdecimal() and jobs.isdecimal():
+            found.append(Checkpoint(path, int(step), int(jobs)))
+    return sorted(found, key=lambda c: (c.step, c.jobs))
+
+
+def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: int | Literal["all"]) -> Path:
+    """Write a checkpoint and remove all but the last `keep`; returns its folder.
+
+    owner: says to which run it belongs, see `read`. One of the same step and jobs that is there stays as it is: what
+    follows from it is the same. Raises RunError if it cannot be written; then the ones before are still there.
+    """
+    path = run / FOLDER / f"{step:08d}-{jobs:010d}"
+    if not path.exists():
+        beside = _beside(path)
+        try:
+            shutil.rmtree(beside, ignore_errors=True)
+            beside.mkdir(parents=True)
+            _write_files(beside, state, owner)
+            sync_folder(beside)
+            beside.rename(path)
+            sync_folder(path.parent)
+        except (OSError, SafetensorError) as error:
+            shutil.rmtree(beside, ignore_errors=True)
+            raise RunError(f"{path}: the checkpoint cannot be written: {error}{room(path, error)}") from error
+    if keep != "all":
+        for old in checkpoints(run)[:-keep]:
+            with suppress(OSError):
+                _remove(old.path)
+    return path
+
+
+def remove_after(run: Path, *, step: int, jobs: int) -> None:
+    """Remove the checkpoints that are later: the run goes on from there, and its tables no longer reach to them.
+
+    Raises RunError if that cannot be done.
+    """
+    for found in checkpoints(run):
+        if (found.step, found.jobs) > (step, jobs):
+            try:
+                _remove(found.path)
+            except OSError as error:
+                raise RunError(f"{found.path}: the checkpoint cannot be removed: {error}") from error
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint; whatever interrupts this, no half of one is left under its name. Raises OSError."""
+    beside = _beside(path)
+    shutil.rmtree(beside, ignore_errors=True)
+    path.rename(beside)
+    shutil.rmtree(beside)
+
+
+def _beside(path: Path) -> Path:
+    """Return where a checkpoint is written, and removed: a name that none has."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+def _write_files(folder: Path, state: State, owner: str) -> None:
+    arrays: dict[str, torch.Tensor] = {}
+    body = json.dumps(_plain(state, "", arrays))
+    files: dict[str, str] = {}
+    for number, names in enumerate(_grouped(arrays)):
+        path = folder / f"tensors-{number:05d}.safetensors"
+        # Copies: tensors that share memory cannot be saved.
+        save_file({name: arrays[name].detach().cpu().clone().contiguous() for name in names}, path)
+        files[path.name] = _sha256(path)
+    head = {
+        "format": FORMAT,
+        "owner": owner,
+        "files": files,
+        "state_sha256": hashlib.sha256(body.encode()).hexdigest(),
+    }
+    (folder / _STATE).write_text(json.dumps(head | {"state": body}), encoding="utf-8")
+    for name in (*files, _STATE):
+        with (folder / name).open("rb+") as file:
+            os.fsync(file.fileno())
+
+
+def _grouped(arrays: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
+    """Divide the names of arrays among files."""
+    names: list[str] = []
+    size = 0
+    for name, tensor in arrays.items():
+        if names and size + tensor.nbytes > _FILE_BYTES:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += tensor.nbytes
+    yield names
+
+
+def read(path: Path, owner: str) -> State:
+    """Return the state that a checkpoint holds.
+
+    Raises CheckpointError for one that is damaged, incomplete, written by another version, or not of the run `owner`.
+    """
+    head = _head(path)
+    if head.get("format") != FORMAT:
+        raise CheckpointError(f"{path}: format: expected {FORMAT}, found {head.get('format')!r}")
+    if head.get("owner") != owner:
+        raise CheckpointError(
+            f"{path}: it belongs to another run: expected that of {owner}, found {head.get('owner')}"
+        )
+    body = head.get("state")
+    if not isinstance(body, str) or hashlib.sha256(body.encode()).hexdigest() != head.get("state_sha256"):
+        raise CheckpointError(f"{path / _STATE}: damaged: its contents do not agree with its checksum")
+    arrays: dict[str, torch.Tensor] = {}
+    files = head.get("files")
+    for name, digest in (files if isinstance(files, dict) else {}).items():
+        arrays |= _arrays(path / Path(name).name, digest)
+    try:
+        state: State = _rich(from_json(body), arrays)
+    except (KeyError, ValueError, TypeError) as error:
+        raise CheckpointError(f"{path / _STATE}: not the state of a run: {error}") from error
+    return state
+
+
+def _arrays(path: Path, digest: object) -> dict[str, torch.Tensor]:
+    try:
+        if _sha256(path) != digest:
+            raise CheckpointError(f"{path}: damaged: its contents do not agree with their checksum")
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path}: cannot be read: {error}") from error
+
+
+def _head(path: Path) -> Mapping[str, Any]:
+    try:
+        head = from_json((path / _STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path / _STATE}: cannot be read: {error}") from error
+    if not isinstance(head, dict):
+        raise CheckpointError(f"{path / _STATE}: expected an object, found {type(head).__name__}")
+    return head
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
+    """Return a value as JSON can hold it; arrays go into `arrays`, under the path that leads to them.
+
+    Raises RunError for what would not come back as it is: states of rules and selectors may be of somebody's own.
+    """
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(entry, f"{name}/{key}", arrays) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry, f"{name}/{i}", arrays) for i, entry in enumerate(value)]
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        arrays[name] = torch.from_numpy(
+            np.array(value, order="C")
+        )  # a copy: what is read-only cannot become a tensor
+        return {_ARRAY: name, "numpy": True}
+    if isinstance(value, torch.Tensor):
+        arrays[name] = value
+        return {_ARRAY: name, "numpy": False}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    found = (
+        f"an array of {value.dtype}"
+        if isinstance(value, np.ndarray)
+        else f"{type(value).__name__} {value!r:.60}"
+    )
+    raise RunError(
+        f"{name.removeprefix('/')}: a checkpoint holds numbers, texts, arrays of numbers, and lists and dictionaries "
+        f"(with texts as keys) of these; found {found}"
+    )
+
+
+def _rich(value: Any, arrays: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if _ARRAY in value:
+            # A copy lies at an address that the allocator chose: the last bits of a product depend on its alignment.
+            tensor = arrays.pop(value[_ARRAY]).clone()
+            return tensor.numpy() if value["numpy"] else tensor
+        return {key: _rich(entry, arrays) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_rich(entry, arrays) for entry in value]
+    return value

@@ -1,0 +1,72 @@
+"""What a run was made with and on: versions, plug-in files and hardware, for its manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from fedsim.common import plugins
+
+_PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow", "simpy", "pydantic")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages whose code a run's results depend on."""
+    return {package: _version(package) for package in _PACKAGES} | {"python": platform.python_version()}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def code(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the sha256 of each plug-in file that a resolved configuration names, by the path that it names."""
+    named = [text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file()]
+    return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in plugins.sources(named).items()}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts within nested tables and lists that may name something in a file of Python."""
+    if isinstance(value, str):
+        if ".py:" in value:
+            yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for entry in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(entry)
+
+
+def changed(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Say in what versions and plug-in files are others now than those that a manifest says its run was made with."""
+    before, now = manifest.get("versions") or {}, versions()
+    found = [
+        f"{name} {then}, now {now[name]}" for name, then in before.items() if now.get(name, then) != then
+    ]
+    files = code(config)
+    return found + [
+        f"{path} {'edited' if path in files else 'not there'}"
+        for path, digest in (manifest.get("code") or {}).items()
+        if files.get(path) != digest
+    ]
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """Return what the machine is; where a cluster computes on its own GPUs, this one may have none."""
+    return {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None,
+    }

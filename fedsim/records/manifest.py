@@ -1,0 +1,121 @@
+"""What a run folder says of itself in `manifest.json`, which may be damaged, foreign or made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedsim.common.errors import ConfigError, FolderError, closest
+from fedsim.common.files import from_json
+from fedsim.config.errors import validated
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+"""What the files of a run folder hold; another number stands for columns or keys that mean something else."""
+
+Seconds = dict[str, float]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""A whole number of at least 0 that fits into 64 bits; JSON may hold any."""
+
+
+class _Section(BaseModel):
+    """Keys that are read somewhere, and their types; others may stand beside them, and each may be missing."""
+
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Memory(_Section):
+    predicted_bytes: dict[str, Count] | None = None
+    peak_bytes: Count | None = None
+
+
+class _Hardware(_Section):
+    cpu: str | None = None
+    cores: Count | None = None
+    memory_bytes: Count | None = None
+    gpu: str | None = None
+
+
+class _Adversary(_Section):
+    name: str
+    clients: list[Count]
+
+
+class _Manifest(_Section):
+    format: int = FORMAT
+    name: str | None = None
+    label: str | None = None
+    status: str | None = None
+    error: str | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    adversaries: list[_Adversary] | None = None
+    rule: str | None = None
+    started: str | None = None
+    digest: str | None = None
+    ended_by: str | None = None
+    warning: str | None = None
+    device: str | None = None
+    workers: Count | None = None
+    threads: Count | None = None
+    virtual_us: Count | None = None
+    steps: Count | None = None
+    waits: Count | None = None
+    jobs: dict[str, Count] | None = None
+    resumed: list[dict[str, Any]] | None = None
+    versions: dict[str, str] | None = None
+    code: dict[str, str] | None = None
+    memory: _Memory | None = None
+    hardware: _Hardware | None = None
+    wall_s: Seconds | float | None = None
+    server_wall_s: Seconds | None = None
+    workers_wall_s: list[Seconds] | None = None
+
+
+def existing(folder: Path) -> Path:
+    """Return a folder that is there. Raises FolderError, with the closest name beside it."""
+    if folder.is_dir():
+        return folder
+    if folder.exists():
+        raise FolderError(f"{folder} is a file; expected the folder of a run")
+    parent = folder.parent
+    siblings = [p.name for p in parent.iterdir() if p.is_dir()] if parent.is_dir() else []
+    raise FolderError(f"there is no run folder {folder}{closest(folder.name, siblings)}")
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return the manifest of a run folder. Raises FolderError that names the file, the key, and what is there."""
+    path = existing(folder) / MANIFEST
+    try:
+        found = from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        there = sorted(p.name for p in folder.iterdir())
+        if runs := [name for name in there if (folder / name / MANIFEST).is_file()]:
+            raise FolderError(
+                f"{folder} holds several runs ({', '.join(runs)}): name one of these folders"
+            ) from None
+        if "study.json" in there:
+            raise FolderError(
+                f"{folder} is the folder of a study: name one of its runs, or go on with it by fedsim study"
+            ) from None
+        raise FolderError(
+            f"{folder} is not a run folder: {path.name} is missing; found {there or 'nothing'}"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise FolderError(f"{path}: cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise FolderError(f"{path}: expected an object with named values, found {type(found).__name__}")
+    _check(found, path)
+    return found
+
+
+def _check(found: dict[str, Any], path: Path) -> None:
+    if found.get("format", FORMAT) != FORMAT:
+        raise FolderError(
+            f"{path}: format: written by another version of fedsim: expected {FORMAT}, found {found['format']!r}"
+        )
+    try:
+        validated(_Manifest, found, path)
+    except ConfigError as error:
+        raise FolderError(str(error)) from error

@@ -1,0 +1,69 @@
+"""The folder that `fedsim plan --out` writes: that of a run without results, which `analysis.open` reads as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+from numpy.typing import NDArray
+
+from fedsim.common.errors import FolderError
+from fedsim.common.files import write_json, write_text
+from fedsim.config.run import RunConfig
+from fedsim.engine.job_table import Ledger
+from fedsim.engine.state import Course
+from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.records.recorder import Recorder
+from fedsim.records.run_folder import make_folder
+
+_PLANNED = "planned"
+
+
+def begin(
+    folder: Path, config: RunConfig, n_samples: NDArray[np.int64], ledger: Ledger, *, force: bool
+) -> Recorder:
+    """Make the folder of a plan, and return what records into it.
+
+    `force` replaces another plan, and never a run. Raises RunError.
+    """
+    if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
+        raise FolderError(f"{folder} is a run, and no plan replaces it: choose another place with --out")
+    make_folder(folder, force=force, manifest={"name": config.name, "status": _PLANNED})
+    write_text(folder / "config.resolved.toml", tomli_w.dumps(config.resolved()))
+    _manifest(folder, config)
+    return Recorder(folder, n_samples, ledger)
+
+
+def finish(recorder: Recorder, config: RunConfig, course: Course, ended_by: str) -> None:
+    """Merge the tables, and say in the manifest how the plan ended."""
+    recorder.settle()
+    recorder.close(None)
+    _manifest(
+        recorder.folder,
+        config,
+        ended_by=ended_by,
+        virtual_us=course.now_us,
+        steps=course.step,
+        jobs=dict(sorted(recorder.counts.items())),
+        waits=recorder.waits,
+    )
+
+
+def _manifest(folder: Path, config: RunConfig, **known: Any) -> None:
+    said = {
+        "format": FORMAT,
+        "name": config.name,
+        "label": config.label,
+        "status": _PLANNED,
+        "seed": config.seed,
+    }
+    write_json(folder / MANIFEST, said | {"rule": config.algorithm.name} | known)
+
+
+def _status(folder: Path) -> object:
+    try:
+        return read_manifest(folder).get("status")
+    except FolderError:
+        return None

@@ -1,0 +1,74 @@
+"""Where the wall time of a run went: the stopwatches of its processes, for the manifest and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsim.common.chrome_trace import ChromeTrace, writing
+from fedsim.common.files import write_atomically
+from fedsim.common.stopwatch import SERVER, WORKER, Times
+
+PROFILE = "profile.json"
+SERVER_PARTS = ("gram", "solve", "combine", "diagnose")
+"""The parts of a server step, wherever it runs."""
+
+
+def seconds_by_process(driver: Times, others: Sequence[Times]) -> dict[str, Any]:
+    """Return the manifest's `server_wall_s`, seconds by part, and `workers_wall_s`, the same for each worker.
+
+    `others` are labelled `server` and `worker 0`, `worker 1`, ..., and say how long they were idle as well. Without a
+    server among them it ran in the driver.
+    """
+    apart = [times.all_parts() for times in others if times.label == SERVER]
+    within = {name: s for name, s in driver.parts().items() if name in SERVER_PARTS}
+    return {
+        "server_wall_s": apart[0] if apart else within,
+        "workers_wall_s": [times.all_parts() for times in others if times.label.startswith(WORKER)],
+    }
+
+
+def write_profile(folder: Path, name: str, tracks: Sequence[Times]) -> None:
+    """Write `profile.json` into a run folder: a process for each stopwatch, with a span for each time in a part.
+
+    Stopwatches stand on one axis, from the first one's start, by the wall clock of their machines.
+    """
+    write_atomically(folder / PROFILE, lambda beside: _write(beside, name, tracks))
+
+
+def _write(path: Path, name: str, tracks: Sequence[Times]) -> None:
+    origin_s = min(times.origin_s for times in tracks)
+    about = {
+        "run": name,
+        "processes": [
+            {"name": t.label, "total_s": t.total_s, "seconds": t.seconds, "shortest_s": _shortest_s(t)}
+            for t in tracks
+        ],
+    }
+    with writing(path, about) as trace:
+        for pid, times in enumerate(tracks, start=1):
+            trace.process(pid, times.label)
+            trace.thread(pid, pid, times.label)
+            _write_spans(trace, pid, times, times.origin_s - origin_s)
+
+
+def _shortest_s(times: Times) -> float | None:
+    return None if times.spans is None else times.spans.shortest_s
+
+
+def _write_spans(trace: ChromeTrace, pid: int, times: Times, late_s: float) -> None:
+    """Write the spans of one stopwatch, which was started `late_s` after the first, outer ones before inner ones.
+
+    In whole microseconds, rounded so that what lies within a span still does.
+    """
+    if (spans := times.spans) is None:
+        return
+    start_us = np.floor((spans.start_s + late_s) * 1e6).astype(np.int64)
+    length_us = np.floor((spans.start_s + spans.seconds + late_s) * 1e6).astype(np.int64) - start_us
+    order = np.lexsort((spans.depth, -length_us, start_us))
+    columns = (spans.part[order], start_us[order], length_us[order])
+    for part, start, length in zip(*(c.tolist() for c in columns), strict=True):
+        trace.span((pid, pid), spans.parts[part], start, length)

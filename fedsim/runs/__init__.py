@@ -1,0 +1,1 @@
+"""Simulate, resume, replay, fork, verify, plan."""

@@ -1,0 +1,338 @@
+"""From a configuration to the parts of a run: data, network, world and plan. Everything is built before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.common import plugins, threads
+from fedsim.common.arrow_columns import array
+from fedsim.common.errors import ConfigError
+from fedsim.common.rng import rng
+from fedsim.config.requirements import refuse_idle
+from fedsim.config.run import RunConfig
+from fedsim.data.federated_data import FederatedData
+from fedsim.engine.audit import Audit
+from fedsim.engine.client_records import read_only
+from fedsim.engine.costs import Costs, whole_work
+from fedsim.engine.selector import Facts, Selector
+from fedsim.engine.state import Evaluate, Plan
+from fedsim.runs.inputs import Workshop
+from fedsim.runs.memory_estimate import Footprint, history_size
+from fedsim.server.rule import GramLevel
+from fedsim.server.server import ServerSpec
+from fedsim.training.attack import Droppers, rememberers
+from fedsim.training.attacked_jobs import relabelled
+from fedsim.training.augmentation import check_images
+from fedsim.training.client_method import ClientMethod
+from fedsim.training.evaluation import EVAL_ROWS
+from fedsim.training.modes import resolve_mode
+from fedsim.training.network import Network, build_network
+from fedsim.training.precision import lowered
+from fedsim.training.settings import WorkbenchSpec
+from fedsim.training.threaded_workbench import worth
+from fedsim.worlds.trace import MODELLED, Trace
+from fedsim.worlds.world import World
+
+Ints = NDArray[np.int64]
+
+_LEVELS: dict[str, GramLevel] = {"off": "none", "model": "model", "layers": "blocks"}
+
+
+@dataclass(frozen=True)
+class Setup:
+    """All parts of a run, built from its configuration; nothing in it changes while the run goes on."""
+
+    config: RunConfig
+    data: FederatedData
+    trace: Trace
+    world: World
+    plan: Plan
+    bench: WorkbenchSpec
+    server: ServerSpec
+    network: Network
+
+    def outlives(self, until_us: int | None) -> str:
+        """Say that the run is longer than its world if it goes on until then, and what becomes of it; else nothing."""
+        if until_us is None or until_us <= self.world.horizon_us:
+            return ""
+        return f"{self.config.name}: longer than its world, which is {self.world.then()}"
+
+    def initial(self) -> torch.Tensor:
+        """Return the start parameters [P], the same for equal seeds and models."""
+        return self.network.initial(self.config.seed)
+
+    def footprint(self, workers: int) -> Footprint:
+        """Return what decides how much memory the run takes."""
+        method, most = self.bench.method(), threads.most()
+        several = worth(self.bench, self.network, method, self.data.train.sizes)
+        return Footprint(
+            self.server,
+            self.plan.pacing,
+            data_bytes=self.data.nbytes,
+            trace_bytes=self.trace.nbytes,
+            workers=workers,
+            method=method,
+            keepers=len(rememberers(self.bench.adversaries)) or None,
+            history=self.server.history,
+            audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
+            forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
+            threads=most if several else 1,
+        )
+
+    def _forward_bytes(self) -> int:
+        """Return what a layer takes in and puts out in float32, for as many samples as are evaluated at once."""
+        rows = max(len(split.indices) for split in (self.data.train, self.data.valid, self.data.test))
+        return 4 * self.network.widest * min(rows, EVAL_ROWS)
+
+
+@plugins.contained()
+def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None) -> Setup:
+    """Build all parts. Raises ConfigError, DataError or TraceError before anything is written.
+
+    `shop` is where data and world are made, and perhaps have been already.
+    """
+    refuse_idle(config)
+    made = (shop or Workshop()).materials(config)
+    data, counts, trace = made.data, made.counts, made.trace
+    model = config.model.name if config.model else made.model
+    options = config.model.options if config.model else {}
+    network = build_network(model, options, data.x.shape[1:], data.n_classes)
+    pacing = config.pacing.pacing()
+    algorithm = config.algorithm
+    server = ServerSpec(
+        rule=algorithm.name,
+        options=algorithm.options,
+        n_clients=data.n_clients,
+        total_samples=int(data.train.sizes.sum()),
+        most_updates=pacing.most_updates,
+        blocks=network.blocks,
+        wrap=[wrapper.named() for wrapper in algorithm.wrap],
+        lr=config.train.lr,
+        seed=config.seed,
+        lr_decay=config.train.lr_decay,
+        conflicts=_LEVELS[config.record.conflicts],
+        device=device,
+        rows=algorithm.rows,
+        memory_us=algorithm.memory,
+        late_rows=_late_rows(config),
+        bad_updates=config.bad_updates.rule(),
+    )
+    needs = server.algorithm().needs
+    bench = WorkbenchSpec(
+        model=model,
+        model_options=options,
+        in_shape=data.x.shape[1:],
+        n_classes=data.n_classes,
+        sgd=config.train.local_sgd(),
+        seed=config.seed,
+        losses=needs.losses,
+        after=needs.after,
+        device=device,
+        client=config.client.name,
+        client_options=config.client.options,
+        some=_some(config, data.n_clients),
+        mode=config.train.mode,
+        adversaries=config.adversaries(),
+    )
+    _check_together(config, server, bench, data)
+    _check_precision(network, bench)
+    mode = resolve_mode(bench.mode, network.module, bench.method(), device)
+    history = config.memory.plan(history_size(server), device)
+    bench, server = replace(bench, mode=mode), replace(server, history=history)
+    config = config.settled(mode, history)
+    world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
+    _check_ends(config, world)
+    plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
+    return Setup(config, data, trace, world, plan, bench, server, network)
+
+
+def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
+    """Refuse what no table of the configuration can know alone."""
+    if server.late_rows and not server.algorithm().needs.memory:
+        raise ConfigError(
+            f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
+            "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
+        )
+    if server.algorithm().needs.gradients:
+        _check_gradients(config, data.train.sizes)
+    least = config.pacing.pacing().least_candidates
+    if least > server.n_clients:
+        raise ConfigError(
+            f"pacing.least_candidates: expected at most {server.n_clients}, the number of clients, found {least}"
+        )
+    for adversary in bench.adversaries:
+        relabelled(adversary, adversary.attack(), torch.arange(bench.n_classes), bench.n_classes)
+    split = config.evaluate.split
+    if not len(data.splits()[split].indices):
+        raise ConfigError(
+            f"evaluate.split: nobody has samples of {split!r}: give it a share in task.fractions, or take another split"
+        )
+    if bench.sgd.augment is not None:
+        check_images(bench.sgd.augment, bench.in_shape)
+    if config.audit.every and bench.method().keeps:
+        raise ConfigError(
+            f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
+            "replays): a job for the record alone would leave a trace. Use another method, or no audit"
+        )
+
+
+def _check_gradients(config: RunConfig, sizes: Ints) -> None:
+    """Refuse training in which jobs of clients with `sizes` [K] samples are more than one step on all of them."""
+    train, wants = (
+        config.train,
+        f"rule {config.algorithm.name!r} wants one gradient step on all samples of a client",
+    )
+    if train.batch_size != "full" and train.batch_size < sizes.max(initial=0):
+        raise ConfigError(
+            f"train.batch_size: {wants}: expected 'full', found {train.batch_size}, and client {sizes.argmax()} has "
+            f"{sizes.max()} samples"
+        )
+    if train.epochs != 1:
+        raise ConfigError(f"train.epochs: {wants}: expected 1, found {train.epochs}")
+    if train.momentum:
+        raise ConfigError(f"train.momentum: {wants}: expected 0, found {train.momentum}")
+    if (mode := config.cost.completeness.mode) != "all":
+        raise ConfigError(f"cost.completeness.mode: {wants}: expected 'all', found {mode!r}")
+
+
+def _check_precision(network: Network, bench: WorkbenchSpec) -> None:
+    """Refuse a precision that this processor has not for the model; what a GPU has is seen there."""
+    if bench.sgd.precision != "bfloat16" or bench.device.startswith("cuda"):
+        return
+    module, was_training = network.module, network.module.training
+    try:
+        with torch.no_grad(), lowered(bench.sgd.precision, torch.device(bench.device)):
+            module.eval()(torch.zeros(1, *bench.in_shape))
+    except RuntimeError as error:
+        raise ConfigError(
+            f"train.precision: model {network.name!r} cannot be in 'bfloat16' on this machine: {error}; take 'float32'"
+        ) from error
+    finally:
+        module.train(was_training)
+
+
+def _late_rows(config: RunConfig) -> int:
+    """Return how many jobs may start from one version, if late ones refresh the history."""
+    pacing = config.pacing.pacing()
+    if pacing.late != "history":
+        return 0
+    return config.task.clients if config.dropout.handling().replace else pacing.concurrency
+
+
+def _check_ends(config: RunConfig, world: World) -> None:
+    """Refuse what would go on for ever, or end without a step."""
+    pacing, dropout = config.pacing.pacing(), config.dropout
+    empty = config.cost.payload == 0
+    if config.stop.steps is None and {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled):
+        none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
+        raise ConfigError(
+            f"stop.steps: needed, because the world models no {none}: jobs take no time, and stop.time would never come"
+        )
+    if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
+        raise ConfigError(
+            f"pacing.least_candidates: expected at most {most}, as many clients as this world ever has online "
+            f"together, found {pacing.least_candidates}"
+        )
+    counts = pacing.refill == "arrival" and pacing.deadline_us is None
+    if dropout.chance == 1 and dropout.law == "same" and counts:
+        raise ConfigError(
+            "dropout.chance: expected less than 1, where the server steps when enough updates have come: 1 loses "
+            "every job, and it would never step"
+        )
+
+
+def _some(config: RunConfig, n_clients: int) -> tuple[int, ...] | None:
+    """Draw the clients that are evaluated, if not all are."""
+    wanted = config.evaluate.clients
+    if wanted is None or wanted >= n_clients:
+        return None
+    return tuple(sorted(rng(config.seed, "evaluate").choice(n_clients, wanted, replace=False).tolist()))
+
+
+def _plan(
+    config: RunConfig,
+    data: FederatedData,
+    facts: Facts,
+    network: Network,
+    bench: WorkbenchSpec,
+    memory: float,
+) -> Plan:
+    method, how = bench.method(), config.evaluate
+    selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
+    if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
+        raise ConfigError(
+            f"selection: {config.selection.name!r} needs a deadline: give the pacing one, or the selector its own"
+        )
+    return Plan(
+        pacing=config.pacing.pacing(),
+        selector=selector,
+        costs=costs_of(config, data.train.sizes, network.P, network.flops, facts.about),
+        facts=facts,
+        stop=config.stop.stop(),
+        seed=config.seed,
+        evaluate=Evaluate(
+            every_steps=how.every_steps,
+            every_us=how.every,
+            split=how.split,
+            personal=how.personal and method.personal is not None,
+            clients=None if bench.some is None else np.array(bench.some),
+        ),
+        dropout=config.dropout.handling(),
+        droppers=Droppers.among(bench.adversaries, config.seed),
+        audit=Audit(config.audit.every, config.audit.clients, memory, config.seed)
+        if config.audit.every
+        else None,
+    )
+
+
+def costs_of(
+    config: RunConfig, sizes: Ints, parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
+) -> Costs:
+    """Return what jobs cost clients with `sizes` [K] training samples, of whom the trace knows `about`.
+
+    The model has so many `parameters`, and a forward pass of it takes `flops`. Raises ConfigError.
+    """
+    cost, train = config.cost, config.train.local_sgd()
+    method: ClientMethod = plugins.build("client", config.client.name, config.client.options)
+    work = whole_work(
+        cost.formula,
+        payload_bytes=4 * parameters if cost.payload is None else cost.payload,
+        sizes=sizes,
+        passes=method.passes(train.epochs),
+        epochs=train.epochs,
+        batch_size=train.batch_size,
+        scale=cost.compute_scale * (flops / cost.reference_flops if cost.reference_flops else 1.0),
+        fedscale_steps=cost.fedscale_steps,
+        flash_most_samples=cost.flash_most_samples,
+    )
+    steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
+    return Costs(
+        work=work,
+        steps=np.maximum(steps, 1),
+        epochs=train.epochs,
+        seed=config.seed,
+        jitter=cost.jitter.jitter(about),
+        completeness=cost.completeness.completeness(),
+        chance=config.dropout.by_chance(),
+    )
+
+
+def about_clients(trace: Trace, n: int) -> dict[str, NDArray[Any]]:
+    """Return columns [n], by name, of what a trace knows of its first `n` clients."""
+    return {name: array(trace.about.column(name))[:n] for name in trace.about.column_names}
+
+
+def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:
+    """Return what is known of the clients before a run: sizes, labels, and what the trace says of them."""
+    about = about_clients(trace, data.n_clients)
+    return Facts(
+        n_samples=read_only(data.train.sizes),
+        label_counts=read_only(counts),
+        about={name: read_only(column) for name, column in about.items()},
+    )

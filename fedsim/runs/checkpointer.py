@@ -1,0 +1,111 @@
+"""When a run is saved, and what of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import numpy as np
+
+from fedsim.common.signals import Interrupts
+from fedsim.config.checkpoint import CheckpointSection
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.job_table import LANDED, RUNNING, Ledger
+from fedsim.engine.state import Course
+from fedsim.records import checkpoint
+from fedsim.records.recorder import Recorder
+from fedsim.training.job import Cohort
+
+
+class Reached(Exception):
+    """A run stands where it was to stop."""
+
+
+class Saver:
+    """Writes checkpoints of a run between the instants of its timeline.
+
+    Args:
+        owner: which run it is; see `fedsim.records.checkpoint.read`.
+        spent_s: wall time that the run took in earlier processes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        section: CheckpointSection,
+        course: Course,
+        recorder: Recorder,
+        interrupts: Interrupts,
+        *,
+        owner: str,
+        spent_s: float = 0.0,
+    ) -> None:
+        self.folder, self.section, self.owner = folder, section, owner
+        self.course, self.recorder, self.interrupts = course, recorder, interrupts
+        self.timeline: Timeline | None = None
+        self._began = self._last = monotonic()
+        self._spent_s, self._step = spent_s, course.step
+        self.until: Callable[[Course], bool] = lambda course: False
+        """Where to stop for another reason; then Reached is raised."""
+
+    @property
+    def spent_s(self) -> float:
+        """Wall time of the run so far, in all processes that it ran in."""
+        return self._spent_s + monotonic() - self._began
+
+    def between(self) -> None:
+        """Save if it is time; if somebody asked to stop, save and raise KeyboardInterrupt."""
+        if self.until(self.course):
+            raise Reached
+        asked = self.interrupts.asked
+        if asked or self._due():
+            self.save()
+        if asked:
+            raise KeyboardInterrupt
+
+    def _due(self) -> bool:
+        section, every = self.section, self.section.every_steps
+        if every and self.course.step // every > self._step // every:  # an instant may have several steps
+            return True
+        return 0 < section.every_s <= monotonic() - self._last
+
+    def save(self) -> Path:
+        """Write a checkpoint. Raises RunError if that cannot be done."""
+        path = checkpoint.write(
+            self.folder,
+            self.state(),
+            step=self.course.step,
+            jobs=self.course.next_job,
+            owner=self.owner,
+            keep=self.section.keep,
+        )
+        self._last, self._step = monotonic(), self.course.step
+        return path
+
+    def state(self) -> dict[str, Any]:
+        """Return where the run stands: it goes on as if nobody had asked, but for waiting for the step under way."""
+        assert self.timeline is not None
+        self.timeline.handout.send()
+        records = self.recorder.save()  # first: reports of the last step may amend jobs
+        return {
+            "records": records,
+            "course": self.course.state(),
+            "trainer": self.timeline.trainer.save(),
+            "spent_s": self.spent_s,
+        }
+
+
+def open_jobs(ledger: Ledger, versions: Sequence[int]) -> Iterator[Cohort]:
+    """Return the jobs whose updates may still arrive, one cohort for each of these versions, the oldest first.
+
+    If the current version is not among them, no job was submitted that started from it: none would come in time.
+    """
+    table = ledger.table
+    rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))
+    rows = rows[np.argsort(table["id"][rows], kind="stable")]
+    started = table["version"][rows]
+    for version in versions:
+        if (started == version).any():
+            yield ledger.cohort(rows[started == version])

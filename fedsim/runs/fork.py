@@ -1,0 +1,364 @@
+"""Branching a run: what it was until an instant, and from there on another rule, selector, pacing or world."""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tomli_w
+
+from fedsim.common import arguments
+from fedsim.common.errors import ConfigError
+from fedsim.common.files import write_text
+from fedsim.common.paths import as_path
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.common.units import show_us
+from fedsim.config.errors import read_toml
+from fedsim.config.load import changed, load, parse
+from fedsim.config.run import ParentSection, RunConfig
+from fedsim.engine.job_table import LANDED, RUNNING
+from fedsim.engine.pacing import Pacing
+from fedsim.engine.state import Course, Kind
+from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.execution.inline_trainer import starts_of
+from fedsim.records import checkpoint
+from fedsim.records.checkpoint import State
+from fedsim.records.manifest import read_manifest
+from fedsim.records.run_folder import CONFIG, WORLD, make_folder, refuse_parent
+from fedsim.records.schemas import OPTIONAL
+from fedsim.records.truncation import cut_tables
+from fedsim.runs.build import Setup, prepare
+from fedsim.runs.inputs import Workshop
+from fedsim.runs.result import Result, Watch
+from fedsim.runs.session import Run, optional_tables, owner_of
+from fedsim.runs.simulate import Device, device_of, one_thread, tell_of_end
+from fedsim.server.server import Server
+from fedsim.training.job import Floats
+from fedsim.worlds.job_outcomes import without
+from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.transforms import ending, kept_online
+
+_FIXED = ("seed", "task", "partition", "model", "cost")
+"""Tables that say what has happened already, or what a model is."""
+
+_TIMES_LONGER = 10
+"""How many times as long as its parent a fork may take that keeps clients online in a world that repeats."""
+
+
+@arguments.checked
+@dataclass(frozen=True, slots=True)
+class At:
+    """When a fork leaves its parent: after a server step, or when a virtual time is reached."""
+
+    step: int | None = None
+    time_us: int | None = None
+
+    def __post_init__(self) -> None:
+        given = {"step": self.step, "time_us": self.time_us}
+        named = {name: value for name, value in given.items() if value is not None}
+        if len(named) != 1:
+            found = "both" if named else "neither"
+            raise ConfigError(f"expected At(step=...) or At(time_us=...), found {found}")
+        for name, value in named.items():
+            if value < 0:
+                raise ConfigError(f"{name}: expected at least 0, found {value}")
+
+    def reached(self, course: Course) -> bool:
+        """Whether a run that stands between two instants stands there.
+
+        By time, all that happens until then has happened, and the first work was handed out.
+        """
+        if (time_us := self.time_us) is not None:
+            return course.begun and all(e[0] > time_us or not course.holds(e) for e in course.heap)
+        return course.step >= (self.step or 0)
+
+    def after(self, state: State) -> bool:
+        """Whether a saved run had not gone further yet."""
+        course = state["course"]
+        if self.time_us is not None:
+            return bool(course["now_us"] <= self.time_us)
+        return bool(course["step"] < (self.step or 0))
+
+    def begins(self, state: State, origin: ParentSection) -> bool:
+        """Whether a saved run is a fork at its very beginning, which left its own parent where this one leaves it."""
+        course = state["course"]
+        there = (course["step"], course["now_us"]) == (origin.forked_step, origin.forked_us)
+        return there and origin.forked_at == "step" and self.step == origin.forked_step
+
+
+@arguments.checked
+def fork(
+    parent: Path | str,
+    at: At,
+    sets: Sequence[str] = (),
+    *,
+    keep_online: Sequence[int] = (),
+    name: str | None = None,
+    out: Path | str = "runs",
+    workers: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    force: bool = False,
+    watch: Watch = lambda progress: None,
+    pool: RayPool | None = None,
+) -> Result:
+    """Run what the run in `parent` was until `at`, and from there on with the changes `sets`; writes `<out>/<name>/`.
+
+    What was before comes from the parent's tables and its last checkpoint before `at`, or is run again from the start.
+    Without changes the parent's digest comes out. A new rule starts with the model, and with the rows that are
+    remembered if both remember.
+
+    Args:
+        sets: `a.b=value`, as for `fedsim run --set`; not those of the seed, the data, the model and the costs.
+        keep_online: clients that stay online from then on, without faults.
+        name: of the new run; that of the parent with `-fork` by default.
+
+    The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
+    """
+    parent, out = as_path(parent, "parent"), as_path(out, "out")
+    manifest = read_manifest(parent)
+    config = load(parent / CONFIG)[0]
+    before = read_toml(parent / CONFIG)
+    raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
+    child = parse(raw, "fork", config.label, before)[0]
+    _check(config, child)
+    _check_at(at, manifest, parent)
+    _check_stop(child, at.step or 0, at.time_us or 0)
+    refuse_parent(folder := out / child.name, parent)
+    trace = read_trace(parent / WORLD)
+    most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
+    with one_thread(), ExitStack() as opened:
+        if pool is None and (pool := begun(workers, device, None)):
+            opened.enter_context(pool)
+        count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
+        shop = _shop(config, trace)
+        setup = prepare(config, place, shop)
+        # What cannot be, whenever the fork begins, is refused before anything is run.
+        prepare(child, place, shop if most is trace else _shop(child, most))
+        saved = _saved(parent, at, config.parent)
+        make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
+        _take_tables(folder, parent, saved)
+        state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
+        course = state["course"]
+        _check_stop(child, course["step"], course["now_us"])
+        origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
+        origin |= _departure(at, course, keep_online)
+        child = parse(raw | {"parent": origin}, "fork", config.label, before)[0]
+        if len(keep_online):
+            trace = _kept(trace, keep_online, course["now_us"], child.stop.time, manifest)
+            shop = _shop(child, trace)
+        tell_of_end(other := prepare(child, place, shop))
+        begin = _changed(state, config, setup, other, keep_online)
+        _write(folder, other.config, trace, begin)
+        run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
+        run.resumed = []
+        return run.go(pool, watch)
+
+
+def _take_tables(folder: Path, parent: Path, saved: State | None) -> None:
+    """Let a fork's folder hold the parent's configuration, and its tables up to a checkpoint."""
+    shutil.copy(parent / CONFIG, folder / CONFIG)
+    if saved is not None:
+        cut_tables(folder, saved["records"]["rows"], source=parent)
+
+
+def _shop(config: RunConfig, trace: Trace) -> Workshop:
+    shop = Workshop()
+    shop.take(config, trace)
+    return shop
+
+
+def _departure(at: At, course: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:
+    """Return what `[parent]` says of when and how a fork left its parent."""
+    return {
+        "forked_step": course["step"],
+        "forked_us": course["now_us"],
+        "forked_at": "step" if at.time_us is None else "time",
+        "kept_online": sorted(keep_online) or None,
+    }
+
+
+def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
+    """Write what a fork goes on from: its configuration, its world and a checkpoint in place of its parent's."""
+    course = begin["course"]
+    write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
+    trace.write(folder / WORLD)
+    shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
+    checkpoint.write(
+        folder, begin, step=course["step"], jobs=course["next_job"], owner=owner_of(folder), keep="all"
+    )
+
+
+def _check(before: RunConfig, after: RunConfig) -> None:
+    for table in (*_FIXED, "world"):
+        if getattr(before, table) != getattr(after, table):
+            raise ConfigError(
+                f"fork: {table}: it cannot change in the middle of a run"
+                + ("; to keep clients online there is --keep-online" if table == "world" else "")
+            )
+
+
+def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
+    """Refuse what a finished parent never reached, before it is run again to find out."""
+    steps, virtual_us = manifest.get("steps"), manifest.get("virtual_us")
+    if manifest.get("status") != "done" or steps is None or virtual_us is None:
+        return
+    if at.time_us is not None and at.time_us >= virtual_us:
+        raise ConfigError(f"--at: {parent} ended at {show_us(virtual_us)}, found {show_us(at.time_us)}")
+    if at.time_us is None and (at.step or 0) >= steps:
+        raise ConfigError(f"--at: {parent} ended after {steps} steps, found step {at.step}")
+
+
+def _check_stop(child: RunConfig, step: int, now_us: int) -> None:
+    """Refuse a fork that begins at a step and a time by which it would have ended."""
+    steps, time_us = child.stop.steps, child.stop.time
+    if steps is not None and steps < step:
+        raise ConfigError(f"fork: stop.steps: expected at least {step}, where it begins, found {steps}")
+    if time_us is not None and time_us < now_us:
+        raise ConfigError(
+            f"fork: stop.time: expected at least {show_us(now_us)}, when it begins, found {show_us(time_us)}"
+        )
+
+
+def _kept(
+    trace: Trace, clients: Sequence[int], now_us: int, stop_us: int | None, manifest: Mapping[str, Any]
+) -> Trace:
+    """Return the world in which clients stay online from now on.
+
+    One that repeats is described until the run stops. If no time says when, until many times as late as the parent
+    came, and what goes on beyond that ends with an error.
+    """
+    late_us = _TIMES_LONGER * max(now_us, manifest.get("virtual_us") or 0)
+    kept = kept_online(trace, clients, now_us, late_us if stop_us is None else stop_us + 1)
+    return ending(kept, "error") if trace.after_end == "repeat" and stop_us is None else kept
+
+
+def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
+    """Return the last checkpoint that is not after the fork; None: the parent has to be run from the start.
+
+    A parent that is a fork itself cannot be, and begins with its first checkpoint; `origin` says when it left its own.
+    Raises ConfigError if none is left from then.
+    """
+    owner = owner_of(parent)
+    for found in reversed(checkpoint.checkpoints(parent)):
+        state = checkpoint.read(found.path, owner)
+        if at.after(state) or (origin is not None and at.begins(state, origin)):
+            return state
+    if origin is not None and origin.forked_step is not None:
+        raise ConfigError(
+            f"{parent}: it is a fork itself, and no checkpoint is left from before that: fork {origin.run} instead, or "
+            'keep checkpoints with --set checkpoint.keep="all"'
+        )
+    return None
+
+
+def _changed(
+    state: State, config: RunConfig, before: Setup, after: Setup, keep_online: Sequence[int]
+) -> State:
+    """Return the state with which a run with other parts goes on."""
+    child = after.config
+    course, trainer = dict(state["course"]), _with_current(state)
+    if child.selection != config.selection:
+        course["selector_state"] = after.plan.selector.start()
+    if child.pacing != config.pacing:
+        course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
+    whole, now = before.plan.costs.work.samples, after.plan.costs.work.samples
+    if not np.array_equal(whole, now):
+        course = _of_as_much_work(course, whole, now).state()
+    if child.evaluate != config.evaluate:
+        every_us = after.plan.evaluate.every_us
+        course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
+    if _watched(child) != _watched(config):
+        course |= {"best": float("nan"), "unimproved": 0, "reached": False}
+    if child.client != config.client:
+        trainer |= {"keepers": [], "kept": []}
+    if after.server != before.server:
+        server, rule = Server(after.server, trainer["server"]["params"]), ("rule", "options", "wrap")
+        same = all(getattr(after.server, name) == getattr(before.server, name) for name in rule)
+        server.inherit(trainer["server"], starts_of(trainer), same_rule=same)
+        trainer["server"] = server.save()
+    if len(keep_online):
+        course = _retold(course, after, keep_online).state()
+    left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
+    rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
+    return state | {"course": course, "trainer": trainer, "records": state["records"] | {"rows": rows}}
+
+
+def _watched(config: RunConfig) -> tuple[object, ...]:
+    """Return what decides what is measured, and what a run does about it."""
+    return config.stop, config.evaluate.split, config.evaluate.clients
+
+
+def _with_current(state: State) -> State:
+    """Return the trainer's state with the current model among those that jobs start from: any job may be used now."""
+    trainer, step = dict(state["trainer"]), state["course"]["step"]
+    if step in trainer["versions"]:
+        return trainer
+    return trainer | {
+        "versions": [*trainer["versions"], step],
+        "starts": [*trainer["starts"], trainer["server"]["params"]],
+    }
+
+
+def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> Course:
+    """Let another pacing say which jobs are late, and when the deadline is: where it changes, it begins anew."""
+    course = Course.restored(state)
+    table, late = course.ledger.table, np.array(course.overdue, dtype=np.int64)
+    old = (table["status"] == RUNNING) & (table["version"] < course.step)
+    course.overdue_running = int(old.sum()) if after.late == "history" else 0
+    if after.late != "history":
+        course.overdue = []
+    if after.late == "keep":  # what came too late for its step counts in the next one
+        rows = np.array([*late, *course.buffer], dtype=np.int64)
+        order = np.lexsort((table["id"][rows], table["client"][rows], table["end_us"][rows]))
+        course.buffer = rows[order].tolist()
+    elif after.late == "drop":
+        course.moved_bytes += course.ledger.end(late, "late")
+        course.late += len(late)
+    if after.deadline_us != before.deadline_us:
+        course.armed = False
+        if after.deadline_us is not None and course.working:
+            course.arm(after.deadline_us)
+    return course
+
+
+def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> Course:
+    """Let jobs under way compute what they were given: a whole job of each client was `whole` [K], and is `now` [K]."""
+    course = Course.restored(state)
+    table = course.ledger.table
+    rows = np.flatnonzero(np.isin(table["status"], (RUNNING, LANDED)))
+    clients = table["client"][rows]
+    table["share"][rows] *= np.divide(whole, now, out=np.ones(len(now)), where=now > 0)[clients]
+    return course
+
+
+def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> Course:
+    """Decide anew what becomes of the jobs that these clients have, in a world that has changed for them."""
+    course = Course.restored(state)
+    table, plan = course.ledger.table, setup.plan
+    rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
+    for row in rows.tolist():
+        job = course.ledger.cohort(np.array([row]))
+        work = plan.costs.of(job.clients, job.nths, job.shares)
+        fates = setup.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
+        if plan.droppers is not None:
+            fates = without(fates, plan.droppers.drop(job))
+        course.ledger.cut(np.array([row]), fates)
+        ok, end_us = bool(fates.ok[0]), int(fates.end_us[0])
+        event = (
+            end_us if ok else end_us + plan.dropout.notice_us,
+            int(Kind.ARRIVE if ok else Kind.LOST),
+            int(job.clients[0]),
+            row,
+        )
+        mine = (int(Kind.ARRIVE), int(Kind.LOST))
+        course.heap = [e for e in course.heap if not (e[1] in mine and e[3] == row)]
+        course.heap.append(event)
+    heapq.heapify(course.heap)
+    return course

@@ -1,0 +1,214 @@
+"""Memory predicted from the configuration before a run starts, and refused with the numbers when it will not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import psutil
+import torch
+
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import show_bytes
+from fedsim.engine.pacing import Pacing
+from fedsim.execution.ray_forks import POSSIBLE
+from fedsim.server.history_storage import HistoryPlan, HistorySize
+from fedsim.server.server import ServerSpec
+from fedsim.training.client_method import ClientMethod
+
+PLAIN = ClientMethod()
+_PROCESS_BYTES = 600 * 2**20
+"""Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
+_FORK_BYTES = 100 * 2**20
+"""What a worker that is forked from one that has imported all that does not share with it."""
+_SOLVER_MATRICES = 4
+"""Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside the Gram matrices they are given."""
+
+
+def history_size(server: ServerSpec) -> HistorySize:
+    """Return what the server's rule would have its history hold."""
+    needs = server.algorithm().needs
+    level = max(needs.gram, server.conflicts, key=("none", "model", "blocks").index)
+    both = level == "blocks" and needs.gram == "model"
+    return HistorySize(
+        present=server.most_updates,
+        remembered=server.slots() - server.most_updates,
+        columns=server.blocks[-1][1],
+        layers={"none": 0, "model": 1, "blocks": len(server.blocks) + both}[level],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What decides how much memory a run takes."""
+
+    server: ServerSpec
+    pacing: Pacing
+    data_bytes: int
+    trace_bytes: int
+    workers: int
+    """0: everything in one process."""
+    method: ClientMethod = PLAIN
+    keepers: int | None = None
+    """How many clients keep something, if not all do where the method keeps."""
+    history: HistoryPlan | None = None
+    """How the server keeps rows; None: all that its rule may ask for, in float32."""
+    audited: int = 0
+    """Clients of one audit."""
+    forward_bytes: int = 0
+    """What one process, or one thread, that evaluates holds of a model's layers at most."""
+    threads: int = 1
+    """How many threads of one process evaluate at the same time, if everything is in one process."""
+    forked: bool = POSSIBLE
+    """Whether the workers are, and share most of their memory; those of a Ray that was there before are not."""
+
+    def plan(self) -> HistoryPlan:
+        """Return the plan of the history, with no more rows than the rule may ask for."""
+        size = history_size(self.server)
+        plan = self.history or HistoryPlan(size.present, size.remembered)
+        return replace(plan, present=size.present, remembered=min(plan.remembered, size.remembered))
+
+    def parts(self) -> dict[str, int]:
+        """Predict the bytes of each part on the host and their total, all processes together.
+
+        Parameters are float32; one version lives per server step that some running job started from, at most one per
+        job in flight. What lies on a GPU is not counted. "history", "gram" and "solve" are upper bounds: a row or a
+        product takes memory once it is written, and a rule solves for the rows that are alive.
+        """
+        size, plan, workers = history_size(self.server), self.plan(), self.workers
+        row, at_once = 4 * size.columns, self.pacing.concurrency
+        versions = 2 + (0 if self.pacing.cancels else at_once)
+        parts = {
+            "parameters": versions * row,
+            "history": plan.host_bytes(size.columns, self.server.device),
+            "gram": plan.gram_bytes(size.layers),
+            "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
+            "updates": (2 * at_once if workers else self.pacing.most_updates) * row,
+            "audit": self.audited * row,
+            "kept": _kept_rows(self.method, self._keepers(), at_once) * row,
+            "data": self.data_bytes * (2 if workers else 1),
+            "world": 3 * self.trace_bytes,
+            "evaluation": self.forward_bytes * (workers or self.threads),
+            "processes": self._processes_bytes(),
+        }
+        return parts | {"total": sum(parts.values())}
+
+    def _keepers(self) -> int:
+        clients = self.server.n_clients
+        return clients if self.keepers is None else min(self.keepers, clients)
+
+    def _processes_bytes(self) -> int:
+        if not self.workers:
+            return _PROCESS_BYTES
+        others = self.workers + 1
+        return _PROCESS_BYTES + (
+            _PROCESS_BYTES + _FORK_BYTES * others if self.forked else _PROCESS_BYTES * others
+        )
+
+    def on_gpu(self) -> dict[str, int]:
+        """Predict the bytes that the server needs on its GPU at least, and their total; nothing if it has none.
+
+        In one process clients train beside it. What layers put out, and torch itself, is not counted.
+        """
+        size, plan, device = history_size(self.server), self.plan(), self.server.device
+        if not device.startswith("cuda"):
+            return {}
+        row, inline = 4 * size.columns, not self.workers
+        versions = 2 + (self.pacing.concurrency if inline and not self.pacing.cancels else 0)
+        parts = {
+            "history": plan.row_bytes(size.columns) - plan.host_bytes(size.columns, device),
+            "parameters": versions * row,
+            "updates": self.pacing.most_updates * row,
+            "data": self.data_bytes if inline else 0,
+        }
+        return parts | {"total": sum(parts.values())}
+
+    def savings(self) -> list[tuple[str, int]]:
+        """Return changes of the configuration and the bytes that each would save alone, the largest first."""
+        now = self.parts()["total"]
+        saved = [(setting, now - changed.parts()["total"]) for setting, changed in self._changes().items()]
+        return sorted(((setting, n) for setting, n in saved if n > 0), key=lambda found: -found[1])
+
+    def _changes(self) -> dict[str, Footprint]:
+        """Return what one could do, most of it by halves."""
+        server, pacing, plan = self.server, self.pacing, self.plan()
+        slots, clients, at_once = plan.remembered // 2, -(-server.n_clients // 2), -(-pacing.concurrency // 2)
+        buffer = None if pacing.buffer is None else min(pacing.buffer, at_once)
+        slower = replace(pacing, concurrency=at_once, buffer=buffer, minimum=0)
+        halves = [(a // 2, b // 2) for a, b in server.blocks]
+        return {
+            f"memory.history = {plan.rounded().rung!r}": replace(self, history=plan.rounded()),
+            f"memory.slots = {slots}": replace(self, history=replace(plan, remembered=slots)),
+            f"task.clients = {clients}": replace(self, server=replace(server, n_clients=clients)),
+            f"{at_once} clients at once in [pacing]": replace(
+                self, server=replace(server, most_updates=at_once), pacing=slower
+            ),
+            "a model of half the size": replace(self, server=replace(server, blocks=halves)),
+            "half of the samples": replace(self, data_bytes=self.data_bytes // 2),
+            "half of world.horizon": replace(self, trace_bytes=self.trace_bytes // 2),
+            f"--workers {self.workers // 2}": replace(self, workers=self.workers // 2),
+        }
+
+
+def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
+    """Predict the bytes of each part of a run and their total; the arguments are the fields of `Footprint`."""
+    return Footprint(server, pacing, **more).parts()
+
+
+def _kept_rows(method: ClientMethod, keepers: int, concurrency: int) -> int:
+    """Return how many vectors clients keep at most; personal models are copied once more to be written at the end."""
+    if not method.keeps:
+        return 0
+    return keepers + min(concurrency, keepers) + (2 * keepers if method.personal else 0)
+
+
+def check_fits(
+    predicted: Mapping[str, int],
+    rule: str,
+    limit: int | None = None,
+    helpful: Callable[[], Sequence[tuple[str, int]]] = tuple,
+) -> None:
+    """Raise ConfigError with the numbers if the prediction is above `limit` (the memory free now, by default).
+
+    `helpful()` are the `savings`, of which the error names the first three.
+    """
+    free = psutil.virtual_memory().available if limit is None else limit
+    if predicted["total"] <= free:
+        return
+    help_ = "; ".join(f"{setting} (saves {show_bytes(n)})" for setting, n in helpful()[:3])
+    raise ConfigError(
+        f"the run with rule {rule!r} would need {show_bytes(predicted['total'])} ({_listed(predicted)}), but "
+        f"{show_bytes(free)} are free." + (f" What would help most: {help_}" if help_ else "")
+    )
+
+
+def check_fits_gpu(footprint: Footprint) -> None:
+    """Raise ConfigError with the numbers if the server needs more than is free on the GPU of this machine.
+
+    Workers may still hold what an earlier run of theirs took, and give it back: with them, all of the GPU counts. Where
+    this machine has none, the run computes on those of another, or on none.
+    """
+    parts = footprint.on_gpu()
+    if not parts or not torch.cuda.is_available():
+        return
+    free, whole = torch.cuda.mem_get_info()
+    cached = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    free = whole if footprint.workers else free + cached
+    if parts["total"] <= free:
+        return
+    room = free - parts["total"] + parts["history"]
+    budget = f"{room // 2**20} MiB" if room >= 2**20 else f"{room} B"
+    helps = (
+        f'. memory.budget = "{budget}" leaves the rest enough room'
+        if room > 0
+        else ", too little even without a history"
+    )
+    raise ConfigError(
+        f"the run with rule {footprint.server.rule!r} would need {show_bytes(parts['total'])} on the GPU "
+        f"({_listed(parts)}), but {show_bytes(free)} are free there{helps}"
+    )
+
+
+def _listed(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{part} {show_bytes(n)}" for part, n in parts.items() if part != "total" and n)

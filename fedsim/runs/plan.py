@@ -1,0 +1,319 @@
+"""What a run will do, without training: the same timeline, and how long it will take and how much memory it needs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from fedsim.common import arguments, plugins
+from fedsim.common.errors import ConfigError
+from fedsim.common.paths import as_path
+from fedsim.common.terminal import shown
+from fedsim.common.units import show_bytes, show_us, show_wall
+from fedsim.config.run import RunConfig
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.job_table import Ledger
+from fedsim.engine.record_words import STATUSES
+from fedsim.engine.state import Course
+from fedsim.engine.trainer import Pending, Stepped
+from fedsim.execution.actor_pool import workers_of
+from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.records.plan_folder import begin, finish
+from fedsim.records.recorder import Recorder
+from fedsim.runs.build import Setup, prepare
+from fedsim.runs.inputs import Workshop
+from fedsim.runs.simulate import one_thread, refuse_fork
+from fedsim.runs.time_estimate import wall_s
+from fedsim.server.server import ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.evaluation import Evaluation
+from fedsim.training.job import Cohort, Ints
+
+_REMEMBERED = STATUSES.index("remembered")
+_LOSSES = 2 / 3
+"""What an audit's two forward passes over a client's samples cost, in passes of training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a run will do."""
+
+    name: str
+    ended_by: str
+    steps: int
+    virtual_us: int
+    jobs: dict[str, int]
+    """By status."""
+    clients: int
+    """Clients that exist."""
+    chosen: int
+    """Clients that were given a job."""
+    received: np.ndarray
+    """[K] updates that arrived from each client."""
+    staleness: np.ndarray
+    """Of each update that a step used."""
+    step_us: np.ndarray
+    """When each step happened."""
+    waits: int
+    moved_bytes: int
+    passes: float
+    """Passes over a training sample, all jobs together, that a run would compute."""
+    audited: float
+    """Passes that audits take beside them."""
+    evaluations: int
+    exact: str
+    """Why the timeline might differ from the run's; empty if it cannot."""
+    wall_s: float
+    """Predicted wall time of the run."""
+    memory_bytes: dict[str, int]
+    planned_s: float
+    """Wall time that the plan itself took."""
+    outlives: str = ""
+    """That it is longer than its world, and what becomes of it; empty if it is not."""
+
+
+class Window:
+    """Which clients' rows a server remembers: how many there are at each step."""
+
+    def __init__(self, server: ServerSpec) -> None:
+        self.memory, self.memory_us = server.algorithm().needs.memory, server.memory_us
+        self.most = server.n_clients if server.history is None else server.history.remembered
+        self._step, self._us = (np.full(server.n_clients, -1, dtype=np.int64) for _ in range(2))
+
+    def step(self, step: int, now_us: int, present: Ints, kept: Ints) -> int:
+        """Return how many rows of others there are; then remember those of the clients in `kept`."""
+        if not self.memory:
+            return 0
+        there = self._there(step, now_us)
+        there[present] = False
+        self._step[kept], self._us[kept] = step, now_us
+        alive = np.flatnonzero(self._there(step + 1, now_us))
+        excess = len(alive) - self.most
+        if excess > 0:  # those received longest ago go, of equal age those with the lowest numbers
+            self._step[alive[np.argsort(self._step[alive], kind="stable")[:excess]]] = -1
+        return int(there.sum())
+
+    def _there(self, step: int, now_us: int) -> NDArray[np.bool_]:
+        there = (self._step >= 0) & (step - self._step <= self.memory)
+        return there & (now_us - self._us <= self.memory_us) if self.memory_us else there
+
+
+@dataclass
+class Tally:
+    """Counts what happens, and passes it on to a Recorder if there is one."""
+
+    ledger: Ledger
+    window: Window
+    recorder: Recorder | None = None
+    staleness: list[Ints] = field(default_factory=list)
+    step_us: list[int] = field(default_factory=list)
+    remembered: list[int] = field(default_factory=list)
+    """Rows of absent clients that the server has at each step."""
+    jobs: dict[str, int] = field(default_factory=dict)
+    waits: int = 0
+    evaluations: int = 0
+
+    def step(self, result: Pending[Stepped], rows: Ints) -> None:
+        """Count a step and the jobs that ended with it."""
+        columns = result().columns
+        self.step_us.append(columns["time_us"])
+        self.waits += columns["waits"]
+        ended = self.ledger.table[rows]
+        used = ended["step"] >= 0
+        self.staleness.append((ended["step"] - ended["version"])[used])
+        kept = used | (ended["status"] == _REMEMBERED)
+        self.remembered.append(
+            self.window.step(
+                columns["step"], columns["time_us"], ended["client"][used], ended["client"][kept]
+            )
+        )
+        if self.recorder is None:
+            self.crowded()
+        else:
+            self.recorder.step(result, rows)
+
+    def crowded(self) -> None:
+        """Count the jobs that ended."""
+        if self.recorder is not None:
+            self.recorder.crowded()
+            return
+        codes, counts = np.unique(self.ledger.take()["status"], return_counts=True)
+        for status, n in zip(codes.tolist(), counts.tolist(), strict=True):
+            self.jobs[STATUSES[status]] = self.jobs.get(STATUSES[status], 0) + n
+
+    def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
+        """Count an evaluation."""
+        self.evaluations += 1
+
+
+class CountingTrainer(PlanningTrainer):
+    """Trains nothing, and counts what a run would train: `ahead`, in actors, also jobs that end up without use."""
+
+    def __init__(self, setup: Setup, *, ahead: bool) -> None:
+        self.sizes, self.ahead = setup.plan.facts.n_samples, ahead
+        self.passes_each = setup.bench.method().passes(setup.bench.sgd.epochs)
+        self.passes = self.audited = 0.0
+        splits = setup.data.splits(setup.bench.some)
+        self.rows = {name: len(split.indices) for name, split in splits.items()}
+        self.evaluated = 0
+        """Samples of all evaluations together."""
+
+    def submit(self, cohort: Cohort) -> None:
+        """Count the samples of jobs that are trained as soon as they are handed out."""
+        if self.ahead:
+            self._count(cohort)
+
+    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+        """Count the samples of jobs that are trained when they are asked for."""
+        if not self.ahead:
+            self._count(cohort)
+        if arrivals.audit is not None and arrivals.m:
+            self.audited += float(self.sizes[arrivals.audit.clients].sum()) * (self.passes_each + _LOSSES)
+        return super().step(arrivals, cohort)
+
+    def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Count the samples of an evaluation."""
+        self.evaluated += self.rows[split]
+        return super().evaluate(split, personal=personal)
+
+    def _count(self, cohort: Cohort) -> None:
+        self.passes += float((self.sizes[cohort.clients] * cohort.shares).sum()) * self.passes_each
+
+
+@arguments.checked
+@plugins.contained()
+def forecast(
+    config: RunConfig,
+    *,
+    workers: int | Literal["auto"] = "auto",
+    out: Path | str | None = None,
+    force: bool = False,
+    shop: Workshop | None = None,
+) -> Forecast:
+    """Run the timeline of a configuration without training, and predict the real run's wall time and memory.
+
+    The steps are exactly those of the run unless the selector or the stop rule looks at results of training. With
+    `out`, the plan's `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of status `planned`. Raises
+    ConfigError, DataError or TraceError as the run would.
+    """
+    _check_ends(config)
+    with one_thread():
+        setup = prepare(config, shop=shop)
+        config = setup.config
+        count = workers_of(workers)
+        predicted = setup.footprint(count).parts()
+        course = Course(setup.data.n_clients)
+        recorder = None
+        if out is not None:
+            recorder = begin(
+                as_path(out, "out") / config.name, config, setup.data.train.sizes, course.ledger, force=force
+            )
+        started = time.perf_counter()
+        tally = Tally(course.ledger, Window(setup.server), recorder)
+        trainer = CountingTrainer(setup, ahead=count > 0)
+        timeline = Timeline(setup.world, setup.plan, trainer, tally, course)
+        ended_by = timeline.run()
+        timeline.abandon()
+        planned_s = time.perf_counter() - started
+        if recorder is None:
+            tally.crowded()
+        else:
+            finish(recorder, config, course, ended_by)
+            tally.jobs = recorder.counts
+        remembered = np.array(tally.remembered, dtype=np.int64)
+        passes = trainer.passes + trainer.audited
+        loop_s = wall_s(setup, passes, trainer.evaluated, remembered, count)
+    return Forecast(
+        name=config.name,
+        ended_by=ended_by,
+        steps=course.step,
+        virtual_us=course.now_us,
+        jobs=dict(sorted(tally.jobs.items())),
+        clients=setup.data.n_clients,
+        chosen=int((course.known.dispatched > 0).sum()),
+        received=course.known.received,
+        staleness=np.concatenate([np.zeros(0, dtype=np.int64), *tally.staleness]),
+        step_us=np.array(tally.step_us, dtype=np.int64),
+        waits=tally.waits,
+        moved_bytes=course.moved_bytes,
+        passes=trainer.passes,
+        audited=trainer.audited,
+        evaluations=tally.evaluations,
+        exact=_exact(setup),
+        wall_s=planned_s + loop_s,
+        memory_bytes=predicted,
+        planned_s=planned_s,
+        outlives=setup.outlives(max(course.now_us, setup.plan.stop.time_us or 0)),
+    )
+
+
+def _check_ends(config: RunConfig) -> None:
+    refuse_fork(config)
+    stop = config.stop
+    if stop.steps is None and stop.time is None and stop.bytes is None:
+        raise ConfigError(
+            "stop.wall: no plan can be made of a run that wall time alone ends; give steps, time or bytes"
+        )
+
+
+def _exact(setup: Setup) -> str:
+    plan = setup.plan
+    needs = sorted(plan.selector.needs - {"labels", "deadline"})
+    if needs:
+        return f"selector {setup.config.selection.name!r} looks at {', '.join(needs)}, which are unknown here"
+    if plan.stop.metric is not None:
+        return f"the run may end earlier, when {plan.stop.metric!r} says so"
+    return "the run may end earlier, by wall time" if plan.stop.wall_s is not None else ""
+
+
+def table(found: Forecast) -> Table:
+    """Return what a forecast says, for the terminal."""
+    result = Table(title=shown(f"plan of {found.name}"), show_header=False, box=None, title_justify="left")
+    result.add_column(style="bold")
+    result.add_column(overflow="fold")
+    for name, text in _lines(found):
+        result.add_row(name, text)
+    return result
+
+
+def _lines(found: Forecast) -> list[tuple[str, str]]:
+    total = max(sum(found.jobs.values()), 1)
+    jobs = ", ".join(f"{n:,} {status} ({100 * n / total:.1f} %)" for status, n in found.jobs.items())
+    gaps = np.diff(np.concatenate([[0], found.step_us]))
+    lines = [
+        (
+            "steps",
+            f"{found.steps:,} in {show_us(found.virtual_us)} of virtual time; ended by {found.ended_by}",
+        ),
+        *([("world", found.outlives.partition(": ")[2])] if found.outlives else []),
+        ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
+        ("jobs", jobs or "none"),
+        ("clients chosen", f"{found.chosen:,} of {found.clients:,}"),
+        ("updates per client*", _spread(found.received, "{:g}".format)),
+        ("staleness*", _spread(found.staleness, "{:g}".format, " steps")),
+        ("nobody to ask", f"{found.waits:,} times"),
+        ("moved", show_bytes(found.moved_bytes)),
+        ("evaluations", f"{found.evaluations:,}"),
+        (
+            "audits",
+            f"{100 * found.audited / max(found.passes, 1):.0f} % more training" if found.audited else "none",
+        ),
+        ("timeline", "exactly that of the run" if not found.exact else f"approximate: {found.exact}"),
+        ("wall time of the run", f"about {show_wall(found.wall_s)} (planned in {found.planned_s:.1f} s)"),
+        ("memory of the run", show_bytes(found.memory_bytes["total"])),
+    ]
+    return [*lines, ("", "* quartiles: lower | median | upper")]
+
+
+def _spread(values: np.ndarray, say: Callable[[float], str], unit: str = "") -> str:
+    """Write the quartiles of values; `none` if there are no values."""
+    if not len(values):
+        return "none"
+    return " | ".join(map(say, np.quantile(values, (0.25, 0.5, 0.75)).tolist())) + unit

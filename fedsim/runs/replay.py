@@ -1,0 +1,108 @@
+"""Running another configuration in exactly the world of a finished run, with its participation if wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from fedsim.common import arguments
+from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.files import read_parquet
+from fedsim.common.paths import as_path
+from fedsim.config.errors import read_toml
+from fedsim.config.load import changed, parse
+from fedsim.config.run import RunConfig
+from fedsim.records.manifest import MANIFEST, existing, read_manifest
+
+_CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
+_PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """How the jobs of two runs compare."""
+
+    jobs: int
+    """Jobs of the replay."""
+    difference: str
+    """The first job that differs, in words; empty if none does."""
+
+
+@arguments.checked
+def replay_config(
+    folder: Path | str, sets: Sequence[str], *, same_participation: bool = False, name: str | None = None
+) -> RunConfig:
+    """Return the configuration of a run in the world of the finished run in `folder`, changed by `sets`.
+
+    With `same_participation` the same clients are given jobs at the same instants. The run's own name is the parent's
+    with `-replay` unless `name` is given. Raises ConfigError for a folder that is no finished run, or for a bad change.
+    """
+    folder = as_path(folder, "folder")
+    manifest = _manifest(folder)
+    raw = read_toml(folder / _CONFIG)
+    parent = deepcopy(raw)
+    world = {"trace": str(folder / _WORLD), "unknown": _table(raw, "world", folder).get("unknown", "error")}
+    raw["world"] = dict(world)
+    if same_participation:
+        raw["selection"] = {"name": "replayed", "jobs": str(folder / _JOBS)}
+    raw = changed(raw, sets)
+    if raw["world"] != world:
+        raise ConfigError("replay: the world is that of the parent; run another configuration to change it")
+    selector = _table(raw, "selection", folder).get("name", "uniform")
+    if same_participation and selector != "replayed":
+        raise ConfigError(
+            f"replay: the same participation leaves selector {selector!r} nothing to choose: leave one of them out"
+        )
+    raw["name"] = name or f"{manifest.get('label')}-replay"
+    raw["parent"] = {
+        "run": str(folder),
+        "digest": manifest.get("digest"),
+        "same_participation": same_participation,
+        "changes": list(sets),
+    }
+    return parse(raw, f"{folder} with changes", raw["name"], before=parent)[0]
+
+
+@arguments.checked
+def compare_participation(parent: Path | str, child: Path | str) -> Participation:
+    """Compare who was given jobs, when and what became of them, job by job."""
+    ours, theirs = (
+        read_parquet(as_path(f, name) / _JOBS, FolderError, _PARTICIPATION).sort_by("job")
+        for name, f in (("child", child), ("parent", parent))
+    )
+    return Participation(len(ours), _first_difference(ours, theirs))
+
+
+def _first_difference(ours: pa.Table, theirs: pa.Table) -> str:
+    if len(ours) != len(theirs):
+        return f"{len(ours)} jobs, the parent had {len(theirs)}"
+    for name in _PARTICIPATION:
+        mine, other = ours[name].to_pylist(), theirs[name].to_pylist()
+        row = next((i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b), None)
+        if row is not None:
+            return f"job {ours['job'][row]}: {name} is {mine[row]!r}, the parent's is {other[row]!r}"
+    return ""
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    existing(folder)
+    missing = [name for name in (MANIFEST, _CONFIG, _WORLD, _JOBS) if not (folder / name).is_file()]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise ConfigError(f"{folder}: not a finished run: {', '.join(missing)} {verb} missing")
+    manifest = read_manifest(folder)
+    if manifest.get("status") != "done":
+        raise ConfigError(f"{folder}: the run is not finished: its status is {manifest.get('status')!r}")
+    return manifest
+
+
+def _table(raw: Mapping[str, Any], name: str, folder: Path) -> Mapping[str, Any]:
+    table = raw.get(name, {})
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{folder / _CONFIG}: {name}: expected a table, found {table!r}")
+    return table

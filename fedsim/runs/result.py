@@ -1,0 +1,53 @@
+"""What a run tells: where it stands after each step, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedsim.engine.state import Course
+from fedsim.records.recent_rows import News
+from fedsim.runs.build import Setup
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a watcher is told after each step."""
+
+    setup: Setup
+    folder: Path
+    course: Course
+    accuracy: float
+    """Mean accuracy over clients at the last evaluation that is known; NaN before."""
+    news: News
+
+
+def share_done(progress: Progress) -> float:
+    """Return how much of a run is done, from 0 to 1, by whichever of its ends is nearest; 0 if nothing says."""
+    course, stop = progress.course, progress.setup.plan.stop
+    shares = [
+        there / end
+        for there, end in (
+            (course.step, stop.steps),
+            (course.now_us, stop.time_us),
+            (course.moved_bytes, stop.moved_bytes),
+        )
+        if end
+    ]
+    return min(1.0, max(shares, default=0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finished run."""
+
+    folder: Path
+    status: Literal["done", "interrupted"]
+    digest: str | None
+    accuracy: float
+    """Mean accuracy over clients at the last evaluation; NaN without one."""
+
+
+Watch = Callable[[Progress], None]

@@ -1,0 +1,366 @@
+"""One run folder from its first file to its last."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import math
+import multiprocessing
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from fedsim.common import plugins
+from fedsim.common.errors import Error, RunError, ServerLost
+from fedsim.common.files import write_json, write_text
+from fedsim.common.machine import peak_bytes
+from fedsim.common.signals import Interrupts
+from fedsim.common.stopwatch import DRIVER, Stopwatch, Times
+from fedsim.config.run import RunConfig
+from fedsim.engine.event_loop import Timeline
+from fedsim.engine.state import Course
+from fedsim.engine.trainer import Trainer
+from fedsim.execution.actor_pool import RayPool
+from fedsim.execution.inline_trainer import InlineTrainer
+from fedsim.execution.ray_forks import POSSIBLE
+from fedsim.records import checkpoint
+from fedsim.records.environment import changed, code, hardware, versions
+from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
+from fedsim.records.profile import seconds_by_process, write_profile
+from fedsim.records.recorder import Recorder
+from fedsim.records.run_folder import CONFIG, WORLD, alone, make_folder
+from fedsim.records.schemas import OPTIONAL
+from fedsim.runs import memory_estimate as memory
+from fedsim.runs.build import Setup
+from fedsim.runs.checkpointer import Reached, Saver, open_jobs
+from fedsim.runs.reproduce import saying_how_to_reproduce
+from fedsim.runs.result import Progress, Result, Watch
+from fedsim.server.server import Server
+from fedsim.training.evaluation import Evaluation
+from fedsim.training.threaded_workbench import Crew
+
+_SERVERS = 3
+"""How often the server's process may die before a run gives up."""
+
+
+class Run:
+    """One run folder from its first file to its last; no other process runs in it meanwhile.
+
+    One of `go`, `until` and `close` is to follow, once.
+
+    Args:
+        again: whether the run of the folder goes on; otherwise the folder is made anew.
+        saved: where it stood at a checkpoint; None starts it over.
+        forked: whether the workers are, and share memory.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        folder: Path,
+        clock: Stopwatch,
+        workers: int,
+        *,
+        force: bool = False,
+        again: bool = False,
+        saved: checkpoint.State | None = None,
+        forked: bool = POSSIBLE,
+    ) -> None:
+        self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
+        config = setup.config
+        footprint = replace(setup.footprint(workers), forked=forked)
+        self.predicted = footprint.parts()
+        self.threads = 1 if workers else footprint.threads
+        memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
+        memory.check_fits_gpu(footprint)
+        self.started, self.code = _now(), code(config.resolved())
+        self.resumed: list[dict[str, Any]] = []
+        self.others_peak = 0
+        self.others: list[Times] = []
+        """What the stopwatches of the other processes found, once the run is over."""
+        self.interrupts = Interrupts(_say_stopping)
+        self._servers_lost = 0
+        self._went = False
+        with self.interrupts.heard(), ExitStack() as held:
+            if not again:
+                make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
+            held.enter_context(alone(folder))
+            if not again:
+                write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
+                setup.trace.write(folder / WORLD)
+            else:
+                before = read_manifest(folder)
+                self.started = before.get("started") or self.started
+                step = saved["course"]["step"] if saved else 0
+                now = {"step": step, "at": _now(), "changed": changed(before, config.resolved())}
+                self.resumed = [*(before.get("resumed") or []), now]
+            self._go_on_from(saved)
+            self._manifest("running")
+            self._held = held.pop_all()
+
+    def _go_on_from(self, saved: checkpoint.State | None) -> None:
+        """Stand where a checkpoint was, or at the start."""
+        self.saved = saved
+        config, n_samples = self.setup.config, self.setup.data.train.sizes
+        self.course = Course(self.setup.data.n_clients) if saved is None else Course.restored(saved["course"])
+        checkpoint.remove_after(self.folder, step=self.course.step, jobs=self.course.next_job)
+        self.recorder = Recorder(
+            self.folder,
+            n_samples,
+            self.course.ledger,
+            optional_tables(config),
+            None if saved is None else saved["records"],
+        )
+        owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
+        also = (self.course, self.recorder, self.interrupts)
+        self.saver = Saver(self.folder, config.checkpoint, *also, owner=owner, spent_s=spent_s)
+
+    def go(self, pool: RayPool | None, watch: Watch) -> Result:
+        """Run, and leave a readable folder whatever happens."""
+        with self._held, self.interrupts.heard():
+            self._went = True
+            while True:
+                try:
+                    return self._go(pool, watch)
+                except ServerLost as lost:
+                    self._go_back(lost)
+
+    def close(self) -> None:
+        """Let others run in the folder, as `go` and `until` do at their end; a run that never went is interrupted."""
+        with self._held:
+            if not self._went:
+                self._manifest("interrupted")
+
+    @plugins.contained()
+    def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
+        """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""
+        with self._held:
+            self._went = True
+            trainer = self._trainer(pool)
+            timeline = self._timeline(trainer, lambda progress: None)
+            self.saver.until = reached
+            try:
+                if not reached(self.course):
+                    ended_by = timeline.run()
+                    raise RunError(f"the run ends at step {self.course.step}, before that, by {ended_by}")
+            except Reached:
+                pass
+            state = self.saver.state()
+            trainer.close()
+        return state
+
+    def _go(self, pool: RayPool | None, watch: Watch) -> Result:
+        timeline, trainer = None, None
+        try:
+            with plugins.contained(), self.clock.part("start"):
+                trainer = self._trainer(pool)
+            timeline = self._timeline(trainer, watch)
+            with plugins.contained(), saying_how_to_reproduce(self.folder, self.course, self.setup.config):
+                ended_by = timeline.run()
+                digest = self._finish(timeline, trainer, "done", ended_by)
+        except KeyboardInterrupt:
+            self._finish(timeline, None, "interrupted", "interrupt")
+            return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
+        except ServerLost:
+            if trainer:
+                with suppress(RunError):
+                    trainer.close()
+            raise
+        except Exception as error:
+            self._fail(timeline, error)
+            error.add_note(
+                f"{self.folder}: failed at step {self.course.step}; what was recorded can be read, and when the cause "
+                f"is mended it goes on with: fedsim resume {shlex.quote(str(self.folder))}"
+            )
+            raise
+        finally:
+            self.saver.timeline = (
+                None  # they know each other: the data would stay until somebody looks for such circles
+            )
+        if self.setup.config.checkpoint.keep != "all":
+            shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
+        return Result(self.folder, "done", digest, self.recorder.last_accuracy)
+
+    def _go_back(self, lost: ServerLost) -> None:
+        """Return to the last checkpoint, or to the start; what follows is the same."""
+        self._servers_lost += 1
+        if self._servers_lost > _SERVERS:
+            self._fail(None, lost)
+            raise lost
+        found = checkpoint.checkpoints(self.folder)
+        self._go_on_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
+
+    def _fail(self, timeline: Timeline | None, error: Exception) -> None:
+        line = "" if isinstance(error, Error) else plugins.line_of(error)
+        with suppress(RunError):  # on a full disk the first error counts, and the manifest may say less
+            self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
+
+    def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
+        def tell(course: Course) -> None:
+            watch(
+                Progress(self.setup, self.folder, course, self.recorder.last_accuracy, self.recorder.news())
+            )
+
+        self.recorder.news()
+        plan, saver = self.setup.plan, self.saver
+        limit = math.inf if plan.stop.wall_s is None else plan.stop.wall_s
+        saver.timeline = Timeline(
+            self.setup.world,
+            plan,
+            trainer,
+            self.recorder,
+            self.course,
+            self.clock,
+            tell,
+            measure_of(plan.stop.metric),
+            lambda: saver.spent_s >= limit,
+            saver.between,
+        )
+        return saver.timeline
+
+    def _trainer(self, pool: RayPool | None) -> Trainer:
+        setup = self.setup
+        if pool is None:
+            server = Server(setup.server, setup.initial(), self.clock)
+            trainer: Trainer = InlineTrainer(Crew(setup.bench, setup.data), server, self.clock)
+        else:
+            trainer = pool.trainer(
+                setup.bench,
+                setup.server,
+                setup.data,
+                setup.initial(),
+                setup.data.train.sizes,
+                spans=self.clock.recording,
+            )
+        if self.saved is not None:
+            saved = self.saved["trainer"]
+            trainer.load(saved, open_jobs(self.course.ledger, saved["versions"]))
+            self.saved = None
+        return trainer
+
+    def _finish(
+        self,
+        timeline: Timeline | None,
+        trainer: Trainer | None,
+        status: str,
+        ended_by: str,
+        error: str | None = None,
+    ) -> str | None:
+        if timeline:
+            timeline.abandon()
+        with self.clock.part("record"):
+            self._settle(status)
+            digest = self._closed(status, trainer)
+        if trainer:
+            self.others_peak = trainer.peak_bytes()
+            self.others = trainer.times()
+            trainer.close()
+        course = self.course
+        self._manifest(
+            status,
+            error=error,
+            digest=digest,
+            ended_by=ended_by,
+            virtual_us=course.now_us,
+            steps=course.step,
+            jobs=dict(sorted(self.recorder.counts.items())),
+            waits=self.recorder.waits,
+            clipped=self.recorder.clipped,
+            warning=self.recorder.warning(),
+        )
+        if self.clock.recording:
+            write_profile(self.folder, self.setup.config.name, [self.clock.dump(DRIVER), *self.others])
+        return digest
+
+    def _settle(self, status: str) -> None:
+        """Wait for what is under way; after an error or an interrupt the last pending row may never come."""
+        try:
+            self.recorder.settle()
+        except BaseException:
+            if status == "done":
+                raise
+
+    def _closed(self, status: str, trainer: Trainer | None) -> str | None:
+        """Merge the tables; after an error there may be no room for that, and they stay in parts."""
+        try:
+            return self.recorder.close(trainer.params() if trainer else None)
+        except RunError:
+            if status != "failed":
+                raise
+            return None
+
+    def _manifest(self, status: str, **known: Any) -> None:
+        config = self.setup.config
+        content = {
+            "format": FORMAT,
+            "name": config.name,
+            "label": config.label,
+            "status": status,
+            "error": None,
+            "seed": config.seed,
+            "parent": None
+            if config.parent is None
+            else config.parent.model_dump(mode="json", exclude_none=True),
+            "rule": config.algorithm.name,
+            "clairvoyant": self.setup.plan.selector.clairvoyant,
+            "adversaries": [
+                {"name": a.name, "clients": list(a.clients or ())} for a in self.setup.bench.adversaries
+            ],
+            "started": self.started,
+            "resumed": self.resumed,
+            "digest": None,
+            "workers": self.workers,
+            "threads": self.threads,
+            "device": self.setup.server.device,
+            "versions": versions(),
+            "code": self.code,
+            "hardware": hardware(self.setup.server.device),
+            "memory": {
+                "predicted_bytes": self.predicted,
+                "peak_bytes": peak_bytes() + self.others_peak,
+            },
+            "wall_s": self.clock.report(),
+        } | seconds_by_process(self.clock.dump(DRIVER), self.others)
+        write_json(self.folder / MANIFEST, content | known)
+
+
+def owner_of(folder: Path) -> str:
+    """Return what tells the runs apart that checkpoints may belong to: equal configurations give the same run."""
+    return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
+
+
+def optional_tables(config: RunConfig) -> list[str]:
+    """Return the tables that are written because the configuration asks for them."""
+    asked = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
+    return [table for table in OPTIONAL if asked[table]]
+
+
+def _say_stopping() -> None:
+    if multiprocessing.parent_process() is not None:  # that of a study says so for all
+        return
+    print("\nstopping at the next instant that can be saved; Ctrl-C again stops now", file=sys.stderr)
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
+    """Return the function of an evaluation that a metric is, None for none."""
+    if metric is None:
+        return None
+    of, number = plugins.factory("metric", metric), plugins.number_of
+
+    def measure(found: Evaluation) -> float:
+        known = len(found.n) and not np.isnan(found.accuracy).any()
+        return number(metric, of(found.accuracy, found.n)) if known else math.nan
+
+    return measure

@@ -1,0 +1,335 @@
+"""Running configurations: the engine's front door for the command line and for Python."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from threadpoolctl import threadpool_limits
+
+from fedsim.common import arguments
+from fedsim.common.arrow_columns import array
+from fedsim.common.errors import CheckpointError, ConfigError, EndOfWorld, FolderError, SomeFailed, described
+from fedsim.common.files import read_parquet, refuse_links, write_json
+from fedsim.common.machine import forget_peak
+from fedsim.common.paths import as_path
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.config.section import check_distinct
+from fedsim.engine.record_words import PERSONAL
+from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.records import checkpoint
+from fedsim.records.existing_run import Status, found_in, refuse_others
+from fedsim.records.manifest import read_manifest
+from fedsim.records.run_folder import CONFIG, WORLD, check_free, refuse_parent
+from fedsim.runs.build import Setup, prepare
+from fedsim.runs.inputs import Workshop
+from fedsim.runs.result import Progress, Result, Watch
+from fedsim.runs.session import Run, owner_of
+from fedsim.training.precision import untouched
+from fedsim.worlds.trace import read_trace
+
+__all__ = ["Device", "Progress", "Result", "Watch", "one_thread", "resume", "simulate"]
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+@arguments.checked
+def simulate(
+    configs: RunConfig | Iterable[RunConfig],
+    *,
+    out: Path | str = "runs",
+    workers: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    force: bool = False,
+    go_on: bool = False,
+    watch: Watch = lambda progress: None,
+    profile: bool = False,
+    shop: Workshop | None = None,
+    ray_address: str | None = None,
+    pool: RayPool | None = None,
+) -> list[Result]:
+    """Run one configuration or several one after the other; each writes `<out>/<name>/`.
+
+    Args:
+        workers: client actors in Ray; 0 runs everything in this process; "auto" takes one per core. The results do
+            not depend on it, bit for bit.
+        device: "auto" takes a GPU if there is one.
+        force: overwrite an existing run of the same name; with `go_on`, one of another configuration alone.
+        go_on: of runs that are there already, those that are done stay as they are, and those that were stopped go on
+            (see `resume`). Those of another configuration are refused, or overwritten if `force`.
+        watch: called after each server step.
+        profile: write `profile.json` into each run folder as well: where the wall time went, for Perfetto.
+        shop: where data and worlds are made; one that began before torch was imported has a start.
+        ray_address: "auto" or HOST:PORT of a Ray cluster to join instead of starting Ray here; "auto" workers are then
+            one per CPU of the cluster.
+        pool: processes that are started already and stay afterwards; `workers` and `ray_address` are theirs.
+
+    Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known.
+    Of several runs one that fails does not keep the others from running: SomeFailed says at the end which, and why.
+    An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
+    """
+    runs, out = _checked(configs), as_path(out, "out")
+    device_of(
+        device, anywhere := ray_address is not None or pool is not None
+    )  # raises before anything starts
+    folders = [_folder(run, out) for run in runs]
+    statuses = _statuses(runs, folders, force) if go_on else _begin(folders, force)
+    with one_thread(), ExitStack() as opened:
+        if pool is None and (pool := begun(workers, device, ray_address)):
+            opened.enter_context(pool)
+        build = partial(prepare, device=device_of(device, anywhere, pool), shop=shop or Workshop())
+
+        def go(run: RunConfig, folder: Path, status: Status | None) -> Result:
+            if status == "done":
+                return _as_it_ended(folder)
+            if status in ("interrupted", "failed"):
+                return resume(folder, workers=0, device=device, watch=watch, profile=profile, pool=pool)
+            clock = Stopwatch(spans=profile)
+            with clock.part("start"):
+                tell_of_end(setup := build(run))
+                made = _made(setup, folder, clock, pool, force=force or go_on)
+            with closing(made):
+                _write_arms(runs, out)
+                return made.go(pool, watch)
+
+        try:
+            return _in_turn(
+                {
+                    r.name: partial(go, r, f, status)
+                    for r, f, status in zip(runs, folders, statuses, strict=True)
+                }
+            )
+        except SomeFailed as some:
+            _write_arms([r for r in runs if r.name not in some.errors or (out / r.name).is_dir()], out)
+            raise
+
+
+def tell_of_end(setup: Setup) -> None:
+    """Warn of a run whose time is longer than its world's."""
+    if said := setup.outlives(setup.plan.stop.time_us):
+        warnings.warn(said, EndOfWorld, stacklevel=3)
+
+
+def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
+    """Run each in turn, until an interrupt. Raises SomeFailed at the end; a single run raises its own error."""
+    results: list[Result] = []
+    failed: dict[str, Exception] = {}
+    for name, go in runs.items():
+        if results or failed:
+            forget_peak()
+        try:
+            results.append(go())
+        except Exception as error:
+            if len(runs) == 1:
+                raise
+            traceback.clear_frames(error.__traceback__)  # they hold the run's data and histories
+            failed[name] = error
+            continue
+        if results[-1].status == "interrupted":
+            break
+    if failed:
+        raise SomeFailed(failed, results) from next(iter(failed.values()))
+    return results
+
+
+def _checked(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
+    """Return what can be run. Raises ConfigError for what is no configuration, one of a fork, or nothing at all."""
+    runs = [configs] if isinstance(configs, RunConfig) else list(configs)
+    if not runs:
+        raise ConfigError("configs: expected at least one configuration, found none")
+    for one in runs:
+        if not isinstance(one, RunConfig):
+            raise ConfigError(f"configs: expected what fedsim.load_config returns, found {described(one)}")
+        refuse_fork(one)
+    check_distinct([one.name for one in runs], "configs: the runs")
+    return runs
+
+
+def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
+    """Return that all runs begin. Raises RunError unless each may have its folder."""
+    for folder in folders:
+        check_free(folder, force=force)
+    return [None] * len(folders)
+
+
+def _made(setup: Setup, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
+    """Return a run in this process, or in those of a pool, begun or to go on as `how` says."""
+    count, forked = (pool.workers, pool.forked) if pool else (0, False)
+    return Run(setup, folder, clock, count, forked=forked, **how)
+
+
+def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
+    """Return how far each run is. Raises ConfigError for a run of another configuration, unless `force`."""
+    found = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
+    if not force:
+        refuse_others(
+            [(folder, repr(r.name), f) for r, folder, f in zip(runs, folders, found, strict=True)], "runs"
+        )
+    return ["pending" if f.differences else f.state.status for f in found]
+
+
+def _as_it_ended(folder: Path) -> Result:
+    """Return the result of a run that is done."""
+    evals = read_parquet(folder / "evals.parquet", FolderError)
+    steps, accuracy = (array(evals[name]) for name in ("step", "accuracy"))
+    last = (steps == steps.max(initial=-1)) & ~np.array(
+        [split.endswith(PERSONAL) for split in evals["split"].to_pylist()], dtype=bool
+    )
+    mean = float(accuracy[last].mean()) if last.any() else math.nan
+    return Result(folder, "done", read_manifest(folder)["digest"], mean)
+
+
+@arguments.checked
+def resume(
+    folder: Path | str,
+    *,
+    step: int | None = None,
+    workers: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    watch: Watch = lambda progress: None,
+    profile: bool = False,
+    ray_address: str | None = None,
+    pool: RayPool | None = None,
+) -> Result:
+    """Let a run that was interrupted, killed or failed go on from its last checkpoint, or from the start without one.
+
+    Its tables and its digest are in the end those of a run that was never interrupted.
+
+    Args:
+        step: go on from the checkpoint of this server step instead of the last one.
+
+    The rest is as for `simulate`. Raises FolderError for what is no run that can go on, and CheckpointError for a
+    checkpoint that is damaged, foreign or not there; it names the one before.
+    """
+    folder = as_path(folder, "folder")
+    check_unfinished(folder)
+    config = load(folder / CONFIG)[0]
+    saved = _saved(folder, step)
+    if saved is None and config.parent is not None and config.parent.forked_step is not None:
+        raise CheckpointError(
+            f"{folder}: a fork goes on from a checkpoint, and none is left: fork its parent again"
+        )
+    shop = Workshop()
+    shop.take(config, read_trace(folder / WORLD))
+    anywhere = ray_address is not None or pool is not None
+    device_of(device, anywhere)  # raises before anything starts
+    with one_thread(), ExitStack() as opened:
+        if pool is None and (pool := begun(workers, device, ray_address)):
+            opened.enter_context(pool)
+        clock = Stopwatch(spans=profile)
+        with clock.part("start"):
+            setup = prepare(config, device_of(device, anywhere, pool), shop)
+            run = _made(setup, folder, clock, pool, saved=saved, again=True)
+        return run.go(pool, watch)
+
+
+def check_unfinished(folder: Path) -> None:
+    """Raise FolderError unless the folder is that of a run that can go on, within itself."""
+    status = read_manifest(folder).get("status")
+    if status not in ("running", "interrupted", "failed"):
+        raise FolderError(
+            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}"
+        )
+    if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
+        raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")
+    refuse_links(folder, FolderError)
+
+
+def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
+    """Read the checkpoint to go on from; None if there is none and none was asked for."""
+    found = checkpoint.checkpoints(folder)
+    wanted = [c for c in found if step is None or c.step == step]
+    if not wanted:
+        if step is None:
+            return None
+        there = ", ".join(str(c.step) for c in found) or "none"
+        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}; there are: {there}")
+    try:
+        return checkpoint.read(wanted[-1].path, owner_of(folder))
+    except CheckpointError as error:
+        before = [c for c in found if c.step < wanted[-1].step]
+        advice = (
+            f"the one before may be whole: fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
+            if before
+            else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
+        )
+        raise CheckpointError(f"{error}; {advice}") from error
+
+
+def refuse_fork(config: RunConfig) -> None:
+    """Raise ConfigError for the configuration of a fork, which alone does not say what the run was before."""
+    parent = config.parent
+    if parent is None or parent.forked_step is None:
+        return
+    at = f"{parent.forked_us}us" if parent.forked_at == "time" else str(parent.forked_step)
+    sets = [word for change in parent.changes for word in ("--set", change)]
+    kept = ["--keep-online", ",".join(map(str, parent.kept_online))] if parent.kept_online else []
+    command = shlex.join(["fedsim", "fork", parent.run, "--at", at, *sets, *kept, "--name", config.name])
+    raise ConfigError(
+        f"{config.name}: parent: it is a fork, which does not begin at the start; this makes it again: {command}; "
+        "without the table [parent] it is a run of its own"
+    )
+
+
+def _folder(run: RunConfig, out: Path) -> Path:
+    """Return where a run is to lie. Raises ConfigError if that is where the run lies that it comes from."""
+    folder = out / run.name
+    if run.parent is not None:
+        refuse_parent(folder, run.parent.run)
+    return folder
+
+
+def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
+    """Say beside the arms of an experiment in which order they stand."""
+    arms: dict[str, list[str]] = {}
+    for run in runs:
+        experiment, slash, arm = run.name.partition("/")
+        if slash:
+            arms.setdefault(experiment, []).append(arm)
+    for experiment, names in arms.items():
+        if (out / experiment).is_dir():
+            write_json(out / experiment / "arms.json", {"arms": names})
+
+
+def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> str:
+    """Return where to compute. Raises ConfigError if it is to be a GPU and there is none.
+
+    Args:
+        anywhere: it is no matter whether this machine has a GPU, if "cuda" is asked for.
+        pool: the processes that are to compute, if they are others; "auto" takes a GPU only if they have one.
+    """
+    if device not in get_args(Device):
+        raise ConfigError(
+            f"device: expected one of {', '.join(map(repr, get_args(Device)))}, found {device!r}"
+        )
+    if device == "cuda" and not anywhere and not torch.cuda.is_available():
+        raise ConfigError("device: 'cuda' was asked for, but torch sees no GPU")
+    place = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
+    if place == "cpu" or pool is None or pool.has_gpus:
+        return place
+    if device == "cuda":
+        raise ConfigError("device: 'cuda' was asked for, but the pool was opened without GPUs")
+    return "cpu"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for torch and NumPy: sums then do not depend on the number of cores, nor on modes of the caller."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1), untouched():
+            yield
+    finally:
+        torch.set_num_threads(before)

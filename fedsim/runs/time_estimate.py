@@ -1,0 +1,187 @@
+"""How long a run will take on this machine: short trials of its parts, and what follows for all of it.
+
+A server step costs more the more rows are remembered: inner products with the new rows and a longer sum, in proportion
+to their number and length, and a rule that solves for all of them, faster than that. Trials of both are small: the
+first with few rows that are rather long, the second with many short ones.
+
+Of several trials the fastest counts: whatever else the machine is busy with makes them slower, by any factor.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedsim.common.threads import at_most, gain
+from fedsim.runs.build import Setup
+from fedsim.server.gram import WORTH
+from fedsim.server.server import Server, ServerSpec
+from fedsim.server.step_input import Arrivals
+from fedsim.training.evaluation import EVAL_ROWS
+from fedsim.training.job import Cohort, Ints, Report, Reports
+from fedsim.training.threaded_workbench import Crew
+from fedsim.training.workbench import Workbench
+
+_MEASURED_S, _OFTEN_S, _OFTEN = 0.03, 0.1, 7
+"""How long each part of a run is tried at least, and until when it is tried again if it was so less than so often."""
+_SIDE_BY_SIDE = 16
+"""Clients that are trained in a trial at most."""
+_BATCHES, _SAMPLES = 8, 256
+"""Batches of an evaluation that are tried at most, and samples before."""
+_LONG_S, _LONG_CLIENTS, _LONG_STEPS = 1.0, 4, 3
+"""What would take longer than this is tried once, with so many clients at most, and with 1 and so many minibatches."""
+_LONG, _FEW = 2**15, 64
+"""Columns of the rows in a trial of products and sums, and how many rows are remembered in it, at most."""
+_SHORT, _MANY = 2**10, 1000
+"""The same in a trial of solving."""
+_GROWTH = (1.0, 3.0)
+"""With which power of the number of rows solving may grow."""
+
+
+def wall_s(setup: Setup, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
+    """Predict the wall time of a run's loop in seconds.
+
+    Args:
+        passes: passes over a training sample, all jobs together.
+        evaluated: samples of all evaluations together.
+        remembered: [S] rows of absent clients at each server step.
+        workers: training and evaluation are spread over them, server steps are not; 0 for the process itself.
+    """
+    bench = (Workbench if workers else Crew)(setup.bench, setup.data)
+    start, split = setup.initial(), setup.plan.evaluate.split
+    rows = len(bench.splits[split].indices)
+    few, tried = min(rows, _SAMPLES), min(rows, _BATCHES * EVAL_ROWS)
+    each_s = _ready_s(lambda: bench.evaluate(start, split, 0, few)) / max(few, 1)
+    if each_s * tried <= _LONG_S:
+        each_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) / max(tried, 1)
+    clients_s = passes * _pass_s(setup, bench, start) + evaluated * each_s
+    return clients_s / max(workers, 1) + float(_steps_s(setup, remembered).sum())
+
+
+def _pass_s(setup: Setup, bench: Workbench | Crew, start: torch.Tensor) -> float:
+    """Return the time of one pass over a sample, where clients of middling size train side by side."""
+    sizes, sgd = setup.data.train.sizes, setup.bench.sgd
+    steps = sgd.epochs * -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
+    order = np.argsort(sizes, kind="stable")
+
+    def trained(bench: Workbench | Crew, k: int, most: int | None = None) -> tuple[Callable[[], Any], Ints]:
+        """Return what trains k clients, with `most` minibatches or all of them, and who they are."""
+        first = (len(sizes) - k) // 2
+        clients, still, number = order[first : first + k], np.zeros(k, dtype=np.int64), np.arange(k)
+        shares = np.ones(k) if most is None else np.minimum(most / np.maximum(steps[clients], 1), 1.0)
+        cohort, rows = Cohort(number, clients, still, still, shares, number), torch.empty(k, len(start))
+        return lambda: bench.train(cohort, [start] * k, rows), clients
+
+    k = min(setup.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
+    alone, (client,) = trained(bench, 1, 1)
+    if _ready_s(alone) * float(steps[client]) * k <= _LONG_S:
+        work, clients = trained(bench, k)
+        taken = _seconds(work)
+    else:
+        one, clients = trained(bench, min(k, _LONG_CLIENTS), 1)
+        taken, whole = _ready_s(one), int(steps[clients].sum())
+        further = int(np.minimum(steps[clients], _LONG_STEPS).sum()) - len(clients)
+        if further:
+            plain = _plain(setup, bench)
+            least_s = taken if plain is bench else _ready_s(trained(plain, len(clients), 1)[0])
+            more_s = _ready_s(trained(plain, len(clients), _LONG_STEPS)[0]) - least_s
+            taken += max(more_s, 0.0) * (whole - len(clients)) / further
+    return taken / max(float(sizes[clients].sum()) * setup.bench.method().passes(sgd.epochs), 1.0)
+
+
+def _plain(setup: Setup, bench: Workbench | Crew) -> Workbench | Crew:
+    """Return a bench that trains alone: what losses take beside that may hide what a minibatch takes."""
+    if not (setup.bench.losses or setup.bench.after):
+        return bench
+    return type(bench)(replace(setup.bench, losses=False, after=False), setup.data)
+
+
+def _steps_s(setup: Setup, remembered: Ints) -> NDArray[np.float64]:
+    """Return the time [S] of each server step."""
+    spec = replace(setup.server, device="cpu")
+    m = min(setup.plan.pacing.most_updates, setup.data.n_clients)
+    short, long = _cut(spec, _SHORT), _cut(spec, _LONG)
+    columns, tried = spec.blocks[-1][1], long.blocks[-1][1]
+    solve_s, sum_s = _step_s(short, m, 0), _step_s(long, m, 0)
+    alone_s = solve_s + max(sum_s - solve_s, 0.0) * columns / tried
+    most = int(remembered.max(initial=0))
+    if not most:
+        return np.full(len(remembered), alone_s)
+    few = min(most, _FEW)
+    each_s = max(_step_s(long, m, few) - sum_s, 0.0) / few * columns / tried
+    if m * most * columns >= WORTH:
+        each_s /= gain()
+    return alone_s + each_s * remembered + _solving_s(short, m, most, solve_s)(remembered)
+
+
+def _cut(spec: ServerSpec, columns: int) -> ServerSpec:
+    """Return the same server for a model of at most so many columns, its layers cut in proportion."""
+    share = min(columns / spec.blocks[-1][1], 1.0)
+    ends = np.cumsum([max(round((b - a) * share), 1) for a, b in spec.blocks]).tolist()
+    return replace(spec, blocks=list(zip([0, *ends[:-1]], ends, strict=True)))
+
+
+def _solving_s(short: ServerSpec, m: int, most: int, alone_s: float) -> Callable[[Ints], NDArray[np.float64]]:
+    """Return a function of numbers of remembered rows: how much longer solving takes than without any."""
+    many = min(most, _MANY)
+    more_s = max(_step_s(short, m, many) - alone_s, 0.0)
+    half_s = max(_step_s(short, m, max(many // 2, 1)) - alone_s, 0.0)
+    power = float(np.clip(math.log2(more_s / half_s), *_GROWTH)) if more_s and half_s else _GROWTH[0]
+    return lambda rows: more_s * (rows / many) ** power
+
+
+def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
+    """Return the time of a server step with `m` updates, beside so many remembered rows of other clients."""
+    n = m + remembered
+    plan = None if spec.history is None else replace(spec.history, present=m, remembered=n)
+    columns = spec.blocks[-1][1]
+    server = Server(
+        replace(spec, n_clients=n, most_updates=m, history=plan, memory_us=0), torch.zeros(columns)
+    )
+    draws = torch.Generator().manual_seed(0)
+    common = torch.randn(columns, generator=draws)
+    for first in range(m, n, m):  # without steps, each of which would have to be solved for
+        before = _arrivals(np.arange(first, min(first + m, n)))
+        absent = 1e-3 * (common + torch.randn(before.m, columns, generator=draws))
+        server.history.settle(server.history.add(absent, before.clients, before.step, before.notes()))
+        server.participations[before.clients] = 1
+    rows = 1e-3 * (common + torch.randn(m, columns, generator=draws))
+    present = _arrivals(np.arange(m))
+    with at_most(1):  # where so little is to be done, several would wait more than work
+        return _seconds(lambda: server.step(present, rows))
+
+
+def _arrivals(clients: Ints) -> Arrivals:
+    """Return updates of clients that are all of the same step, so that none grows too old to be remembered."""
+    k = len(clients)
+    reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * k)
+    return Arrivals(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
+
+
+def _once(work: Callable[[], Any]) -> float:
+    """Return the time of a call."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _ready_s(work: Callable[[], Any]) -> float:
+    """Return the time of a call; where it is short, of a second one, as the first may have had to get ready."""
+    taken = _once(work)
+    return taken if taken > _LONG_S else min(taken, _once(work))
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """Return the least time of a call, tried for a while after one to warm up."""
+    work()
+    taken: list[float] = []
+    while sum(taken) < (_MEASURED_S if len(taken) >= _OFTEN else _OFTEN_S):
+        taken.append(_once(work))
+    return min(taken)

@@ -1,0 +1,194 @@
+"""Running a run again, otherwise than it was, and finding the first row that differs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from fedsim.common import arguments
+from fedsim.common.errors import CheckpointError, FolderError
+from fedsim.common.files import read_parquet, write_json
+from fedsim.common.paths import as_path
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.execution.actor_pool import begun
+from fedsim.records import checkpoint
+from fedsim.records.manifest import MANIFEST, read_manifest
+from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.records.schemas import TABLES
+from fedsim.records.truncation import cut_tables
+from fedsim.runs.build import prepare
+from fedsim.runs.fork import At, fork
+from fedsim.runs.inputs import Workshop
+from fedsim.runs.session import Run, owner_of
+from fedsim.runs.simulate import Device, device_of, one_thread
+from fedsim.worlds.trace import read_trace
+
+_MODEL, _PERSONAL = "model.safetensors", "personal.safetensors"
+_ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of running again: one entry per table that was compared, for the model and for clients' own models."""
+
+    table: str
+    rows: int
+    """Rows that were compared."""
+    difference: str
+    """The first row that differs, and how; empty if none does."""
+
+
+@arguments.checked
+def verify(
+    folder: Path | str,
+    *,
+    steps: tuple[int, int] | None = None,
+    workers: int | Literal["auto"] | None = None,
+    device: Device = "auto",
+) -> list[Verdict]:
+    """Run a finished run again in a temporary folder, and compare its tables and its models.
+
+    Args:
+        steps: only the server steps from the first to before the second, from the last checkpoint before them.
+        workers: by default other than the run had: none for one with workers, two for one without.
+
+    Raises FolderError for what is no finished run, or cannot be repeated, and CheckpointError for some steps of a fork
+    that has no checkpoint before them.
+    """
+    folder = as_path(folder, "folder")
+    manifest = read_manifest(folder)
+    if manifest.get("status") != "done":
+        raise FolderError(
+            f"{folder}: expected a run that is done, found one that is {manifest.get('status')}"
+        )
+    if steps is not None:
+        _check_steps(steps, manifest.get("steps"), folder)
+    if manifest.get("ended_by") == "wall" and steps is None:
+        raise FolderError(
+            f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
+        )
+    missing = [
+        name for name in (*_ALWAYS, *([_MODEL] if steps is None else [])) if not (folder / name).is_file()
+    ]
+    if missing:
+        raise FolderError(
+            f"{folder}: cannot be verified without {', '.join(missing)}, which it must have had"
+        )
+    if workers is None:
+        workers = 0 if manifest.get("workers") else 2
+    config = load(folder / CONFIG)[0]
+    forked = config.parent is not None and config.parent.forked_step is not None
+    if forked and steps is not None and not _before(folder, steps[0]):
+        raise CheckpointError(
+            f"{folder}: a fork goes on from a checkpoint, and none is left from before step {steps[0]}: verify all of "
+            'it, or keep checkpoints with --set checkpoint.keep="all"'
+        )
+    with tempfile.TemporaryDirectory(prefix="fedsim-verify-") as place:
+        again = Path(place) / "run"
+        if forked and steps is None:
+            again = _forked(config, Path(place), workers, device)
+        else:
+            _run(folder, again, config, steps, workers, device)
+        return list(_compared(folder, again, None if steps is None else steps[1]))
+
+
+def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None:
+    """Raise FolderError for steps that the run never made, before it is run again to find out."""
+    first, last = steps
+    if not 0 <= first < last or (most is not None and last > most):
+        there = f"within 0:{most}" if most is not None else "A:B with 0 <= A < B"
+        raise FolderError(f"{folder}: steps: expected some of the run's, {there}, found {first}:{last}")
+
+
+def _forked(config: RunConfig, place: Path, workers: int | Literal["auto"], device: Device) -> Path:
+    parent = config.parent
+    assert parent is not None
+    return fork(
+        parent.run,
+        At(time_us=parent.forked_us) if parent.forked_at == "time" else At(step=parent.forked_step),
+        parent.changes,
+        keep_online=parent.kept_online or (),
+        name="run",
+        out=place,
+        workers=workers,
+        device=device,
+    ).folder
+
+
+def _run(
+    folder: Path,
+    again: Path,
+    config: RunConfig,
+    steps: tuple[int, int] | None,
+    workers: int | Literal["auto"],
+    device: Device,
+) -> None:
+    shop = Workshop()
+    shop.take(config, read_trace(folder / WORLD))
+    with one_thread(), begun(workers, device, None) or nullcontext() as pool:
+        setup = prepare(config, device_of(device, anywhere=False, pool=pool), shop)
+        count = pool.workers if pool else 0
+        if steps is None:
+            Run(setup, again, Stopwatch(), count).go(pool, lambda progress: None)
+            return
+        found = _before(folder, steps[0])
+        saved = checkpoint.read(found[-1].path, owner_of(folder)) if found else None
+        again.mkdir()
+        (again / CONFIG).write_bytes((folder / CONFIG).read_bytes())
+        write_json(again / MANIFEST, {"status": "running"})
+        if saved is not None:
+            cut_tables(again, saved["records"]["rows"], source=folder)
+        run = Run(setup, again, Stopwatch(), count, again=True, saved=saved)
+        run.until(pool, At(step=steps[1]).reached)
+        run.recorder.close(None)
+
+
+def _before(folder: Path, step: int) -> list[checkpoint.Checkpoint]:
+    """Return the checkpoints that are not after a step, the oldest first."""
+    return [found for found in checkpoint.checkpoints(folder) if found.step <= step]
+
+
+def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]:
+    for name in TABLES:
+        if (again / f"{name}.parquet").exists():
+            a = read_parquet(folder / f"{name}.parquet", FolderError)
+            b = read_parquet(again / f"{name}.parquet", FolderError)
+            yield Verdict(name, min(len(a), len(b)), _difference(a, b, part=until is not None))
+    for name in () if until is not None else (_MODEL, _PERSONAL):
+        sides = [path for path in (folder / name, again / name) if path.is_file()]
+        if sides:
+            same = len(sides) == 2 and sides[0].read_bytes() == sides[1].read_bytes()
+            yield Verdict(Path(name).stem, 1, "" if same else "its parameters differ")
+
+
+def _difference(a: pa.Table, b: pa.Table, *, part: bool) -> str:
+    """Say where two tables differ first; `part`: whether the second may end earlier."""
+    rows = min(len(a), len(b))
+    first, which = rows, ""
+    for name in a.column_names:
+        differs = np.flatnonzero(_differ(a[name].slice(0, rows), b[name].slice(0, rows)))
+        if len(differs) and differs[0] < first:
+            first, which = int(differs[0]), name
+    if which:
+        said = ", ".join(f"{name} {a[name][first].as_py()}" for name in a.column_names[:2])
+        return f"row {first} ({said}): {which}: expected {a[which][first].as_py()!r}, found {b[which][first].as_py()!r}"
+    if len(a) != len(b) and not (part and len(b) < len(a)):
+        return f"expected {len(a)} rows, found {len(b)}"
+    return ""
+
+
+def _differ(a: pa.ChunkedArray, b: pa.ChunkedArray) -> np.ndarray:
+    """Return which entries differ, where two that are not a number are alike."""
+    x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
+    if x.dtype.kind == "f":
+        return np.asarray((x != y) & ~(np.isnan(x) & np.isnan(y)))
+    return np.asarray(x != y)

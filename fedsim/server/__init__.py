@@ -1,0 +1,1 @@
+"""A step: parameters, gradient history, Gram products, the protocol of a rule."""

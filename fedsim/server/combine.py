@@ -1,0 +1,389 @@
+"""Aggregation rules without the simulator: one call on a matrix of updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from fedsim.common.errors import ConfigError, RunError, described
+from fedsim.server.gram import Blocks, block_products, equal_slices, weighted_sum
+from fedsim.server.rule import Algorithm, Floats, Ints, Stack, State, Vectors
+from fedsim.server.rule_check import begun, moved, not_finite, weighed
+from fedsim.server.rule_factory import build_rule
+from fedsim.training.precision import untouched
+
+Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Combined(Generic[Rows]):
+    """What a rule made of some updates: the new parameters are `keep * params - direction`."""
+
+    direction: Rows
+    """[P], of the same type, precision and device as the updates."""
+    weights: Floats
+    """[blocks, n] weight of each row in each block, in the caller's order; [1, n] if all blocks agree."""
+    keep: float
+    """Factor on the current parameters; 1 but for averages whose weights need not sum to one."""
+    diagnostics: Mapping[str, float]
+    state: State
+    """The rule's own memory, to be passed to the next call."""
+    vectors: Vectors
+    """Vectors [P] that the rule keeps, such as a momentum, to be passed to the next call."""
+    average: float | None = None
+    """If given, the model to evaluate is an average, `avg += average * (new params - avg)`."""
+
+
+def combine(
+    rule: str | Algorithm,
+    updates: Rows,
+    *,
+    losses: ArrayLike | None,
+    n_samples: ArrayLike | None = None,
+    clients: ArrayLike | None = None,
+    ages: ArrayLike | None = None,
+    online: ArrayLike | None = None,
+    staleness: ArrayLike | None = None,
+    participations: ArrayLike | None = None,
+    losses_after: ArrayLike | None = None,
+    accuracies_after: ArrayLike | None = None,
+    blocks: Sequence[int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    wrap: Sequence[tuple[str, Mapping[str, Any]]] = (),
+    state: State | None = None,
+    vectors: Vectors | None = None,
+    step: int = 0,
+    n_clients: int | None = None,
+    total_samples: int | None = None,
+    n_seen: int | None = None,
+    **more_options: Any,
+) -> Combined[Rows]:
+    """Combine updates into one direction by a rule: its name and options, or an Algorithm.
+
+    A rule's options are keywords, or in `options` where this function has an argument of the same name.
+
+    `updates` is `[n, P]`, a tensor or array of floats; each row is `start - end` of one client's training.
+    The rest is by row, `[n]`: `losses` at the start of the training; `n_samples` (default 1); `clients`
+    (default: all different); `ages`, steps since the row was received, where at least 1 marks the remembered
+    last update of an absent client (default 0); `online` (default: the present rows); `staleness` (default
+    0); `participations`, updates of the client so far including this step's (default: those in the call);
+    `losses_after` and `accuracies_after` (a fraction) of the clients' own models, for rules that need them.
+    `blocks` are the sizes of the parameter blocks (default: one block). `n_clients`, `total_samples`
+    (default: of the clients in the call) and `n_seen`, the distinct clients heard from before (default: by
+    `participations`), describe the whole population. `wrap` are wrappers, names with options, the first the
+    innermost. `state` and `vectors` are those of the call before, for rules that remember.
+
+    Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite, and
+    RunError where what the rule returns is no finite weights.
+    """
+    _check_mappings(options=options, state=state, vectors=vectors)
+    algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
+    rows = _rows(updates)
+    spans = _spans(rows.shape[1], blocks)
+    if algorithm.needs.slices:
+        spans = equal_slices(rows.shape[1], len(spans))
+    given: dict[str, ArrayLike | None] = {
+        "clients": clients,
+        "losses": losses,
+        "n_samples": n_samples,
+        "ages": ages,
+        "staleness": staleness,
+        "participations": participations,
+        "online": online,
+        "losses_after": losses_after,
+        "accuracies_after": accuracies_after,
+    }
+    _check_given(algorithm, given)
+    population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
+    stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
+    name = rule if isinstance(rule, str) else "of the call"
+    with untouched():
+        with _of_this_rule("state", state):
+            direction, after = weighed(
+                algorithm, stack, begun(algorithm, name) if state is None else state, name
+            )
+        if not np.isfinite(direction.weights).all():
+            raise RunError(f"step {step}, rule {name!r}: {not_finite(algorithm)}")
+        with _of_this_rule("vectors", vectors):
+            summed = weighted_sum(rows, direction.weights, spans)
+            vector, kept = moved(algorithm, summed, vectors or {}, step, name)
+    weights = _unsorted(np.atleast_2d(direction.weights), order)
+    out = _like(updates, vector)
+    return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
+
+
+def _check_mappings(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"argument {name!r}: expected a dict, found {described(value)}")
+
+
+@contextmanager
+def _of_this_rule(name: str, given: Mapping[str, Any] | None) -> Iterator[None]:
+    """Raise ConfigError where a rule misses a name in what it was given."""
+    try:
+        yield
+    except KeyError as error:
+        if given is None or (missing := error.args[0]) in given:
+            raise
+        raise ConfigError(
+            f"argument {name!r}: expected what this rule returned before, with {missing!r}, found {sorted(given)}"
+        ) from error
+
+
+def _unsorted(weights: Floats, order: NDArray[np.intp]) -> Floats:
+    """Return the columns of `weights` in the caller's order."""
+    result = np.empty_like(weights)
+    result[:, order] = weights
+    return result
+
+
+def _check_given(algorithm: Algorithm, given: Mapping[str, ArrayLike | None]) -> None:
+    if algorithm.needs.search:
+        raise ConfigError(
+            "search: a line search needs clients that report losses; leave it out and search yourself"
+        )
+    wanted = ["losses"] if algorithm.needs.losses else []
+    wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
+    for name in wanted:
+        if given[name] is None:
+            raise ConfigError(f"argument {name!r}: this rule needs the {name.replace('_', ' ')}, found None")
+
+
+def _stack(
+    algorithm: Algorithm,
+    rows: torch.Tensor,
+    spans: Blocks,
+    given: Mapping[str, ArrayLike | None],
+    population: Mapping[str, int | None],
+    step: int,
+) -> tuple[Stack, torch.Tensor, NDArray[np.intp]]:
+    """Return the stack, the rows in its order, and that order."""
+    table = _table(len(rows), given)
+    order = _present_first(table["clients"], table["ages"])
+    table = {name: column if column is None else column[order] for name, column in table.items()}
+    if not np.array_equal(order, np.arange(len(rows))):
+        rows = rows[torch.from_numpy(order).to(rows.device)]
+    known: dict[str, Any] = {
+        "n_clients": len(set(table["clients"].tolist())),
+        "total_samples": _total(table),
+        "n_seen": _seen_before(table),
+    }
+    least = known | {"n_seen": 0, "step": 0}
+    known |= {"step": step} | {name: value for name, value in population.items() if value is not None}
+    for name, value in known.items():
+        _check_whole(name, value, least[name])
+    grams = _grams(algorithm, rows, spans)
+    _check_norms(grams, rows, spans, order)
+    return Stack(grams=grams, m=int((table["ages"] == 0).sum()), **known, **table), rows, order
+
+
+def _check_norms(grams: Floats, rows: torch.Tensor, spans: Blocks, order: NDArray[np.intp]) -> None:
+    """Refuse rows whose squared norms are too large for their numbers, or round to nothing though the rows do not."""
+    squares = np.einsum("bii->bi", grams)
+    long, short = ~np.isfinite(squares.sum(axis=0)), np.zeros(len(rows), dtype=bool)
+    parts = spans if len(squares) == len(spans) else [(0, rows.shape[1])]
+    for square, (start, stop) in zip(squares, parts, strict=False):
+        if (low := square < np.finfo(np.float64).tiny).any():
+            short |= low & rows[:, start:stop].any(dim=1).cpu().numpy()
+    for wrong, what in ((long, "more"), (short, "less")):
+        if wrong.any():
+            row = order[np.flatnonzero(wrong)[0]]
+            raise ConfigError(
+                f"argument 'updates', row {row}: expected a norm whose square {rows.dtype} can hold, found {what}"
+            )
+
+
+def _check_whole(name: str, value: Any, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ConfigError(f"argument {name!r}: expected a whole number of at least {least}, found {value!r}")
+
+
+def _algorithm(
+    rule: str | Algorithm, options: Mapping[str, Any], wrap: Sequence[tuple[str, Mapping[str, Any]]]
+) -> Algorithm:
+    if isinstance(rule, str):
+        return build_rule(rule, options, [_wrapper(given) for given in _wrappers(wrap)])
+    if not isinstance(rule, Algorithm):
+        raise ConfigError(f"argument 'rule': expected the name of a rule or an Algorithm, found {rule!r}")
+    if options:
+        raise ConfigError(f"options {sorted(options)} go with the name of a rule, found an Algorithm")
+    if wrap:
+        raise ConfigError("argument 'wrap': goes with the name of a rule, found an Algorithm")
+    return rule
+
+
+def _wrappers(wrap: Any) -> Sequence[Any]:
+    if isinstance(wrap, (str, Mapping)) or not isinstance(wrap, Iterable):
+        raise ConfigError(f"argument 'wrap': expected a list of (name, options), found {wrap!r}")
+    return list(wrap)
+
+
+def _wrapper(given: Any) -> dict[str, Any]:
+    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (None, None)
+    name, options = pair
+    if not (isinstance(name, str) and isinstance(options, Mapping)):
+        raise ConfigError(f"argument 'wrap': expected pairs such as ('clipped', {{}}), found {given!r}")
+    return {**options, "name": name}
+
+
+def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
+    if not isinstance(updates, (torch.Tensor, np.ndarray)):
+        raise ConfigError(
+            f"argument 'updates': expected a tensor or an array, found {type(updates).__name__}"
+        )
+    if isinstance(updates, torch.Tensor):
+        _check_dense("updates", updates)
+    rows = updates.detach() if isinstance(updates, torch.Tensor) else _tensor(updates)
+    if rows.ndim != 2 or not rows.numel() or not rows.is_floating_point():
+        found = f"{rows.dtype} of shape {tuple(rows.shape)}"
+        raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {found}")
+    bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
+    if bad:
+        raise ConfigError(f"argument 'updates', row {bad[0]}: expected finite numbers, found NaN or infinity")
+    return rows if rows.dtype == torch.float64 else rows.float()
+
+
+def _check_dense(name: str, given: torch.Tensor) -> None:
+    """Refuse tensors whose numbers are not there one by one."""
+    kind = "nested" if given.is_nested else "meta" if given.is_meta else str(given.layout)
+    if kind != "torch.strided":
+        raise ConfigError(f"argument {name!r}: expected a dense tensor with values, found a {kind} one")
+
+
+def _check_unmasked(name: str, given: object) -> None:
+    if isinstance(given, np.ma.MaskedArray):
+        raise ConfigError(
+            f"argument {name!r}: expected an array without a mask, found a masked one; .filled(0.0) says what masked "
+            "values are"
+        )
+
+
+def _tensor(updates: NDArray[Any]) -> torch.Tensor:
+    _check_unmasked("updates", updates)
+    if updates.dtype.kind != "f" or updates.dtype.itemsize > 8:
+        raise ConfigError(f"argument 'updates': expected floats of at most 64 bits, found {updates.dtype}")
+    native = np.ascontiguousarray(updates, dtype=updates.dtype.newbyteorder("="))
+    return torch.from_numpy(native if native.flags.writeable else native.copy())
+
+
+def _like(updates: Rows, moved: torch.Tensor) -> Rows:
+    if isinstance(updates, torch.Tensor):
+        return moved.to(updates.dtype)
+    return moved.numpy().astype(updates.dtype, copy=False)
+
+
+def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
+    if not isinstance(blocks, Iterable | None):
+        raise ConfigError(f"argument 'blocks': expected a list of sizes, found {blocks!r}")
+    sizes = [n_parameters] if blocks is None else list(blocks)
+    whole = all(isinstance(size, (int, np.integer)) for size in sizes)
+    if not whole or sum(sizes) != n_parameters or min(sizes) < 1:
+        raise ConfigError(
+            f"argument 'blocks': expected positive sizes of sum {n_parameters} (columns), found {sizes}"
+        )
+    ends = np.cumsum(sizes).tolist()
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _given(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return the values of an argument as an array."""
+    _check_unmasked(name, values)
+    try:
+        if not isinstance(values, torch.Tensor):
+            return np.asarray(values)
+        _check_dense(name, values)
+        known = values.detach().cpu()
+        return np.asarray(known.double() if known.is_floating_point() else known)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"argument {name!r}: expected numbers, one per row, found {type(values).__name__}: {error}"
+        ) from error
+
+
+def _column(
+    name: str, values: ArrayLike | None, default: NDArray[Any], least: int | None = None
+) -> NDArray[Any]:
+    """Return `values` as an array like `default`; whole numbers of at least `least` where that is given."""
+    if values is None:
+        return default
+    given = _given(name, values)
+    if given.shape != default.shape:
+        raise ConfigError(
+            f"argument {name!r}: expected {len(default)} values, one per row, found shape {given.shape}"
+        )
+    if given.dtype.kind not in "biuf":
+        raise ConfigError(f"argument {name!r}: expected numbers, found {given.dtype}")
+    with np.errstate(invalid="ignore"):  # what is no such number is refused below
+        column = given.astype(default.dtype)
+    wrong = ~np.isfinite(given) if least is None else (column != given) | (column < least)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        wanted = "a finite number" if least is None else f"a whole number of at least {least}"
+        raise ConfigError(f"argument {name!r}, row {row}: expected {wanted}, found {given[row]}")
+    return column
+
+
+def _table(n: int, columns: Mapping[str, ArrayLike | None]) -> dict[str, Any]:
+    """Return the columns of a Stack, with defaults for those that are None."""
+    zeros, ones = np.zeros(n, np.int64), np.ones(n, np.int64)
+    table: dict[str, Any] = {
+        "clients": _column("clients", columns["clients"], np.arange(n), least=0),
+        "losses": _column("losses", columns["losses"], np.full(n, np.nan)),
+        "n_samples": _column("n_samples", columns["n_samples"], ones, least=1),
+        "ages": _column("ages", columns["ages"], zeros, least=0),
+        "staleness": _column("staleness", columns["staleness"], zeros, least=0),
+    }
+    table["online"] = _column("online", columns["online"], table["ages"] == 0)
+    for name in ("losses_after", "accuracies_after"):
+        values = columns[name]
+        table[name] = None if values is None else _column(name, values, np.full(n, np.nan))
+    counts = _counts(table["clients"])
+    table["participations"] = _column("participations", columns["participations"], counts, least=1)
+    return table
+
+
+def _counts(clients: Ints) -> Ints:
+    _, inverse, counts = np.unique(clients, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse], dtype=np.int64)
+
+
+def _present_first(clients: Ints, ages: Ints) -> NDArray[np.intp]:
+    """Return the order that puts present rows first, else unchanged; refuse a client in both parts."""
+    if ages.min() > 0:
+        raise ConfigError("argument 'ages': expected at least one present row, of age 0, found none")
+    remembered = clients[ages > 0]
+    twice = np.isin(remembered, clients[ages == 0]) | (_counts(remembered) > 1)
+    if twice.any():
+        raise ConfigError(
+            f"argument 'ages': client {remembered[twice][0]} has a remembered row beside another row; "
+            "expected only its last update"
+        )
+    return np.argsort(ages > 0, kind="stable")
+
+
+def _total(table: Mapping[str, NDArray[Any]]) -> int:
+    _, first = np.unique(table["clients"], return_index=True)
+    return int(table["n_samples"][first].sum())
+
+
+def _seen_before(table: Mapping[str, NDArray[Any]]) -> int:
+    """Count the clients with more updates so far than rows present."""
+    clients, first = np.unique(table["clients"], return_index=True)
+    present = table["clients"][table["ages"] == 0]
+    now = [(present == client).sum() for client in clients]
+    return int((table["participations"][first] > now).sum())
+
+
+def _grams(algorithm: Algorithm, rows: torch.Tensor, spans: Blocks) -> Floats:
+    wanted = algorithm.needs.gram
+    if wanted == "none":
+        return np.zeros((0, len(rows), len(rows)))
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at by who asked
+        return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])

@@ -1,0 +1,154 @@
+"""What a step did to whom: conflicts and angles, from inner products and weights alone.
+
+FedLF counts, in its Table 2, the clients of a step whose update makes an angle above 90 degrees with the direction:
+MC for the whole model, LC_l for layer l. Here they are `model_conflicts` and `block_conflicts`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.server.rule import Direction, Floats, Ints, Stack
+
+ORTHOGONAL = 1e-9
+"""Cosines above minus this count as no conflict: projections leave rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One step, seen from its L blocks and n rows, the first m of them present."""
+
+    m: int
+    weights: Floats
+    """[L, n] weight of each row in each block."""
+    cosines: Floats
+    """[n] cosine between each row and the direction; NaN where one of them is zero."""
+    block_cosines: Floats
+    """[L, n] the same in each block."""
+    direction_norm: float
+    block_norms: Floats
+    """[L] norm of the direction in each block."""
+    conflicting_pairs: int
+    """Pairs of present rows with a negative inner product."""
+    model_conflicts: int
+    """MC: present rows that conflict with the direction."""
+    block_conflicts: Ints
+    """[L] LC_l: present rows that conflict with the direction in the block."""
+    absent_conflicts: int
+    """Remembered rows that conflict with the direction."""
+    absent_block_conflicts: Ints
+    """[L] remembered rows that conflict with the direction in the block."""
+    projection_removed: float
+    """Share of the direction's norm that projecting took away; NaN if the rule does not report it."""
+
+    @property
+    def angles_deg(self) -> Floats:
+        """Return the angles `[n]` between each row and the direction, in degrees."""
+        return np.asarray(np.degrees(np.arccos(np.clip(self.cosines, -1.0, 1.0))))
+
+    @property
+    def block_angles_deg(self) -> Floats:
+        """Return the angles `[L, n]` in each block, in degrees."""
+        return np.asarray(np.degrees(np.arccos(np.clip(self.block_cosines, -1.0, 1.0))))
+
+    def numbers(self) -> Mapping[str, float]:
+        """Return the counts and extremes by name, as numbers worth recording."""
+        return {
+            "conflicts": float(self.conflicting_pairs),
+            "model_conflicts": float(self.model_conflicts),
+            "block_conflicts_mean": float(self.block_conflicts.mean()),
+            "absent_conflicts": float(self.absent_conflicts),
+            "smallest_cosine": _smallest(self.cosines[: self.m]),
+            "smallest_absent_cosine": _smallest(self.cosines[self.m :]),
+            "smallest_block_cosine": _smallest(self.block_cosines[:, : self.m]),
+            "projection_removed": self.projection_removed,
+        }
+
+
+def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) -> Diagnosis:
+    """Return what `direction` does to each row of `stack`, block by block.
+
+    The stack needs its Gram matrices. `whole` [n, n] is that of whole rows, if it was made by itself and weights are
+    the same in all blocks; else it is their sum. Raises ValueError if there are none, or if the direction has weights
+    for another number of blocks.
+    """
+    total, table = stack.gram(), _table(stack, direction.weights)
+    inner, squares = _inner(stack.grams, table)
+    if whole is None or np.ndim(direction.weights) == 2:
+        along, square, whole = inner.sum(axis=0), squares.sum(), total
+    else:
+        (along,), (square,) = _inner(whole[None], table[:1])
+    row_squares = np.maximum(stack.grams.diagonal(axis1=1, axis2=2), 0.0)  # [L, n]
+    cosines = _cosines(along, square, whole.diagonal())
+    block_cosines = _cosines(inner, squares[:, None], row_squares)
+    clash, block_clash = cosines < -ORTHOGONAL, block_cosines < -ORTHOGONAL
+    m = stack.m
+    return Diagnosis(
+        m=m,
+        weights=table,
+        cosines=cosines,
+        block_cosines=block_cosines,
+        direction_norm=math.sqrt(float(square)),
+        block_norms=np.sqrt(squares),
+        conflicting_pairs=int((np.triu(whole[:m, :m], 1) < 0).sum()),
+        model_conflicts=int(clash[:m].sum()),
+        block_conflicts=block_clash[:, :m].sum(axis=1),
+        absent_conflicts=int(clash[m:].sum()),
+        absent_block_conflicts=block_clash[:, m:].sum(axis=1),
+        projection_removed=_removed(direction.diagnostics),
+    )
+
+
+def each_row(stack: Stack, diagnosis: Diagnosis, by_block: bool) -> dict[str, NDArray[Any]]:
+    """Return the columns of `conflicts.parquet` but for the step: one entry per row of the whole model and, `by_block`,
+    of each block after it.
+
+    Block -1 is the whole model; its weight is that of the block where it is largest.
+    """
+    blocks = len(stack.grams) if by_block else 0
+    squares = np.concatenate([stack.gram().diagonal()[None], stack.grams.diagonal(axis1=1, axis2=2)[:blocks]])
+    weights = np.concatenate([diagnosis.weights.max(axis=0)[None], diagnosis.weights[:blocks]])
+    cosines = np.concatenate([diagnosis.cosines[None], diagnosis.block_cosines[:blocks]])
+    return {
+        "block": np.repeat(np.arange(-1, blocks), stack.n),
+        "client": np.tile(stack.clients, blocks + 1),
+        "age": np.tile(stack.ages, blocks + 1),
+        "weight": weights.ravel(),
+        "cosine": cosines.ravel(),
+        "norm": np.sqrt(np.maximum(squares, 0.0)).ravel(),
+    }
+
+
+def _table(stack: Stack, weights: Floats) -> Floats:
+    shape = (len(stack.grams), stack.n)
+    table = np.atleast_2d(weights)
+    if table.shape not in {shape, (1, stack.n)}:
+        raise ValueError(f"expected weights of shape {shape} or {(stack.n,)}, found {weights.shape}")
+    return np.array(np.broadcast_to(table, shape))
+
+
+def _inner(grams: Floats, table: Floats) -> tuple[Floats, Floats]:
+    """Return in each block the inner products [L, n] of the rows with the direction, and its squared norm [L]."""
+    inner = np.einsum("lij,lj->li", grams, table)
+    return inner, np.maximum((inner * table).sum(axis=1), 0.0)
+
+
+def _cosines(inner: Floats, square: Floats, row_squares: Floats) -> Floats:
+    scale = np.sqrt(square * np.maximum(row_squares, 0.0))
+    return np.divide(inner, scale, out=np.full_like(inner, np.nan), where=scale > 0)
+
+
+def _removed(diagnostics: Mapping[str, float]) -> float:
+    found = [diagnostics[name] for name in ("projection_removed", "external_removed") if name in diagnostics]
+    return max(found) if found else math.nan
+
+
+def _smallest(cosines: Floats) -> float:
+    known = cosines[~np.isnan(cosines)]
+    return float(known.min()) if len(known) else math.nan

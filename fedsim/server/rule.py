@@ -1,0 +1,200 @@
+"""What a fair-FL rule sees and what it returns: Gram matrices in, weights over rows out.
+
+A row is an update in descent orientation, `start - end` of one client's local training (it already contains the
+local step size), so a step of the server is `params -= sum_i weights_i * row_i`. The first `m` rows are the updates
+of this step ("present"); the rest are the remembered last updates of clients that are absent from it. Rules never
+see the `[n, P]` rows themselves: only their inner products, per block of parameters (a layer: weight and bias).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.common import arguments
+from fedsim.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+State = dict[str, Any]
+"""A rule's own memory: a flat dict of numbers and NumPy arrays, replaced at each step, never changed in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The rows of one server step, seen through their inner products and what the clients reported.
+
+    L blocks, n rows, the first m of them present. All floats are float64.
+    """
+
+    grams: Floats
+    """[L, n, n] inner products of the rows, block by block; [0, n, n] if the rule declared `gram="none"`,
+    [1, n, n] if it declared `"model"`."""
+    m: int
+    """Number of present rows, at least 1."""
+    clients: Ints
+    """[n] client of each row. A client may have several present rows (buffered pacing), never a remembered one too."""
+    losses: Floats
+    """[n] mean training loss of the client at the model that the row started from, before training; NaN if not asked
+    for. Remembered rows keep the loss that came with them."""
+    n_samples: Ints
+    """[n] number of training samples of the client."""
+    ages: Ints
+    """[n] server steps since the row was received: 0 for present rows, at least 1 for remembered ones."""
+    staleness: Ints
+    """[n] server steps between the version that the row started from and the step that received it."""
+    participations: Ints
+    """[n] updates received from the client so far, this step and late ones that are remembered included."""
+    online: NDArray[np.bool_]
+    """[n] whether the client is online now."""
+    step: int
+    """Index of this server step, from 0."""
+    n_clients: int
+    """K, number of registered clients."""
+    total_samples: int
+    """Training samples of all K clients together."""
+    n_seen: int
+    """Distinct clients from which the server had received an update before this step, be it a late one that is
+    remembered."""
+    losses_after: Floats | None = None
+    """[n] mean training loss of the client's own trained model; None unless the rule declared `after`."""
+    accuracies_after: Floats | None = None
+    """[n] training accuracy (a fraction) of the client's own trained model; None unless declared."""
+    lr_decay: float = 1.0
+    """Factor on the clients' learning rate per server step."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows, present and remembered."""
+        return len(self.clients)
+
+    def gram(self) -> Floats:
+        """Return the [n, n] Gram matrix of the whole model, the sum over blocks."""
+        if not len(self.grams):
+            raise ValueError('this rule declared Needs(gram="none") and asked for the Gram matrix')
+        return np.asarray(self.grams.sum(axis=0))
+
+    def rates(self, lr: float) -> Floats:
+        """Return the learning rate `[n]` that each row was trained with, where the first step's is `lr`."""
+        return np.asarray(lr * self.lr_decay ** (self.step - self.ages - self.staleness).astype(np.float64))
+
+
+@dataclass(frozen=True, slots=True)
+class LineSearch:
+    """Lengths of a step to try on the clients that are present, and how to choose among them."""
+
+    steps: tuple[float, ...]
+    """[T] factors on the direction, at least one."""
+    choose: Callable[[Floats], int]
+    """From the clients' mean training losses `[T, m]` after each trial to the position of the one to take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """A step: `params = keep * params - sum_i weights[block, i] * row_i`, block by block."""
+
+    weights: Floats
+    """[n] for the whole model, or [L, n] with one row of weights per block."""
+    keep: float = 1.0
+    """Factor on the current parameters; differs from 1 only for averages whose weights need not sum to one."""
+    average: float | None = None
+    """If given, the evaluated model is an average of iterates: `avg += average * (params - avg)` after the step."""
+    search: LineSearch | None = None
+    """How long the step is to be; only from a rule that declared `search`. None: as long as the direction."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
+
+
+RowsFrom = Literal["start", "current"]
+"""What a row is the difference to: the model that its job started from, or the server's current one."""
+
+GramLevel = Literal["none", "model", "blocks"]
+"""No inner products, those of whole rows, or those block by block."""
+
+
+@arguments.checked
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a rule must be given; the simulator computes nothing that no rule asked for."""
+
+    gram: GramLevel = "none"
+    losses: bool = False
+    memory: float = 0
+    """How many steps old a remembered row may be: 0 for none, `math.inf` for the last update of everybody."""
+    scale_free: bool = False
+    """The rule divides each row by its norm first, so that scaling a row changes nothing."""
+    after: bool = False
+    """Loss and accuracy of the trained local model on the client's training set."""
+    slices: bool = False
+    """Blocks are to be equal slices of the parameters, as many as the model has layers, instead of the layers."""
+    search: bool = False
+    """The length of a step is found by trying: present clients report their losses after trial steps."""
+    gradients: bool = False
+    """Each row must be one gradient step on all training samples of its client; anything else is refused."""
+
+    def __post_init__(self) -> None:
+        levels = get_args(GramLevel)
+        if self.gram not in levels:
+            known = ", ".join(map(repr, levels))
+            raise ConfigError(f"Needs(gram=...): expected one of {known}, found {self.gram!r}")
+        if not self.memory >= 0:
+            raise ConfigError(f"Needs(memory=...): expected a number of steps from 0, found {self.memory!r}")
+
+
+Weigh = Callable[[Stack, State], tuple[Direction, State]]
+Vectors = dict[str, "torch.Tensor"]
+"""Vectors [P] that outlive a step, such as a momentum; on the server's device, replaced, never changed in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStep:
+    """What a rule does to the combined direction itself, where weights over rows cannot say it (a server optimiser).
+
+    `apply(direction [P], vectors) -> (direction [P], vectors)`; `vectors` is empty at the first step.
+    """
+
+    apply: Callable[[torch.Tensor, Vectors], tuple[torch.Tensor, Vectors]]
+
+
+Promise = Literal["convex", "descent"]
+"""What holds of each of a rule's directions, up to rounding, and is checked of finished runs.
+
+- `convex`: weights, in each block, are at least 0 and add up to 1, or are all 0.
+- `descent`: no present row that is not `negligible`, and no remembered one that has weight, is at more than 90 degrees
+  from it. Where fragments are left out block by block, the cosine is at least -`negligible` times the mean norm of the
+  present rows over the row's norm.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """A server rule: a pure function from a Stack and its own state to a Direction and the next state."""
+
+    weigh: Weigh
+    needs: Needs = Needs()
+    init: Callable[[], State] = dict
+    then: VectorStep | None = None
+    promises: frozenset[Promise] = frozenset()
+    """What it holds to, before `then`; a wrapper that breaks a promise takes it away."""
+    negligible: float = 0.0
+    """Present rows with norms of at most this times their mean norm are left out: they are little but rounding. With
+    `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
+
+
+@arguments.checked
+def stateless(
+    weigh: Callable[[Stack], Direction], needs: Needs = Needs(), promises: Iterable[Promise] = ()
+) -> Algorithm:
+    """Make an Algorithm of a function of the Stack alone."""
+
+    def weigh_and_pass(stack: Stack, state: State) -> tuple[Direction, State]:
+        return weigh(stack), state
+
+    return Algorithm(weigh_and_pass, needs, promises=frozenset(promises))

@@ -1,0 +1,82 @@
+"""What the server is told of the updates of one step, beside their rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.server.rule import Ints
+from fedsim.training.job import Cohort, Reports
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """What the server is told of one step's updates, in order of arrival: n of them, of which the first m count.
+
+    The others came too late for their step: they refresh the history and have no weight as present rows.
+    """
+
+    step: int
+    clients: Ints
+    """[n]"""
+    staleness: Ints
+    """[n]"""
+    n_samples: Ints
+    """[n]"""
+    online: Ints
+    """Clients that are online now, of all registered ones."""
+    reports: Reports = field(default_factory=lambda: Reports.nothing(0))
+    """[n] What the updates' jobs reported, filled in where they are."""
+    present: int | None = None
+    """m, all n if None."""
+    now_us: int = 0
+    oldest_version: int = 0
+    """The oldest version that a job started from which still runs, or waits for another step; or this step."""
+    started: bool = False
+    """Whether such a job, be it only to be lost, started from the model before this step."""
+    jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """[n] Numbers of the updates' jobs, for messages, or none."""
+    audit: Cohort | None = None
+    """Jobs that clients are to do from the current model for the record alone; see `fedsim.engine.audit`."""
+
+    @property
+    def m(self) -> int:
+        """Number of updates that count in this step."""
+        return len(self.clients) if self.present is None else self.present
+
+    def split(self) -> tuple[Arrivals, Arrivals]:
+        """Return the updates that count in this step and those that came too late."""
+        return self.part(slice(0, self.m)), self.part(slice(self.m, len(self.clients)))
+
+    def usable(self, usable: NDArray[np.bool_]) -> Arrivals:
+        """Return the updates that may be used, given [n] which these are."""
+        return replace(self.part(np.flatnonzero(usable)), present=int(usable[: self.m].sum()))
+
+    def part(self, which: slice | Ints) -> Arrivals:
+        """Return some of the updates, all of which count."""
+        names = ("clients", "staleness", "n_samples", *(("jobs",) if len(self.jobs) else ()))
+        columns = {name: getattr(self, name)[which] for name in names}
+        return replace(self, **columns, reports=self.reports.part(which), present=None)
+
+    def columns(self, arrived: int) -> dict[str, Any]:
+        """Return what a step that counts these of `arrived` updates says of them in `steps.parquet`."""
+        staleness = self.staleness[: self.m]
+        return {
+            "updates": self.m,
+            "nonfinite": arrived - self.m,
+            "mean_staleness": float(np.mean(staleness)) if self.m else math.nan,
+        }
+
+    def notes(self) -> dict[str, NDArray[Any]]:
+        """Return what is kept beside the rows, as arrays [n]."""
+        return {
+            "staleness": self.staleness,
+            "n_samples": self.n_samples,
+            "loss": self.reports.loss_before,
+            "loss_after": self.reports.loss_after,
+            "accuracy_after": self.reports.accuracy_after,
+        }

@@ -1,0 +1,1 @@
+"""One job: local SGD, losses, evaluation, what an attack does to it."""

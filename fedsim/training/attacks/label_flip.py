@@ -1,0 +1,42 @@
+"""Training on wrong labels (Biggio et al. 2012; Tolpegin et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from fedsim.common.errors import ConfigError
+from fedsim.training.attack import Attack
+
+Changes = Annotated[tuple[tuple[int, int], ...], Field(min_length=1)]
+
+
+def label_flip(*, change: Changes | None = None) -> Attack:
+    """Train on C - 1 - y in place of y, or only on the changes given, such as [[5, 3]].
+
+    What the client reports of its losses is of these labels as well. Evaluations see the true ones. Raises ConfigError
+    for two changes of one label.
+    """
+    changed = [old for old, _ in change or ()]
+    twice = [old for old in changed if changed.count(old) > 1]
+    if twice:
+        raise ConfigError(
+            f"adversary 'label_flip': change: expected one change of each label, found more of {twice[0]}"
+        )
+
+    def labels(y: torch.Tensor, n_classes: int) -> torch.Tensor:
+        if change is None:
+            return n_classes - 1 - y
+        beyond = [label for pair in change for label in pair if not 0 <= label < n_classes]
+        if beyond:
+            raise ConfigError(
+                f"adversary 'label_flip': change: expected labels from 0 to {n_classes - 1}, found {beyond[0]}"
+            )
+        table = torch.arange(n_classes)
+        for old, new in change:
+            table[old] = new
+        return table.to(y.device)[y]
+
+    return Attack(labels=labels)

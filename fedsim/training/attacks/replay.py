@@ -1,0 +1,13 @@
+"""Old updates in place of new ones."""
+
+from __future__ import annotations
+
+from fedsim.training.attack import Attack
+
+
+def replay() -> Attack:
+    """Send the honest update of the client's job before, whatever the model is now; in its first job, the new one."""
+    return Attack(
+        send=lambda message: message if message.before is None else message.with_row(message.before),
+        remembers=True,
+    )

@@ -1,0 +1,86 @@
+"""Clients side by side through torch.func: any model that draws nothing at random, a fixed number at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
+
+from fedsim.training.minibatches import Group, of_minibatches
+from fedsim.training.modes.dense import apart, even_width
+from fedsim.training.precision import lowered
+
+if TYPE_CHECKING:
+    from fedsim.training.augmentation import Augmenter
+    from fedsim.training.network import Network
+    from fedsim.training.settings import LocalSGD
+
+WIDTH = 16
+"""Clients at once. Always as many, with idle ones beside the last: their number could change the bits of a product.
+
+On a processor it is one where their places could, see `fedsim.training.modes.dense`."""
+
+
+class Vmap:
+    """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
+
+    def __init__(
+        self,
+        network: Network,
+        sgd: LocalSGD,
+        x: torch.Tensor,
+        y: torch.Tensor,
+        augmenter: Augmenter | None = None,
+    ) -> None:
+        self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
+        matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
+        columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
+        self.most = WIDTH if x.is_cuda or not apart(matrices) else 1
+        self.even = 1 if x.is_cuda else even_width(columns)
+        module: nn.Module = network.module
+
+        def loss(
+            weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            with lowered(sgd.precision, x.device):
+                logits = functional_call(module, weights, (x,))
+            each = functional.cross_entropy(logits.float(), y, reduction="none")
+            return (each * weight).sum(), each
+
+        self._gradients = vmap(grad_and_value(loss, has_aux=True))
+
+    def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns `of_minibatches` [2, S, g]."""
+        g, sgd = len(group.jobs), self.sgd
+        idle = self.most - g
+        first = torch.stack([*starts, *[starts[0]] * idle])
+        flat = first.clone()
+        velocity = torch.zeros_like(flat) if sgd.momentum else None
+        losses = torch.zeros(group.weight.shape, device=flat.device)
+        index, weight = (functional.pad(t, (0, 0, 0, idle)) for t in (group.index, group.weight))
+        self.network.module.train()
+        for s, active in enumerate(group.active):
+            x = self._samples(index[s], None if group.views is None else group.views[s])
+            found, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
+            losses[s] = each.detach()[:g]
+            gradient = torch.cat([found[slot.name].flatten(1) for slot in self.network.slots], dim=1)
+            if sgd.weight_decay:
+                gradient.add_(flat, alpha=sgd.weight_decay)
+            if velocity is not None:
+                gradient = velocity.mul_(sgd.momentum).add_(gradient)
+            flat[:active].add_(gradient[:active], alpha=-group.lr)
+        rows[torch.from_numpy(group.jobs).to(rows.device)] = (first - flat)[:g]
+        return of_minibatches(losses, group.weight)
+
+    def _samples(self, index: torch.Tensor, views: torch.Tensor | None) -> torch.Tensor:
+        """Return the samples [most, B, ...], each in its view [g, B]."""
+        x = self.x[index]
+        if self.augmenter is None or views is None:
+            return x
+        views = functional.pad(views, (0, 0, 0, len(index) - len(views)))
+        return self.augmenter(x.flatten(0, 1), views.flatten()).view(x.shape)

@@ -1,0 +1,119 @@
+"""What sets the clients of a world apart, in one number each: how much online, how fast, how faulty."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.units import US
+from fedsim.worlds.interval_arithmetic import repeated
+from fedsim.worlds.trace import MODELLED, Spans, Trace
+from fedsim.worlds.transforms import laps_us
+
+Floats = NDArray[np.float64]
+
+DAY_US, HOUR_US = 86400 * US, 3600 * US
+TRAITS = ("availability", "compute", "downlink", "uplink", "faults", "night")
+"""availability: share of the time online. compute: samples per second. downlink, uplink: bytes per second. faults:
+share of the time with a fault. night: share of the online time that lies in certain hours of the day."""
+
+
+def trait(trace: Trace, name: str, night_h: tuple[float, float] = (0.0, 6.0)) -> Floats:
+    """Return [clients] one of TRAITS, or a numeric column of `about`; NaN where a client has none.
+
+    Raises ConfigError for a name that is neither, and for a speed that the world does not model.
+    """
+    known: dict[str, Callable[[], Floats]] = {
+        "availability": lambda: share(trace, "online"),
+        "faults": lambda: share(trace, "fault"),
+        "night": lambda: night_share(trace, night_h),
+        **{kind: lambda kind=kind: speed(trace, kind) for kind in MODELLED},  # type: ignore[misc]
+    }
+    if name in known:
+        return known[name]()
+    numeric = [f.name for f in trace.about.schema if _is_numeric(f.type)]
+    if name not in numeric:
+        also = f"column {name!r} of its facts is not numeric; " if name in trace.about.column_names else ""
+        raise ConfigError(
+            f"{also}there is no property {name!r} of the world's clients{closest(name, (*TRAITS, *numeric))}"
+        )
+    return np.asarray(trace.about.column(name).cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
+def share(trace: Trace, kind: str) -> Floats:
+    """Return [clients] the share of the time that a kind holds, over a client's own lap or the horizon."""
+    return time_us(trace.spans(kind), trace.clients) / laps_us(trace, kind)
+
+
+def speed(trace: Trace, kind: str) -> Floats:
+    """Return [clients] the mean speed over the time described: samples or bytes per second.
+
+    Raises ConfigError if the world does not model the kind.
+    """
+    spans = trace.spans(kind)
+    if not len(spans.client):
+        raise ConfigError(f"the world does not model {kind!r}: its clients have no speed to be told apart by")
+    mean = mean_value(spans, trace.clients)
+    return 1 / mean if kind == "compute" else mean
+
+
+def bandwidth(trace: Trace) -> Floats:
+    """Return [clients] the geometric mean of the downlink and uplink speeds that the world models."""
+    found = [speed(trace, k) for k in ("downlink", "uplink") if len(trace.spans(k).client)]
+    return np.exp(np.mean([np.log(s) for s in found], axis=0)) if found else np.full(trace.clients, np.nan)
+
+
+def night_share(trace: Trace, night_h: tuple[float, float]) -> Floats:
+    """Return [clients] the share of online time in [start, end) o'clock, round midnight if start is after end.
+
+    The clock is that of the trace's origin; without one, virtual time begins at midnight.
+    """
+    sessions = repeated(trace.spans("online"), laps_us(trace, "online"), trace.horizon_us)
+    length = round(((night_h[1] - night_h[0]) % 24 or 24) * HOUR_US)
+    offset = clock_us(trace.origin) - round(night_h[0] * HOUR_US)
+
+    def night_until(t_us: NDArray[np.int64]) -> Floats:
+        days, rest = np.divmod(t_us + offset, DAY_US)
+        return np.asarray(days * length + np.minimum(rest, length))
+
+    nightly = night_until(sessions.end_us) - night_until(sessions.start_us)
+    total = time_us(sessions, trace.clients)
+    at_night = np.bincount(sessions.client, nightly, minlength=trace.clients).astype(np.float64)
+    return _ratio(at_night, total)
+
+
+def time_us(spans: Spans, n: int) -> Floats:
+    """Return [n] the time that each client's intervals take together."""
+    length = (spans.end_us - spans.start_us).astype(np.float64)
+    return np.bincount(spans.client, length, minlength=n).astype(np.float64)
+
+
+def mean_value(spans: Spans, n: int) -> Floats:
+    """Return [n] each client's mean value over the time described, NaN for clients without intervals."""
+    length = (spans.end_us - spans.start_us).astype(np.float64)
+    # Relative to the first value: so the mean of a speed that never changes is exactly that speed.
+    base = np.full(n, np.nan)
+    base[spans.client[::-1]] = spans.value[::-1]
+    above = np.bincount(spans.client, (spans.value - base[spans.client]) * length, minlength=n)
+    return base + _ratio(above.astype(np.float64), time_us(spans, n))
+
+
+def _ratio(above: Floats, below: Floats) -> Floats:
+    return np.asarray(np.divide(above, below, out=np.full(len(below), np.nan), where=below > 0))
+
+
+def clock_us(origin: str) -> int:
+    """Return the time of day at virtual time 0 in microseconds; midnight for a world without a date."""
+    if not origin:
+        return 0
+    at = datetime.fromisoformat(origin)
+    return ((at.hour * 60 + at.minute) * 60 + at.second) * US + at.microsecond
+
+
+def _is_numeric(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))

@@ -1,0 +1,166 @@
+"""Reading traces that others have published, one file format per module of `scenarios/importers/`.
+
+An importer's factory (`scenarios/importers/<format>.py: <format>(*, ...options) -> Importer`) returns an `Importer`. It
+gets the files' bytes and returns a Trace in this project's units. What a file does not say is `unknown`, not offline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from codecs import BOM_UTF8
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from fedsim.common import arguments, plugins
+from fedsim.common.errors import ConfigError, TraceError
+from fedsim.common.paths import as_path
+from fedsim.worlds.trace import Trace
+
+LARGEST_FILE_BYTES = 2**31
+"""Files beyond this are refused before they are read."""
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"PK\x03\x04": "zip",
+    b"BZh91AY&SY": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+}
+"""How compressed files begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file as it lies on disk."""
+
+    path: Path
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        """The file's name with its folder, as messages show it."""
+        return f"{self.path.parent.name}/{self.path.name}" if self.path.parent.name else self.path.name
+
+    def text(self) -> str:
+        """Return the content as UTF-8 text without a byte-order mark. Raises TraceError that names the byte."""
+        try:
+            return self.data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise TraceError(
+                f"{self.name}: not UTF-8 text: byte {error.start} is {self.data[error.start]:#04x}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an importer found in its files."""
+
+    trace: Trace
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """What was converted, merged or left out, as counts and words: it goes into the trace's `source`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Importer:
+    """What an importer's factory returns.
+
+    Attributes:
+        recognises: whether a file looks like this format, by its first bytes and name; never raises, and is cheap.
+        read: all files of one import, in the given order, to a Trace. Raises TraceError that names the file and the
+            line or key, with what was expected and what was found, for whatever the files may hold.
+        licence: what is known about the licence of the published data.
+        units: how units were converted, in words.
+    """
+
+    recognises: Callable[[Source], bool]
+    read: Callable[[Sequence[Source]], Imported]
+    licence: str
+    units: str
+
+
+@arguments.checked
+@plugins.contained()
+def import_trace(
+    paths: Sequence[Path | str], name: str | None = None, options: Mapping[str, Any] | None = None
+) -> Trace:
+    """Read files (or all files in folders) of one format as one Trace.
+
+    `name` is the importer's; without it the content decides. Raises TraceError for files that are not accepted,
+    ConfigError for an unknown importer or option.
+    """
+    sources = [_read(file) for path in paths for file in _files(as_path(path, "paths"))]
+    if not sources:
+        raise TraceError(f"{', '.join(map(str, paths)) or 'nothing'}: expected at least one file")
+    chosen = guess(sources) if name is None else name
+    importer = build_importer(chosen, options or {})
+    imported = importer.read(sources)
+    told = {
+        "importer": chosen,
+        "options": dict(options or {}),
+        "files": [{"name": s.name, "sha256": hashlib.sha256(s.data).hexdigest()} for s in sources],
+        "licence": importer.licence,
+        "units": importer.units,
+        **imported.notes,
+    }
+    return replace(imported.trace, source=json.dumps(told, sort_keys=True, default=str))
+
+
+def build_importer(name: str, options: Mapping[str, Any]) -> Importer:
+    """Return an importer by name. Raises ConfigError."""
+    importer = plugins.build("importer", name, options)
+    if not isinstance(importer, Importer):
+        raise ConfigError(
+            f"importer {name!r}: expected its factory to return an Importer, found {importer!r}"
+        )
+    return importer
+
+
+def guess(sources: Sequence[Source]) -> str:
+    """Return the name of the one importer that recognises all files. Raises TraceError if none or several do."""
+    names = plugins.names("importer")
+    importers = {name: build_importer(name, {}) for name in names}
+    fitting, forms = set(names), dict[str, list[str]]()
+    for source in sources:
+        bare = replace(source, data=source.data.removeprefix(BOM_UTF8))
+        found = {name for name in names if importers[name].recognises(bare)}
+        if not found:
+            raise TraceError(
+                f"{source.name}: no importer recognises it; name one of {', '.join(names)} to see what is wrong"
+            )
+        fitting &= found
+        forms.setdefault(" or ".join(sorted(found)), []).append(source.name)
+    if len(fitting) == 1:
+        return fitting.pop()
+    if fitting:
+        what = f"{', '.join(sorted(fitting))} recognise all {len(sources)} files"
+    else:
+        told = (
+            f"{len(files)} of {form} ({files[0]}{', ...' * (len(files) > 1)})"
+            for form, files in forms.items()
+        )
+        what = f"expected one format, found {', '.join(told)}"
+    raise TraceError(f"{sources[0].name} and others: {what}; name the format, or import them apart")
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_dir():
+        return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    if not path.is_file():
+        raise TraceError(f"{path}: there is no such file")
+    return [path]
+
+
+def _read(path: Path) -> Source:
+    try:
+        size = path.stat().st_size
+        if size > LARGEST_FILE_BYTES:
+            raise TraceError(f"{path}: expected at most {LARGEST_FILE_BYTES:,} bytes, found {size:,}")
+        data = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from error
+    for start, kind in _COMPRESSED.items():
+        if data.startswith(start):
+            raise TraceError(f"{path}: it is compressed ({kind}): unpack it first")
+    return Source(path, data)

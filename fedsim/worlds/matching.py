@@ -1,0 +1,96 @@
+"""Who gets whose life: assignments between two lists of clients with a stated rank correlation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.rng import rng
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+How = Literal["independent", "rank"] | float
+"""`independent`, `rank` (the first with the first, both sorted by score) or a rank correlation from -1 to 1."""
+
+_WORDS = {"independent": 0.0, "rank": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Which client of the right list belongs to each one of the left list."""
+
+    right: Ints
+    """[n] position in the right list; every position occurs once."""
+    how: How
+    spearman: float | None
+    """Rank correlation of the two scores as it turned out; None where one of them is the same for all."""
+
+    def told(self) -> dict[str, Any]:
+        """Return how it was made and what came out, as a trace's source says it."""
+        return {"how": self.how, "spearman": self.spearman}
+
+
+def assign(left: ArrayLike, right: ArrayLike, how: How, seed: int, purpose: str) -> Assignment:
+    """Pair two lists of equal length by their scores [n], a function of (seed, purpose) and the scores.
+
+    For a correlation, ranks follow a Gaussian copula with r = 2 sin(pi rho / 6), whose Spearman correlation is rho
+    (Kruskal, "Ordinal measures of association", 1958, section 6); what comes out differs from it by about
+    (1 - rho^2) / sqrt(n). Equal scores are put in random order, NaN below all others.
+    """
+    first, second = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
+    if first.shape != second.shape or first.ndim != 1:
+        raise ValueError(f"expected two lists of equal length, found shapes {first.shape} and {second.shape}")
+    draws = rng(seed, f"assignment {purpose}")
+    mine, theirs = _in_order(first, draws), _in_order(second, draws)
+    x, y = _gaussian(len(first), correlation_of(how), draws)
+    chosen = np.empty(len(first), dtype=np.int64)
+    chosen[mine] = theirs[np.argsort(np.argsort(y, kind="stable"))[np.argsort(x, kind="stable")]]
+    return Assignment(chosen, how, spearman(first, second[chosen]))
+
+
+def correlation_of(how: str | float) -> float:
+    """Return the rank correlation that `how` asks for. Raises ConfigError if it is none."""
+    if isinstance(how, str):
+        if how not in _WORDS:
+            raise ConfigError(
+                f"assignment {how!r}: expected 'independent', 'rank' or a number from -1 to 1{closest(how, _WORDS)}"
+            )
+        return _WORDS[how]
+    if not -1 <= how <= 1:
+        raise ConfigError(f"assignment: expected a rank correlation from -1 to 1, found {how}")
+    return float(how)
+
+
+def spearman(left: ArrayLike, right: ArrayLike) -> float | None:
+    """Return Spearman's rank correlation, equal scores sharing their mean rank; None if one side is constant."""
+    x, y = ranks(left), ranks(right)
+    x, y = x - x.mean(), y - y.mean()
+    scale = float(np.sqrt((x * x).sum() * (y * y).sum()))
+    return float((x * y).sum() / scale) if scale > 0 else None
+
+
+def ranks(scores: ArrayLike) -> Floats:
+    """Return [n] ranks from 0; equal scores share their mean rank, NaN ranks below all others."""
+    _, which, counts = np.unique(_low(np.asarray(scores, float)), return_inverse=True, return_counts=True)
+    mean_rank = np.cumsum(counts) - (counts + 1) / 2
+    return np.asarray(mean_rank[which], dtype=np.float64)
+
+
+def _in_order(scores: Floats, draws: np.random.Generator) -> Ints:
+    return np.lexsort((draws.random(len(scores)), _low(scores)))
+
+
+def _low(scores: Floats) -> Floats:
+    return np.where(np.isnan(scores), -np.inf, scores)
+
+
+def _gaussian(n: int, rho: float, draws: np.random.Generator) -> tuple[Floats, Floats]:
+    x, noise = draws.standard_normal((2, n))
+    if abs(rho) == 1:  # sin(pi / 6) is not exactly 1/2 in floating point
+        return x, rho * x
+    r = 2 * np.sin(np.pi * rho / 6)
+    return x, r * x + np.sqrt(1 - r * r) * noise
