@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from algorithms._hull import Lambda0
 from algorithms.fedmgda_plus import fedmgda_plus
+from algorithms.mathematics.hull import Lambda0
 from fedsim.server.rule import Algorithm
 
 

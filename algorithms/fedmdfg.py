@@ -9,7 +9,7 @@ then gets the norm of the mean.
 Deviations and choices:
 - The paper's direction has the opposite sign. Updates Δ stand for gradients, as Δ = η g for one full-batch
   step, so step size 1 is the paper's η. The paper tries one step size after the other; with `search` all are tried
-  at once, and the one that the paper would have taken is taken. The search is in `_line_search`.
+  at once, and the one that the paper would have taken is taken. The search is in `mathematics/line_search.py`.
 - What is expected of a client is its first loss, then the running mean, as long as losses do not exceed it.
 - Remembered rows keep the norm that they had been given.
 - As in the authors' code, a client whose update is zero has no row, and its losses count neither for the angle
@@ -29,11 +29,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms._geometry import inverse_norms, norm, of_length, shortened, unit_fair_weights
-from algorithms._hull import Hull
-from algorithms._line_search import line_search
-from algorithms._qp import Solver
-from algorithms._rows import grown, room
+from algorithms.mathematics.geometry import inverse_norms, norm, of_length, shortened, unit_fair_weights
+from algorithms.mathematics.hull import Hull
+from algorithms.mathematics.line_search import line_search
+from algorithms.mathematics.min_norm import Solver
+from algorithms.mathematics.rows import grown, room
 from fedsim.common.option_requirements import Unless
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 

@@ -3,13 +3,13 @@
 The step is the least-norm point of the convex hull of the updates: w <- w - Σ λ_i Δ_i, λ = argmin ‖Σ λ_i Δ_i‖
 over the simplex. It is a descent direction for every client of the step, or zero.
 
-Choices: λ is exact (see `_qp.py`). A zero update lies in the hull, so then nobody moves.
+Choices: λ is exact (see `mathematics/min_norm.py`). A zero update lies in the hull, so then nobody moves.
 """
 
 from __future__ import annotations
 
-from algorithms._hull import mixed
-from algorithms._qp import Solver
+from algorithms.mathematics.hull import mixed
+from algorithms.mathematics.min_norm import Solver
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 

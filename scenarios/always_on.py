@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario
-from scenarios._devices import PHONES, Devices
+from scenarios.processes.devices import PHONES, Devices
 
 
 def always_on(*, devices: Devices = PHONES) -> Scenario:

@@ -23,8 +23,8 @@ import simpy
 
 from fedsim.common.units import US
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios._devices import PHONES, Devices
-from scenarios._laws import exponential_us
+from scenarios.processes.devices import PHONES, Devices
+from scenarios.processes.laws import exponential_us
 
 HOUR_US = 3600 * US
 DAY_US = 24 * HOUR_US

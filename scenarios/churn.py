@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option
-from scenarios._devices import PHONES, Devices
-from scenarios._presence import Presence, Sessions
+from scenarios.processes.devices import PHONES, Devices
+from scenarios.processes.presence import Presence, Sessions
 
 
 def churn(

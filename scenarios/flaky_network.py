@@ -21,9 +21,9 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.common.units import US
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios._devices import PHONES, Devices, Speeds
-from scenarios._laws import exponential_us
-from scenarios._presence import MeanOn, Presence, Sessions
+from scenarios.processes.devices import PHONES, Devices, Speeds
+from scenarios.processes.laws import exponential_us
+from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 OfMarkov, OfAR1 = With("model", "markov"), With("model", "ar1")
 

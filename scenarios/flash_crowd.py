@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from fedsim.common.errors import ConfigError
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios._devices import PHONES, Devices
-from scenarios._presence import MeanOn, Presence, Sessions
+from scenarios.processes.devices import PHONES, Devices
+from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 
 def flash_crowd(

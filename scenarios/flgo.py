@@ -35,7 +35,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.common.units import US
 from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
-from scenarios._devices import Devices
+from scenarios.processes.devices import Devices
 
 BETA = {
     "IDL": 0.0,

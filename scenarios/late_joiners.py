@@ -9,9 +9,9 @@ where it repeats, those who came late come late again.
 from __future__ import annotations
 
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
-from scenarios._devices import PHONES, Devices
-from scenarios._laws import Law
-from scenarios._presence import MeanOn, Presence, Sessions
+from scenarios.processes.devices import PHONES, Devices
+from scenarios.processes.laws import Law
+from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 JOINING = Law(law="uniform", mean="2d")
 

@@ -9,9 +9,9 @@ default the world stops after its horizon, and the run with it: where it repeats
 from __future__ import annotations
 
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
-from scenarios._devices import PHONES, Devices
-from scenarios._laws import Law
-from scenarios._presence import MeanOn, Presence, Sessions
+from scenarios.processes.devices import PHONES, Devices
+from scenarios.processes.laws import Law
+from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 LIFE = Law(mean="3d")
 

@@ -21,9 +21,9 @@ import numpy as np
 import simpy
 
 from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
-from scenarios._devices import PHONES, Devices
-from scenarios._laws import exponential_us
-from scenarios._presence import MeanOn, Presence, Sessions
+from scenarios.processes.devices import PHONES, Devices
+from scenarios.processes.laws import exponential_us
+from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 
 def shared_uplink(

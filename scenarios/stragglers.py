@@ -21,8 +21,8 @@ import numpy as np
 
 from fedsim.common.option_requirements import Unless
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
-from scenarios._devices import Devices
-from scenarios._presence import MeanOn, Presence, Sessions
+from scenarios.processes.devices import Devices
+from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 EQUAL = Devices(compute_sigma=0.0)
 """Devices that differ in nothing but their slowdown, as far as computing goes."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenarios._devices import Devices
-from scenarios._laws import Law
 from scenarios.fitted import FittedDevices, Length
+from scenarios.processes.devices import Devices
+from scenarios.processes.laws import Law
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from algorithms.selection._draws import highest
-from algorithms.selection._durations import durations_us
+from algorithms.selection.parts.draws import highest
+from algorithms.selection.parts.durations import durations_us
 from fedsim.engine.selector import Clients, Selector, View, stateless
 
 

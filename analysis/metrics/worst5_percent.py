@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.metrics._tails import lowest_percent
 from analysis.opening.arrays import Floats, Ints
+from analysis.statistics.tails import lowest_percent
 
 
 def worst5_percent(accuracy: Floats, n: Ints) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from analysis.drawing.picture import Picture, arm_keys, arm_style, panels
 from analysis.opening.run import Evaluation
-from analysis.plots._picture import Picture, arm_keys, arm_style, panels
 from analysis.plots.client_accuracy import accuracies_percent
 
 BINS = 20

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.plots._picture import Key, Picture, arm_marker, arm_style, panels
+from analysis.drawing.picture import Key, Picture, arm_marker, arm_style, panels
 
 _SHORT = 3
 """Letters of a name that fit below a mark side by side with its neighbours; longer ones take two lines."""

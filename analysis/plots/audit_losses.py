@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.plots._picture import Picture, arm_keys, arm_style, panels
+from analysis.drawing.picture import Picture, arm_keys, arm_style, panels
 from analysis.statistics.audit import GROUPS
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from analysis.drawing.picture import COLOURS, INK, Picture, panels, time_unit
 from analysis.opening.arrays import Floats
-from analysis.plots._picture import COLOURS, INK, Picture, panels, time_unit
 from analysis.worlds.summary import online_raster, online_share
 from fedsim.worlds.trace import Trace
 

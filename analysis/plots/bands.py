@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
+from analysis.drawing.picture import arm_style, spans
 from analysis.opening.arrays import Floats
-from analysis.plots._picture import arm_style, spans
 
 BAND_ALPHA = 0.18
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from analysis.drawing.picture import Picture, panels, time_unit, whole_numbers
 from analysis.opening.run import Run
-from analysis.plots._picture import Picture, panels, time_unit, whole_numbers
 from analysis.plots.bands import over_steps
 from fedsim.common.errors import FolderError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from analysis.drawing.picture import INK, Picture, panels, whole_numbers
 from analysis.opening.arrays import Floats
-from analysis.plots._picture import INK, Picture, panels, whole_numbers
 
 
 def class_hours_picture(shares: Floats) -> Picture:

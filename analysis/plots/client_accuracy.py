@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from analysis.drawing.picture import Picture, arm_keys, arm_style, panels
 from analysis.opening.arrays import Floats
 from analysis.opening.run import Evaluation
-from analysis.plots._picture import Picture, arm_keys, arm_style, panels
 
 POINTS = 500
 

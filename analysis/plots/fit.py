@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
+from analysis.drawing.picture import INK, Picture, arm_keys, arm_style, panels
 from analysis.opening.arrays import Floats
-from analysis.plots._picture import INK, Picture, arm_keys, arm_style, panels
 from analysis.worlds.fitting.comparison import Comparison
 from analysis.worlds.fitting.portrait import CURVE_LAGS_H, Curve
 from analysis.worlds.fitting.spells import HOURS

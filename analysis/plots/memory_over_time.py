@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from analysis.drawing.picture import Picture, arm_keys, from_zero, panels, time_unit
 from analysis.opening.run import Run
-from analysis.plots._picture import Picture, arm_keys, from_zero, panels, time_unit
 from analysis.plots.bands import over_steps
 from analysis.statistics.observatory import history_age, recorded
 from fedsim.common.errors import FolderError

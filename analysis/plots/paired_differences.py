@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from analysis.plots._picture import COLOURS, GREY, Picture, arm_marker, panels
+from analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
 from analysis.report.document import heading_of
 from analysis.statistics.paired import PairedDifference
 

@@ -9,10 +9,10 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
+from analysis.drawing.picture import GREY, Key, Picture, panels, time_unit, whole_numbers
 from analysis.opening.arrays import Floats, Ints
 from analysis.opening.run import Run
 from analysis.opening.tables import WORLD
-from analysis.plots._picture import GREY, Key, Picture, panels, time_unit, whole_numbers
 from analysis.statistics.participation import unknown_of
 from analysis.tables.closing import virtual_end_us
 from fedsim.common.errors import FolderError

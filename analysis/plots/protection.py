@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
 from analysis.opening.run import Run
-from analysis.plots._picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
 from analysis.statistics.observatory import by_client, recorded
 from fedsim.common.errors import FolderError
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from analysis.drawing.picture import Picture, arm_keys, arm_style, panels, whole_numbers
 from analysis.opening.arrays import Ints
 from analysis.opening.run import Run
-from analysis.plots._picture import Picture, arm_keys, arm_style, panels, whole_numbers
 
 
 def staleness(runs: Mapping[str, Run]) -> Picture:

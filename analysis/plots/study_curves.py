@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from analysis.drawing.picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
 from analysis.opening.arrays import Floats
-from analysis.plots._picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
 from analysis.plots.accuracy_over_time import evaluated_note
 from analysis.plots.bands import draw_band
 from analysis.report.document import heading_of

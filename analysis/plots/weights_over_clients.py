@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from analysis.drawing.heatmap import LEAST_IN, heat, powers, scale_beside
+from analysis.drawing.picture import Picture, panels, spans, whole_numbers
 from analysis.opening.arrays import Floats, Ints
 from analysis.opening.run import Run
-from analysis.plots._heatmap import LEAST_IN, heat, powers, scale_beside
-from analysis.plots._picture import Picture, panels, spans, whole_numbers
 from analysis.statistics.observatory import KINDS, recorded
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from analysis.plots._picture import MARKERS, Key, Picture
+from analysis.drawing.picture import MARKERS, Key, Picture
 from analysis.report.document import (
     Block,
     Code,

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.plots._picture import INK, Key, Picture
+from analysis.drawing.picture import INK, Key, Picture
 from analysis.report.document import Document, Table
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, RunError, TraceError, closest

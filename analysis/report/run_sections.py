@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from analysis.drawing.picture import Picture
 from analysis.opening.facts import facts
 from analysis.opening.run import CONFIG, Run
-from analysis.plots._picture import Picture
 from analysis.plots.blocks_over_time import blocks_over_time
 from analysis.plots.conflict_layers import conflict_layers
 from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts

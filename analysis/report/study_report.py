@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
+from analysis.drawing.picture import Picture
 from analysis.opening.run import Run
 from analysis.opening.study import Cell, Study
-from analysis.plots._picture import Picture
 from analysis.plots.paired_differences import paired_differences
 from analysis.plots.study_curves import study_curves
 from analysis.report.audit_section import audit_blocks, audited

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from analysis.drawing.picture import spans
 from analysis.opening.arrays import Floats
 from analysis.opening.run import Run
-from analysis.plots._picture import spans
 from analysis.statistics.conflicts import ORTHOGONAL
 from fedsim.common.errors import FolderError
 

@@ -25,9 +25,9 @@ from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers._fleet import MOST_MACHINES, Machine, fleet_trace, ranked
-from scenarios.importers._reading import LONGEST_S, Problems, Row, rows, shown, whole
-from scenarios.importers._series import head, labels, told
+from scenarios.importers.reading.files import LONGEST_S, Problems, Row, rows, shown, whole
+from scenarios.importers.reading.fleet import MOST_MACHINES, Machine, fleet_trace, ranked
+from scenarios.importers.reading.series import head, labels, told
 
 MS_US = 1000
 _EVENT = re.compile(r"\d{1,13},(add|remove),\S")

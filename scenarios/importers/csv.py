@@ -15,8 +15,8 @@ import numpy as np
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers._plain import Plain, Unit, plain_trace, row_problem, time_columns
-from scenarios.importers._reading import Problems, columns, missing, number, rows
+from scenarios.importers.reading.files import Problems, columns, missing, number, rows
+from scenarios.importers.reading.interval_tables import Plain, Unit, plain_trace, row_problem, time_columns
 
 
 def csv(

@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._device_tables import entries, fact, factor_option
-from scenarios.importers._reading import Problems, number, of_type, positive, speed_table
+from scenarios.importers.reading.device_tables import entries, fact, factor_option
+from scenarios.importers.reading.files import Problems, number, of_type, positive, speed_table
 
 _FACTS = {"cpu_f": "cpu_score", "ram": "ram_gb", "fp16_mem": "fp16_mem_mb", "android_os": "android"}
 

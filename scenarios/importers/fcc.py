@@ -16,8 +16,8 @@ import numpy as np
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._reading import Problems
-from scenarios.importers._series import (
+from scenarios.importers.reading.files import Problems
+from scenarios.importers.reading.series import (
     BYTES_PER_MBIT,
     MOST_MBITS_PER_S,
     Series,

@@ -21,8 +21,7 @@ import numpy as np
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US, duration_us
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._pickles import plain_pickle
-from scenarios.importers._reading import (
+from scenarios.importers.reading.files import (
     DAY_US,
     LONGEST_S,
     Problems,
@@ -36,6 +35,7 @@ from scenarios.importers._reading import (
     time_us,
     whole,
 )
+from scenarios.importers.reading.pickles import plain_pickle
 
 
 def fedscale_availability(*, period: str | float | None = None) -> Importer:

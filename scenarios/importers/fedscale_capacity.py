@@ -14,8 +14,8 @@ from typing import Literal
 
 from fedsim.common.errors import TraceError
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._device_tables import entries, fact, factor_option
-from scenarios.importers._reading import Problems, positive, speed_table
+from scenarios.importers.reading.device_tables import entries, fact, factor_option
+from scenarios.importers.reading.files import Problems, positive, speed_table
 
 _FIELDS = ("computation", "communication", "dl_kbps", "ul_kbps")
 

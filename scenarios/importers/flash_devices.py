@@ -20,8 +20,16 @@ from typing import Any, Literal
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._flash_classes import BATCH_MS, BATCH_SIZES, CLASSES, PHONES, Task, drawn, nearest
-from scenarios.importers._reading import Problems, json_of, member, of_type, positive, shown, speed_table
+from scenarios.importers.reading.files import Problems, json_of, member, of_type, positive, shown, speed_table
+from scenarios.importers.reading.flash_classes import (
+    BATCH_MS,
+    BATCH_SIZES,
+    CLASSES,
+    PHONES,
+    Task,
+    drawn,
+    nearest,
+)
 
 
 def flash_devices(

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 
 from fedsim.common.errors import TraceError
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._reading import Problems, client_id, json_of, member, number, of_type, speed_table
+from scenarios.importers.reading.files import (
+    Problems,
+    client_id,
+    json_of,
+    member,
+    number,
+    of_type,
+    speed_table,
+)
 
 _FACTS = {
     "screen_on_duration": "screen_on_s",

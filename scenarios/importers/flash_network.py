@@ -14,7 +14,7 @@ from typing import Literal
 from fedsim.common.errors import TraceError
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import Trace
-from scenarios.importers._reading import (
+from scenarios.importers.reading.files import (
     Problems,
     client_id,
     json_of,

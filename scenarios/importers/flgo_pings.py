@@ -19,8 +19,8 @@ from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers._reading import LONGEST_S, Problems, availability, columns, whole
-from scenarios.importers._series import Ints, head, labels, told
+from scenarios.importers.reading.files import LONGEST_S, Problems, availability, columns, whole
+from scenarios.importers.reading.series import Ints, head, labels, told
 
 STEP_S = 15
 

@@ -23,8 +23,8 @@ from fedsim.common.rng import rng
 from fedsim.common.units import US
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd, Trace
-from scenarios.importers._reading import DAY_US, Problems, about, columns, missing, number, shown
-from scenarios.importers._series import head, labels, told
+from scenarios.importers.reading.files import DAY_US, Problems, about, columns, missing, number, shown
+from scenarios.importers.reading.series import head, labels, told
 
 Place = Literal["unknown", "random", "evening"]
 Repeated = Literal["mean", "first", "last", "max"]

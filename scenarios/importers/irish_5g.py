@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._reading import Problems, columns, missing, number, shown
-from scenarios.importers._series import (
+from scenarios.importers.reading.files import Problems, columns, missing, number, shown
+from scenarios.importers.reading.series import (
     BYTES_PER_KBIT,
     Floats,
     Ints,

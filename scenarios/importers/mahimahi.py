@@ -20,8 +20,8 @@ import numpy as np
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import duration_us
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers._reading import LONGEST_S, Problems, whole
-from scenarios.importers._series import Ints, Series, head, labels, link_trace, told
+from scenarios.importers.reading.files import LONGEST_S, Problems, whole
+from scenarios.importers.reading.series import Ints, Series, head, labels, link_trace, told
 
 Direction = Literal["by_name", "down", "up"]
 

@@ -25,9 +25,9 @@ import numpy as np
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import Trace
-from scenarios.importers._mnn_files import LEFT_OUT, Client, add_energy, clocks, kind_of, time_table
-from scenarios.importers._reading import DAY_US, Problems, about
-from scenarios.importers._series import labels, told
+from scenarios.importers.reading.files import DAY_US, Problems, about
+from scenarios.importers.reading.mnn_files import LEFT_OUT, Client, add_energy, clocks, kind_of, time_table
+from scenarios.importers.reading.series import labels, told
 
 LENET_MS = 8.8252
 """Training one batch of one sample through LeNet at 1.7088 GHz, by the benchmark's own table."""

@@ -18,8 +18,8 @@ from fedsim.common.errors import TraceError
 from fedsim.common.files import PARQUET_ERRORS, parquet_table
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd, read_trace
-from scenarios.importers._plain import Plain, Unit, plain_trace, row_problem, time_columns
-from scenarios.importers._reading import Problems, shown
+from scenarios.importers.reading.files import Problems, shown
+from scenarios.importers.reading.interval_tables import Plain, Unit, plain_trace, row_problem, time_columns
 
 
 def parquet(

@@ -18,9 +18,18 @@ from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers._fleet import MOST_MACHINES, Ints, Machine, fleet_trace, present, ranked
-from scenarios.importers._reading import DAY_US, LONGEST_S, Problems, json_of, member, number, of_type, whole
-from scenarios.importers._series import labels
+from scenarios.importers.reading.files import (
+    DAY_US,
+    LONGEST_S,
+    Problems,
+    json_of,
+    member,
+    number,
+    of_type,
+    whole,
+)
+from scenarios.importers.reading.fleet import MOST_MACHINES, Ints, Machine, fleet_trace, present, ranked
+from scenarios.importers.reading.series import labels
 
 
 def skypilot(*, machines: Literal["any", "each"] = "any", after_end: AfterEnd = "repeat") -> Importer:

@@ -8,7 +8,7 @@ import numpy as np
 from golden_tools import EXACT, INTERIOR_POINT, POLISHED, Case, assert_close, rounds
 from numpy.linalg import norm
 
-from algorithms._geometry import fair_weights
+from algorithms.mathematics.geometry import fair_weights
 from fedsim.common.plugins import build
 from fedsim.server.combine import combine
 

@@ -8,8 +8,8 @@ import numpy as np
 from golden_tools import EXACT, INTERIOR_POINT, Case, assert_close
 from numpy.typing import NDArray
 
-from algorithms._line_search import Trial, accepted, chosen, search_steps
 from algorithms.fedmdfg import angle_deg
+from algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
 from fedsim.server.combine import combine
 
 Array = NDArray[np.float64]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stacks import assert_same, seeds, updates
 
-from algorithms._staleness import discounts
+from algorithms.mathematics.staleness import discounts
 from fedsim.server.combine import Combined, combine
 
 fast = settings(max_examples=60, deadline=None)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from algorithms._geometry import off_absent
 from algorithms.fedfv import fedfv, internal
+from algorithms.mathematics.geometry import off_absent
 from fedsim.common.rng import rng
 from fedsim.runs.build import prepare
 from fedsim.server.combine import combine

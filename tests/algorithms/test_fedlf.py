@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from algorithms._geometry import fair_weights, unit_fair_weights
-from algorithms._qp import min_norm
 from algorithms.fedlf import fedlf
+from algorithms.mathematics.geometry import fair_weights, unit_fair_weights
+from algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined, combine
 from fedsim.server.server import Server, ServerSpec

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stacks import assert_same, distinct_losses, seeds, updates
 
-from algorithms._geometry import unit_fair_weights
-from algorithms._line_search import Trial, accepted, chosen, search_steps
 from algorithms.fedmdfg import angle_deg, fedmdfg
+from algorithms.mathematics.geometry import unit_fair_weights
+from algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import combine
 from fedsim.server.rule import Stack

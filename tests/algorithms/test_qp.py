@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stacks import seeds, updates
 
-from algorithms import _qp, _qp_start
-from algorithms._qp import min_norm
+from algorithms.mathematics import min_norm as _qp
+from algorithms.mathematics import min_norm_start as _qp_start
+from algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import SolverError
 
 fast = settings(max_examples=80, deadline=None)

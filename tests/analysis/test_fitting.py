@@ -25,7 +25,7 @@ from fedsim.common.units import US, duration_us
 from fedsim.worlds.importer import import_trace
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace, read_trace
-from scenarios._hazards import Hazard
+from scenarios.processes.hazards import Hazard
 
 HOUR, DAY = 3600 * US, 86400 * US
 

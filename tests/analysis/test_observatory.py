@@ -11,7 +11,7 @@ from pages import Page
 from synthetic_runs import evals_table, steps_table, write_run
 
 import analysis
-from analysis.plots._picture import Picture
+from analysis.drawing.picture import Picture
 from analysis.plots.conflict_layers import conflict_layers
 from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
 from analysis.plots.weights_over_clients import weights_over_clients

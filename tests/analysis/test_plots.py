@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from synthetic_runs import evals_table, jobs_table, world_table, write_run
 
 import analysis
-from analysis.plots._picture import arm_keys, arm_style, time_unit
+from analysis.drawing.picture import arm_keys, arm_style, time_unit
 from analysis.plots.accuracy_histogram import accuracy_histogram
 from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from analysis.plots.client_accuracy import client_accuracy

@@ -13,7 +13,7 @@ from synthetic_runs import US, evals_table, jobs_table, steps_table, world_table
 from typer.testing import CliRunner
 
 import analysis
-from analysis.plots._picture import COLOURS
+from analysis.drawing.picture import COLOURS
 from fedsim.cli.report import report as report_command
 from fedsim.common.errors import RunError
 

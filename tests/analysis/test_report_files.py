@@ -11,7 +11,7 @@ from synthetic_runs import evals_table, jobs_table, write_run
 from typer.testing import CliRunner, Result
 
 import analysis
-from analysis.plots._picture import arm_keys
+from analysis.drawing.picture import arm_keys
 from analysis.plots.accuracy_histogram import accuracy_histogram
 from analysis.report.document import Column, Table, heading_of, slugs
 from analysis.report.report import run_document

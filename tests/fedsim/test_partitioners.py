@@ -11,7 +11,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.common.rng import rng
 from fedsim.data.federated_data import Indices
-from fedsim.data.partitioners._shares import apportion
+from fedsim.data.label_shares import apportion
 
 quick = settings(max_examples=60, deadline=None)
 ALL: dict[str, dict[str, Any]] = {

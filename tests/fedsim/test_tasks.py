@@ -12,8 +12,9 @@ import pytest
 import inputs
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
+from fedsim.data import dataset_files as _files
 from fedsim.data.federated_data import Task
-from fedsim.data.tasks import _files, digits
+from fedsim.data.tasks import digits
 from fedsim.data.tasks.synthetic import draw
 
 ROOT = Path(__file__).resolve().parents[2]

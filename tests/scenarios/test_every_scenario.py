@@ -13,7 +13,7 @@ from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.trace_writer import Rows
-from scenarios import _simulate
+from scenarios.processes import simulate as _simulate
 
 joined = Rows.joined
 

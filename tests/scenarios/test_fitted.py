@@ -13,7 +13,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace
-from scenarios._hazards import LAWS, Day, Hazard
+from scenarios.processes.hazards import LAWS, Day, Hazard
 
 HOUR, DAY = 3600 * US, 86400 * US
 

@@ -15,9 +15,9 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.worlds.scenario import Scenario, make_trace
 from fedsim.worlds.world import World
-from scenarios._devices import Devices
-from scenarios._simulate import simulate
 from scenarios.diurnal import CELL_US, CELLS, EDGES_US, _next_us
+from scenarios.processes.devices import Devices
+from scenarios.processes.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 

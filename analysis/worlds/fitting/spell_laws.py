@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from analysis.opening.arrays import Floats, Ints
-from scenarios._hazards import Hazard
+from scenarios.processes.hazards import Hazard
 
 LEAST_CLIENTS = 5
 """Fewer clients do not show how much clients differ."""

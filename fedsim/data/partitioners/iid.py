@@ -9,8 +9,8 @@ from pydantic import Field
 
 from fedsim.common.option_requirements import With
 from fedsim.data.federated_data import Indices
+from fedsim.data.label_shares import apportion, cut, require_samples
 from fedsim.data.partitioners import Partition
-from fedsim.data.partitioners._shares import apportion, cut, require_samples
 
 
 def iid(

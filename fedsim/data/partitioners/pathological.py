@@ -9,8 +9,8 @@ from pydantic import Field
 
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Indices
+from fedsim.data.label_shares import apportion, cut
 from fedsim.data.partitioners import Partition
-from fedsim.data.partitioners._shares import apportion, cut
 
 
 def pathological(

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.data.federated_data import Indices
+from fedsim.data.label_shares import require_samples
 from fedsim.data.partitioners import Partition
-from fedsim.data.partitioners._shares import require_samples
 
 
 def shards(*, shards_per_client: Annotated[int, Field(ge=1)] = 2) -> Partition:

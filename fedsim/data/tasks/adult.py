@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import DataError, closest
+from fedsim.data.dataset_files import existing, reading
 from fedsim.data.federated_data import Task
-from fedsim.data.tasks._files import existing, reading
 
 COLUMNS: dict[str, tuple[int, str]] = {
     "workclass": (

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import DataError
 from fedsim.common.files import read_parquet
+from fedsim.data.dataset_files import folder, may_download
 from fedsim.data.federated_data import Task
-from fedsim.data.tasks._files import folder, may_download
 
 BATCHES = "cifar-10-batches-py"
 """The folder of the original files, as torchvision keeps it."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedsim.data.feature_tables import table
 from fedsim.data.federated_data import Task
-from fedsim.data.tasks._tables import table
 
 
 def landmine(*, clients: int, seed: int, data_dir: Path | None) -> Task:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsim.data.federated_data import Task
-from fedsim.data.tasks._torchvision import Classes, ImageSet, Normalise, load
+from fedsim.data.torchvision_datasets import Classes, ImageSet, Normalise, load
 
 _IMAGES = ImageSet("mnist", "MNIST", mean=0.1307, std=0.3081)
 

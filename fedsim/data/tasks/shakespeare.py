@@ -10,8 +10,8 @@ from pydantic import Field
 
 from fedsim.common.errors import DataError
 from fedsim.common.rng import rng
+from fedsim.data.dataset_files import existing, reading
 from fedsim.data.federated_data import Indices, Task
-from fedsim.data.tasks._files import existing, reading
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """[80] The characters of LEAF, which are the classes; any other counts as the last one."""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import analysis
-from algorithms.selection._oort import Pace, Rating, not_barred, places, utility
+from algorithms.selection.parts.oort_scores import Pace, Rating, not_barred, places, utility
 from fedsim.common.units import US
 from fedsim.config.load import parse
 from fedsim.engine.selector import View

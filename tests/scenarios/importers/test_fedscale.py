@@ -12,7 +12,7 @@ from published import imported, refused, sources, values, windows
 import inputs
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.importer import build_importer, import_trace
-from scenarios.importers._pickles import plain_pickle
+from scenarios.importers.reading.pickles import plain_pickle
 
 S = 1_000_000
 DAY = 86_400 * S

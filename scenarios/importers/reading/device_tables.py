@@ -8,8 +8,8 @@ from typing import Any
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.worlds.importer import Source
-from scenarios.importers._pickles import plain_pickle
-from scenarios.importers._reading import client_id, member, of_type, shown
+from scenarios.importers.reading.files import client_id, member, of_type, shown
+from scenarios.importers.reading.pickles import plain_pickle
 
 
 def entries(sources: Sequence[Source], required: Sequence[str]) -> Iterator[tuple[str, str, dict[Any, Any]]]:

@@ -11,8 +11,17 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.worlds.importer import Source
-from scenarios.importers._reading import LONGEST_S, Problems, columns, missing, number, positive, rows, whole
-from scenarios.importers._series import Series, head, steps
+from scenarios.importers.reading.files import (
+    LONGEST_S,
+    Problems,
+    columns,
+    missing,
+    number,
+    positive,
+    rows,
+    whole,
+)
+from scenarios.importers.reading.series import Series, head, steps
 
 LEFT_OUT = {
     "performance": "memory, processor share and battery readings by batch size: no times",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.worlds.trace import AfterEnd, Trace
-from scenarios.importers._reading import availability
+from scenarios.importers.reading.files import availability
 
 Ints = NDArray[np.int64]
 

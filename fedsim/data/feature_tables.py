@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import DataError
+from fedsim.data.dataset_files import existing
 from fedsim.data.federated_data import Indices, Task
-from fedsim.data.tasks._files import existing
 
 _NAMES = ("X", "y", "client")
 _DAMAGES = (

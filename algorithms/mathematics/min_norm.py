@@ -4,7 +4,7 @@ Given the Gram matrix G of some vectors v_i, find weights minimising ½ λᵀGλ
 or over the part of it within bounds. G may be singular: equal rows, opposite rows, zero rows, more rows than
 dimensions. The norm is then still unique, the weights need not be.
 
-The direct method starts from the solution without bounds (`_qp_start`) and finishes with a primal active-set
+The direct method starts from the solution without bounds (`min_norm_start`) and finishes with a primal active-set
 method on G itself (Wolfe 1976, "Finding the nearest point in a polytope", with bounds), whose steps are
 refined to rounding. It starts cold each time: the weights depend on G and the bounds alone.
 """
@@ -110,7 +110,7 @@ def _active_set(g: Floats, low: Floats, high: Floats) -> Floats:
 
 def _start(g: Floats, low: Floats, high: Floats) -> Floats:
     """Return feasible weights, the solution itself if all goes well and no bound is in its way."""
-    from algorithms._qp_start import unbounded  # it imports SciPy, which takes a second
+    from algorithms.mathematics.min_norm_start import unbounded  # it imports SciPy, which takes a second
 
     x = unbounded(g)
     return x if x.any() and ((low <= x) & (x <= high)).all() else _filled(g.diagonal(), low, high)

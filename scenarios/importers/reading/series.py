@@ -14,7 +14,7 @@ from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Source
 from fedsim.worlds.trace import Trace
-from scenarios.importers._reading import DAY_US, LONGEST_S, Problems, about, number, rows
+from scenarios.importers.reading.files import DAY_US, LONGEST_S, Problems, about, number, rows
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

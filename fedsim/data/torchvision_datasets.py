@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.common.errors import ConfigError, DataError
+from fedsim.data.dataset_files import folder, may_download
 from fedsim.data.federated_data import Task
-from fedsim.data.tasks._files import folder, may_download
 
 Normalise = bool | Literal["pixel"]
 Classes = Annotated[Sequence[Annotated[int, Field(ge=0, le=9)]], Field(min_length=2)]

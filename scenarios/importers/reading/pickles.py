@@ -15,7 +15,7 @@ from typing import Any
 
 from fedsim.common.errors import TraceError
 from fedsim.worlds.importer import Source
-from scenarios.importers._reading import shown
+from scenarios.importers.reading.files import shown
 
 _SCALARS = {"f8": "d", "f4": "f", "i8": "q", "i4": "i"}
 _GLOBALS = {

@@ -1,0 +1,1 @@
+"""What several importers read: intervals, series, tables of devices, pickles."""

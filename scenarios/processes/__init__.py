@@ -1,0 +1,1 @@
+"""What several scenarios are made of: laws of durations, hazards, devices, presence."""
