@@ -43,7 +43,7 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff format .
 
 mutants: $(STAMP)  ## Change the code in small ways, and see whether the tests notice: what changed, or MODULE=fedsim/server/server.py
-	$(BIN)/python tests/mutants.py $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))
+	$(BIN)/python tests/tools/mutants.py $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))
 
 bench: $(STAMP)  ## Measure training against bare torch, on data that needs no download
 	$(BIN)/python benchmarks/works.py --works W2 W4

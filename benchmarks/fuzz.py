@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:1] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "fuzz")]
+sys.path[:1] = [str(ROOT), str(ROOT / "tests" / "helpers")]
 
 from fuzz_play import TREATMENTS, Played, play  # noqa: E402
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms.afl import project
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import combine
+from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=80, deadline=None)
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from client_cases import JOB, SPEC, divided_digits, model, oracle, work
-from golden_other_parts import LeastSquares
 
 from algorithms.clients.fedprox import fedprox
+from client_cases import JOB, SPEC, divided_digits, model, oracle, work
 from fedsim.common import plugins
 from fedsim.common.plugins import build
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.settings import LocalSGD
 from fedsim.training.workbench import Workbench
+from golden_other_parts import LeastSquares
 
 METHODS = plugins.names("client")
 

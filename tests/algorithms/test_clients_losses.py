@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from client_cases import JOB, SPEC, divided_digits, model, work
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import functional_call
@@ -18,6 +17,7 @@ from torch.nn import functional
 
 from algorithms.clients.fedcka import cka, contrast
 from algorithms.clients.qmaml import divided
+from client_cases import JOB, SPEC, divided_digits, model, work
 from fedsim.common.rng import rng
 from fedsim.data.federated_data import FederatedData, Split
 from fedsim.training.local_sgd import ClientBench

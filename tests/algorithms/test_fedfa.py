@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stacks import assert_same, seeds, updates
 
 from algorithms.fedfa import fedfa
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined, combine
 from fedsim.server.rule import Needs
+from stacks import assert_same, seeds, updates
 
 fast = settings(max_examples=60, deadline=None)
 

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms.fedfv import fedfv, internal
 from algorithms.mathematics.geometry import off_absent
@@ -20,6 +19,7 @@ from fedsim.runs.build import prepare
 from fedsim.server.combine import combine
 from fedsim.server.rule import Algorithm
 from small import small
+from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=60, deadline=None)
 sizes = st.integers(2, 10)

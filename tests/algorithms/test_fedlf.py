@@ -11,7 +11,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms.fedlf import fedlf
 from algorithms.mathematics.geometry import fair_weights, unit_fair_weights
@@ -21,6 +20,7 @@ from fedsim.server.combine import Combined, combine
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import Arrivals
 from fedsim.training.job import Report, Reports
+from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(2, 8)

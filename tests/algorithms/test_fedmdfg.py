@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stacks import assert_same, distinct_losses, seeds, updates
 
 from algorithms.fedmdfg import angle_deg, fedmdfg
 from algorithms.mathematics.geometry import unit_fair_weights
@@ -18,6 +17,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.server.combine import combine
 from fedsim.server.rule import Stack
 from fedsim.server.rule_factory import build_rule
+from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(1, 8)

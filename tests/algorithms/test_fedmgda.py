@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from stacks import assert_same, seeds, updates
 
 from fedsim.server.combine import combine
+from stacks import assert_same, seeds, updates
 
 fast = settings(max_examples=60, deadline=None)
 sizes = st.integers(1, 10)

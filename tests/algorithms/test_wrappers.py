@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from stacks import assert_same, distinct_losses, seeds, updates
 
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined, combine
 from fedsim.server.rule_factory import build_rule
+from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=50, deadline=None)
 sizes = st.integers(1, 7)

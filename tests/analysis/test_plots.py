@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
-from synthetic_runs import evals_table, jobs_table, world_table, write_run
 
 import analysis
 from analysis.drawing.picture import arm_keys, arm_style, time_unit
@@ -24,6 +23,7 @@ from analysis.plots.study_curves import study_curves
 from analysis.report.svg import inline_svg
 from fedsim.common.errors import RunError
 from fedsim.worlds.trace import Trace
+from synthetic_runs import evals_table, jobs_table, world_table, write_run
 
 END_US = 1000
 

@@ -24,7 +24,7 @@ TOKEN = {
 CHANGES = {"pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3}, "stop": {"steps": 150}}
 DRIVER = f"""
 import sys
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/helpers")
 from pathlib import Path
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.simulate import simulate

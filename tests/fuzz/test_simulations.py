@@ -6,13 +6,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-import fuzz_play
 import pytest
-from fuzz_cases import case
-from fuzz_play import TREATMENTS, play
 
+import fuzz_play
 from fedsim import Result
 from fedsim.config.run import RunConfig
+from fuzz_cases import case
+from fuzz_play import TREATMENTS, play
 
 SEEDS = range(40)
 

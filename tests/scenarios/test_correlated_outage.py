@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from made_worlds import DAY, HOUR, NO_FAULTS, made, online_share
 
 from fedsim.common.errors import ConfigError
 from fedsim.worlds.world import World
+from made_worlds import DAY, HOUR, NO_FAULTS, made, online_share
 
 STEADY = {"mean_off": 0, "outage_every": "4h", "outage_length": "1h", "hit_share": 0.8, "devices": NO_FAULTS}
 """Clients that leave for nothing but outages: regions are down for a fifth of the time."""

@@ -5,7 +5,6 @@ import sys
 import tomllib
 
 import pytest
-from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
 
 from fedsim.common import background as ahead
 from fedsim.common import plugins
@@ -13,6 +12,7 @@ from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.trace_writer import Rows
+from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
 from scenarios.processes import simulate as _simulate
 
 joined = Rows.joined

@@ -4,11 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from made_worlds import HOUR, durations, made
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.worlds.world import World
+from made_worlds import HOUR, durations, made
 
 FACTS = {
     "n_samples": [5, 50, 500, 20],

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 
 from fedsim.common.errors import ConfigError
 from fedsim.worlds.world import World
+from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
-from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 
 from fedsim.common.errors import ConfigError
+from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
 from scenarios.shared_uplink import stationary_users
 
 CAPACITY = 6e6

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from received import MARK, touching
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.config.load import parse
+from received import MARK, touching
 from small import run, small
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from received import DEEP, EVIL, MARKED_UP, command, with_metadata
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError, TraceError
 from fedsim.config.load import load
 from fedsim.worlds.trace import read_trace
+from received import DEEP, EVIL, MARKED_UP, command, with_metadata
 
 
 def test_nesting_is_refused_and_ends_nothing(

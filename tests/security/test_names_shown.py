@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from received import EVIL, MARKED_UP, command, configured, said
 
 import analysis
 from analysis.worlds.page import write_world_page
 from fedsim.common.terminal import visible
 from fedsim.worlds.trace import Trace
+from received import EVIL, MARKED_UP, command, configured, said
 
 
 class Page(html.parser.HTMLParser):

@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from received import MARK, touching
 
 from fedsim.common.errors import TraceError
 from fedsim.worlds.importer import Source, build_importer
 from fedsim.worlds.trace import read_trace
+from received import MARK, touching
 
 PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
 

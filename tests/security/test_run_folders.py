@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from received import MARK, command, configured, said, touching
 
 import analysis
 from fedsim.common import plugins
 from fedsim.common.errors import Error, RunError
 from fedsim.records.run_folder import make_folder
+from received import MARK, command, configured, said, touching
 
 
 def test_links_in_a_run_folder_are_not_written_through(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import analysis
+from analysis.opening.joining import two_runs, two_studies
+from analysis.opening.study import POINTS, Study, bytes_by
+from fedsim.common.errors import ConfigError, FolderError, RunError
+from fedsim.config.errors import validated
+from fedsim.config.study import _COLUMNS, StudyConfig
+from synthetic_runs import evals_table, jobs_table
+from synthetic_studies import write_study
+
+HOUR = 3600 * 10**6
+
+
+def flat(value: float, *, times: int = 2, clients: int = 4, every_us: int = HOUR) -> dict[str, Any]:
+    """Evaluations of clients that all have the accuracy `value` plus 1 % for each evaluation."""
+    levels = value + 0.01 * np.arange(times)
+    return {"evals": evals_table(np.repeat(levels[:, None], clients, axis=1), n=100, every_us=every_us)}
+
+
+def by_rule(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    return flat(0.5 + 0.1 * (levels["rule"] == "fedfv") + 0.01 * seed)
+
+
+AXES = {"rule": ("fedavg", "fedfv"), "dropout": ("none", "high")}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return write_study(tmp_path / "made", by_rule, axes=AXES, seeds=(1, 2), compare={"axis": "rule"})
+
+
+def test_a_study_knows_its_axes_cells_and_runs(study: Study) -> None:
+    assert (study.name, study.description, study.seeds) == ("made", "made up", (1, 2))
+    assert study.axes == AXES
+    assert len(study.finished) == len(study.cells) == 8
+    cell = study.cells[0]
+    assert cell.name == "rule=fedavg, dropout=none, seed 1"
+    assert study.run(cell) is study.run(cell)
+    assert study.run(cell).folder == cell.folder
+
+
+def test_the_frame_has_a_row_per_finished_cell_in_the_order_of_the_file(tmp_path: Path) -> None:
+    def some(levels: dict[str, str], seed: int) -> dict[str, Any] | None:
+        return None if (levels["rule"], seed) == ("fedavg", 2) else by_rule(levels, seed)
+
+    study = write_study(tmp_path / "made", some, axes=AXES, seeds=(2, 1))
+    frame = study.frame(["mean_percent", "gini"])
+    assert list(frame.columns) == [
+        "rule", "dropout", "seed", "step", "time_us", "bytes", "clients", "mean_percent", "gini",
+    ]  # fmt: skip
+    assert list(zip(frame["rule"], frame["dropout"], frame["seed"], strict=True)) == [
+        ("fedavg", "none", 1),
+        ("fedavg", "high", 1),
+        ("fedfv", "none", 1),
+        ("fedfv", "none", 2),
+        ("fedfv", "high", 1),
+        ("fedfv", "high", 2),
+    ]
+    assert frame["mean_percent"].tolist() == pytest.approx([52, 52, 62, 63, 62, 63])
+    assert set(frame["clients"]) == {4}
+
+
+def test_a_study_without_axes_is_its_seeds(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "bare", lambda _, seed: flat(0.1 * seed), axes={}, seeds=(1, 2, 3))
+    assert study.frame(["mean_percent"], "steps")["mean_percent"].tolist() == pytest.approx([11, 21, 31])
+    with pytest.raises(RunError, match="has no axis, so there are no levels to compare"):
+        analysis.differences(study, "mean_percent")
+
+
+def lengths(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    """One rule is evaluated 11 times by the hour, the other 6 times every 90 minutes."""
+    return flat(0.2, times=11) if levels["rule"] == "long" else flat(0.6, times=6, every_us=HOUR * 3 // 2)
+
+
+@pytest.mark.parametrize(
+    ("at", "steps", "hours"),
+    [("end", [10, 5], [10, 7.5]), ("steps", [5, 5], [5, 7.5]), ("time", [6, 4], [6, 6])],
+)
+def test_runs_meet_at_a_point_that_all_were_evaluated_at(
+    tmp_path: Path, at: Any, steps: list[int], hours: list[float]
+) -> None:
+    study = write_study(tmp_path / "made", lengths, axes={"rule": ("long", "short")}, seeds=(1,))
+    frame = study.frame(["mean_percent"], at)
+    assert frame["step"].tolist() == steps
+    assert (frame["time_us"] / HOUR).tolist() == hours
+    assert frame["mean_percent"].tolist() == pytest.approx([20 + steps[0], 60 + steps[1]])
+
+
+def test_without_a_shared_point_each_is_taken_at_its_last_one_not_beyond(tmp_path: Path) -> None:
+    def odd(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return flat(0.2, times=5, every_us=7 if levels["rule"] == "a" else 11)
+
+    study = write_study(tmp_path / "made", odd, axes={"rule": ("a", "b")}, seeds=(1,))
+    assert study.frame([], "time")["time_us"].tolist() == [28, 22]
+
+
+def test_bytes_are_those_of_jobs_that_had_ended(tmp_path: Path) -> None:
+    def moving(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        each = 10 if levels["rule"] == "light" else 20
+        ends = np.arange(1, 5) * HOUR
+        jobs = jobs_table(
+            dispatch_us=np.zeros(4), end_us=ends, download_bytes=np.full(4, each - 1), upload_bytes=np.ones(4)
+        )
+        return flat(0.5, times=5) | {"jobs": jobs}
+
+    study = write_study(tmp_path / "made", moving, axes={"rule": ("light", "heavy")}, seeds=(1,))
+    run = study.run(study.cells[0])
+    assert bytes_by(run, np.array([0, HOUR - 1, HOUR, 9 * HOUR])).tolist() == [0, 0, 10, 40]
+    frame = study.frame([], "bytes")
+    assert frame["bytes"].tolist() == [40, 40]
+    assert frame["step"].tolist() == [4, 2]
+
+
+def test_runs_that_evaluated_other_clients_are_not_compared(tmp_path: Path) -> None:
+    def parts(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return flat(0.5, clients=3 if levels["rule"] == "b" else 4)
+
+    study = write_study(tmp_path / "made", parts, axes={"rule": ("a", "b")}, seeds=(7,))
+    with pytest.raises(RunError, match="rule=b and rule=a, seed 7: evaluated on 3 and 4 clients"):
+        analysis.differences(study, "mean_percent")
+
+
+def test_what_is_asked_can_be_changed(study: Study) -> None:
+    asked = study.asked({"axis": "dropout", "metrics": ["gini"], "at": ["time"]})
+    assert (asked.axis(), asked.baseline("dropout")) == ("dropout", "none")
+    assert study.asked({"baseline": "fedfv"}).baseline("rule") == "fedfv"
+    for changes, message in (
+        ({"axis": "rul"}, "no axis 'rul'; did you mean 'rule'"),
+        ({"baseline": "fedfw"}, "axis 'rule' has no level 'fedfw'; did you mean 'fedfv'"),
+        ({"at": ["stepz"]}, "no point 'stepz' to compare runs at; did you mean 'steps'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            study.asked(changes)
+    with pytest.raises(ConfigError, match="did you mean 'gini'"):
+        study.frame(["ginni"])
+
+
+def spoil(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda said: said.update(keys)
+
+
+def spoil_cell(**keys: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda said: said["cells"][3].update(keys)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (spoil(format=2), "format: expected 1, found 2"),
+        (spoil(seeds="1"), "study.json: seeds"),
+        (spoil(compare={"at": ["stepz"]}), "study.json: compare.at"),
+        (spoil_cell(status="gone"), "study.json: cells.3.status"),
+        (
+            spoil_cell(levels={"rule": "fedavg"}),
+            r"cells.3.levels: expected a level of each axis \(rule, dropout\)",
+        ),
+        (
+            spoil_cell(levels={"rule": "fedav", "dropout": "none"}),
+            "unknown level 'fedav'; did you mean 'fedavg'",
+        ),
+        (spoil_cell(folder="../../other"), "cells.3.folder: expected a folder within the study"),
+        (spoil_cell(folder="/etc"), "cells.3.folder: expected a folder within the study"),
+    ],
+)
+def test_a_bad_file_is_named(study: Study, change: Callable[[dict[str, Any]], None], message: str) -> None:
+    file = study.folder / "study.json"
+    said = json.loads(file.read_text())
+    change(said)
+    file.write_text(json.dumps(said))
+    with pytest.raises(FolderError, match=message):
+        analysis.open_study(study.folder)
+
+
+def test_what_is_no_study_says_so(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(FolderError, match="is not the folder of a study: study"):
+        analysis.open_study(tmp_path / "nothing")
+    (study.folder / "study.json").write_text("{")
+    with pytest.raises(FolderError, match=r"study\.json: cannot be read"):
+        analysis.open_study(study.folder)
+
+
+def test_a_cell_without_its_folder_is_run_anew_by_the_study(study: Study) -> None:
+    cell = study.cells[0]
+    cell.folder.rename(study.folder / "elsewhere")
+    with pytest.raises(FolderError, match=f"no run folder {cell.folder}.*; fedsim study runs a cell anew"):
+        study.run(cell)
+
+
+def test_two_runs_are_a_study(study: Study) -> None:
+    runs = [study.run(study.cells[i]) for i in (0, 5)]
+    pair = two_runs(*runs)
+    (found,) = analysis.differences(pair, "mean_percent")
+    assert found.mean == pytest.approx(11)
+    for at in POINTS:
+        compared = analysis.compare(*runs, at=at)
+        assert compared.mean_percent == pytest.approx(11)
+        assert [point[0] for point in compared.points] == [1, 1]
+
+
+def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -> None:
+    def better(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        return flat(0.55 + 0.1 * (levels["rule"] == "fedfv") + 0.01 * seed)
+
+    other = write_study(tmp_path / "other", better, axes=AXES, seeds=(2, 3))
+    both = two_studies(study, other)
+    assert both.axes == {"study": ("made", "other")} | AXES
+    found = analysis.differences(both, "mean_percent")
+    assert [each.others for each in found] == [
+        {"rule": rule, "dropout": dropout} for rule in AXES["rule"] for dropout in AXES["dropout"]
+    ]
+    assert all(each.seeds == (2,) and each.missing == (1, 3) for each in found)
+    assert [each.mean for each in found] == pytest.approx([5] * 4)
+    with pytest.raises(RunError, match="expected two different studies"):
+        two_studies(study, study)
+    bare = write_study(tmp_path / "bare", lambda *_: flat(0.5), axes={}, seeds=(1,))
+    with pytest.raises(RunError, match="same axes, found rule, dropout and none"):
+        two_studies(study, bare)
+
+
+def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None:
+    asked = {"axis": "rule", "baseline": "fedavg", "group": "used", "metrics": ["gini"]}
+    made = write_study(tmp_path / "made", by_rule, axes=AXES, seeds=(1, 2), compare=asked)
+    frames = [made.frame(["gini"]), *analysis.study_frames(made).values()]
+    columns = {str(column) for frame in frames for column in frame} - {*AXES, "gini"}
+    assert {column for column in columns if column.isalpha()} <= set(_COLUMNS)
+    for name in ("clients", "gini"):
+        said = {"name": "x", "seeds": 1, "run": {}, "axes": {name: {"a": {}}}}
+        with pytest.raises(ConfigError, match=f"axes.{name}: a column of the study's tables has this name"):
+            validated(StudyConfig, said, "x.toml")
+
+
+def test_tables_of_all_runs_are_not_kept(study: Study) -> None:
+    study.frame(["mean_percent"], "bytes")
+    analysis.study_participation(study, "used")
+    assert study.cells
+    for cell in study.cells:
+        opened = study.run(cell)
+        assert not {"jobs", "evals", "world"} & set(vars(opened))
+        assert len(opened.evals)
+        assert "evals" in vars(opened), "where a run keeps a table that it was asked for"

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+import analysis
+from analysis.drawing.picture import COLOURS
+from fedsim.cli.report import report as report_command
+from fedsim.common.errors import RunError
+from pages import Page
+from synthetic_runs import US, evals_table, jobs_table, steps_table, world_table, write_run
+
+HORIZON_US = 7200 * US
+
+
+FIGURES = [
+    "accuracy-over-time",
+    "accuracy-over-steps",
+    "accuracy-by-client",
+    "accuracy-histogram",
+    "participation-groups",
+    "lost-jobs",
+    "staleness",
+    "participation",
+]
+"""Those of a run that has everything but steps with updates."""
+
+
+def figures(page: Page) -> list[str]:
+    """Return the names of the figures, as the commands below them say."""
+    return re.findall(r"--only (\S+) --figures", page.text)
+
+
+def full_run(folder: Path, *, k: int = 30, seed: int = 0, stale: bool = False, **options: Any) -> Path:
+    rng = np.random.default_rng(seed)
+    n = 120
+    dispatch = np.sort(rng.integers(0, HORIZON_US // 2, n))
+    status = rng.choice(["aggregated", "lost", "late"], n, p=[0.8, 0.15, 0.05])
+    tables = {
+        "jobs": jobs_table(
+            client=rng.integers(0, k, n),
+            dispatch_us=dispatch,
+            end_us=dispatch + rng.integers(1, HORIZON_US // 2, n),
+            status=status,
+            phase=np.where(status == "lost", "upload", ""),
+            staleness=np.where(status == "aggregated", rng.integers(0, 4 if stale else 1, n), -1),
+        ),
+        "steps": steps_table(time_us=np.arange(10) * 600 * US),
+        "evals": evals_table(rng.integers(0, 21, (4, k)) / 20),
+    }
+    write_run(folder, tables=tables, **options)
+    sessions = [(client, 0, HORIZON_US - client) for client in range(k - 1)]
+    pq.write_table(world_table(sessions, clients=k, horizon_us=HORIZON_US), folder / "world.parquet")
+    return folder
+
+
+def page_of(*folders: Path) -> Page:
+    out = analysis.write_report(analysis.open_all(folders), folders[0].parent / "report.html")
+    return Page(out.read_text(encoding="utf-8"))
+
+
+pytestmark = pytest.mark.xdist_group("report")  # one process writes the pages that many tests look at
+
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return the folder of a run that has everything, and its page."""
+    folder = full_run(tmp_path_factory.mktemp("single") / "fedavg", stale=True)
+    out = analysis.write_report([analysis.open(folder)], folder.parent / "report.html")
+    return folder, out.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def three_arms(tmp_path_factory: pytest.TempPathFactory) -> Page:
+    root = tmp_path_factory.mktemp("arms")
+    return page_of(*(full_run(root / name, seed=i) for i, name in enumerate(("fedavg", "fedfv", "fedlf"))))
+
+
+def test_one_run_tells_what_was_run_and_how_it_went(single: tuple[Path, str]) -> None:
+    folder, text = single
+    page = Page(text)
+    assert page.text.startswith("fedsim: fedavg")
+    for words in ("Summary", "scenario = churn", "seed 3", "ab" * 32, "torch 2.8.0", "ended by steps"):
+        assert words in page.text
+    assert f"fedsim run {folder}/config.resolved.toml" in page.text
+    assert 'scenario = "churn"' in page.text
+    assert figures(page) == FIGURES
+    assert page.all("p", "warning") == []
+
+
+def test_every_figure_has_a_description_and_axes_with_units(three_arms: Page) -> None:
+    plots = three_arms.all("svg", "plot")
+    assert len(plots) == len(three_arms.all("figure")) == len(three_arms.all("figcaption"))
+    ids = {a["id"] for _, a in three_arms.elements if "id" in a}
+    for plot in plots:
+        named = (plot["aria-labelledby"] or "").split()
+        assert plot["role"] == "img"
+        assert len(named) == 2
+        assert set(named) <= ids
+    assert three_arms.text.count(" --only ") == len(plots)
+    for label in ("virtual time, minutes", "server steps", "accuracy of the client, %", "angle, rad"):
+        assert label in three_arms.text
+
+
+def test_the_page_refers_to_nothing_outside(single: tuple[Path, str]) -> None:
+    text = single[1]
+    assert not re.search(r"https?:|//[a-z]|@import|<script|<link", text)
+    ids = {a["id"] for _, a in Page(text).elements if "id" in a}
+    for _, attributes in Page(text).elements:
+        source = attributes.get("src") or attributes.get("href") or "#"
+        assert source.startswith("data:") or source == "#" or source[1:] in ids
+    assert set(re.findall(r"url\(#([^)]*)\)", text)) <= ids
+
+
+def test_ids_are_unique_across_figures(three_arms: Page) -> None:
+    ids = [a["id"] for _, a in three_arms.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+
+
+def test_equal_runs_give_equal_pages(single: tuple[Path, str], tmp_path: Path) -> None:
+    again = analysis.write_report([analysis.open(single[0])], tmp_path / "again.html")
+    assert again.read_text(encoding="utf-8") == single[1]
+
+
+def test_text_from_files_is_escaped(tmp_path: Path) -> None:
+    evil = '<script>alert("x")</script> & $title'
+    folder = full_run(
+        tmp_path / "a", label=evil, error=evil, rule=evil, status="failed", versions={evil: evil}
+    )
+    other = full_run(tmp_path / "b", seed=1)
+    config = f"name = '{evil}'\n[task]\nname = '{evil}'\n"
+    (folder / "config.resolved.toml").write_text(config, encoding="utf-8")
+    page = page_of(folder, other)
+    assert page.all("script") == []
+    assert page.text.count('alert("x")') > 5
+    assert "$title" in page.text
+
+
+def test_arms_are_overlaid_with_one_style_each(three_arms: Page) -> None:
+    strokes = [
+        a["stroke"] for tag, a in three_arms.elements if tag == "path" and a.get("stroke-width") == "3"
+    ]
+    per_figure = np.array(strokes).reshape(-1, 3)
+    assert len(set(per_figure[0])) == 3
+    assert (per_figure == per_figure[0]).all()
+    assert "Client by client against fedavg" in three_arms.text
+    assert "mean difference, %" in three_arms.text
+
+
+def test_an_arm_without_evaluations_leaves_the_styles_of_the_others_alone(tmp_path: Path) -> None:
+    bare = write_run(tmp_path / "bare", status="failed", error="no luck", virtual_us=0)
+    page = page_of(bare, full_run(tmp_path / "a", stale=True), full_run(tmp_path / "b", seed=1))
+    assert "Client by client against a" in page.text
+    assert "Not compared:" in page.text
+    curves = [
+        a["style"]
+        for tag, a in page.elements
+        if tag == "path" and "stroke-width: 1.6" in (a.get("style") or "")
+    ]
+    colours = {re.search(r"stroke: (#\w+)", style or "").group(1) for style in curves}  # type: ignore[union-attr]
+    assert colours == set(COLOURS[1:3])
+
+
+def test_runs_that_cannot_be_paired_say_why(tmp_path: Path) -> None:
+    page = page_of(full_run(tmp_path / "a", k=30), full_run(tmp_path / "b", k=20))
+    assert "Not compared:" in page.text
+    assert "client 20 was evaluated in only one of them" in page.text
+
+
+def test_an_empty_interrupted_run_still_gives_a_report_that_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x", status="interrupted", virtual_us=0, digest=None)
+    for words in (
+        "the run is not complete (status interrupted)",
+        "x: no job was recorded",
+        "x: no evaluation on the test split was recorded",
+        "No job was recorded.",
+        "Not drawn:",
+    ):
+        assert words in page_of(folder).text
+
+
+def test_a_bare_manifest_is_enough(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "x")
+    (folder / "manifest.json").write_text('{"status": "running", "wall_s": null, "memory": null}')
+    for path in folder.glob("*.parquet"):
+        path.unlink()
+    assert "status running" in page_of(folder).text
+
+
+def test_parts_alone_give_the_same_figures(tmp_path: Path) -> None:
+    parts = full_run(tmp_path / "x", stale=True, parts=3, status="running", error="killed")
+    found = page_of(parts)
+    assert figures(found) == FIGURES
+    assert "status running: killed" in found.text
+
+
+def test_a_run_without_evaluations_or_without_losses_leaves_these_figures_out(tmp_path: Path) -> None:
+    folder = full_run(tmp_path / "x")
+    jobs = pq.read_table(folder / "jobs.parquet")
+    kept = jobs.filter(pa.compute.equal(jobs["status"].cast(pa.string()), "aggregated"))
+    pq.write_table(kept, folder / "jobs.parquet")
+    pq.write_table(evals_table(np.zeros((0, 3))), folder / "evals.parquet")
+    page = page_of(folder)
+    assert len(page.all("figure")) == 1
+    assert "No job was lost." in page.text
+    assert "No evaluation was recorded." in page.text
+
+
+def test_an_unreadable_world_is_reported_not_fatal(tmp_path: Path) -> None:
+    folder = full_run(tmp_path / "x")
+    (folder / "world.parquet").write_bytes(b"PAR1 but not really")
+    page = page_of(folder)
+    assert "Not drawn:" in page.text
+    assert "world.parquet" in page.text
+
+
+def test_a_broken_table_is_fatal_and_named(tmp_path: Path) -> None:
+    folder = full_run(tmp_path / "x")
+    (folder / "jobs.parquet").write_bytes(b"")
+    with pytest.raises(RunError, match=r"jobs\.parquet"):
+        page_of(folder)
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_large_run_gives_a_small_page(tmp_path: Path) -> None:
+    k, n = 3000, 60_000
+    rng = np.random.default_rng(0)
+    dispatch = rng.integers(0, HORIZON_US - 1, n)
+    jobs = jobs_table(client=rng.integers(0, k, n), dispatch_us=dispatch, end_us=dispatch + 1)
+    folder = write_run(
+        tmp_path / "big", tables={"jobs": jobs, "evals": evals_table(rng.uniform(size=(5, k)))}
+    )
+    sessions = [(client, 0, HORIZON_US) for client in range(k)]
+    pq.write_table(world_table(sessions, clients=k, horizon_us=HORIZON_US), folder / "world.parquet")
+    out = analysis.write_report([analysis.open(folder)], tmp_path)
+    assert out == tmp_path / "report.html"
+    assert out.stat().st_size < 1_000_000
+    assert len(Page(out.read_text()).elements) < 5000
+
+
+def test_a_report_needs_a_run(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="at least one run"):
+        analysis.write_report([], tmp_path)
+
+
+def test_the_command_writes_beside_one_run_and_prints_the_closing_table(tmp_path: Path) -> None:
+    import typer
+
+    app = typer.Typer()
+    app.command()(report_command)
+    folder = full_run(tmp_path / "fedavg")
+    result = CliRunner().invoke(app, [str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert (folder / "report.html").is_file()
+    assert "fedavg" in result.output
+    assert f"report: {folder / 'report.html'}" in result.output
+    elsewhere = tmp_path / "new" / "page.html"
+    assert CliRunner().invoke(app, [str(folder), "--out", str(elsewhere)]).exit_code == 0
+    assert elsewhere.read_bytes() == (folder / "report.html").read_bytes()
+    missing = CliRunner().invoke(app, [str(tmp_path / "fedagv")])
+    assert isinstance(missing.exception, RunError)
+    assert "did you mean 'fedavg'" in str(missing.exception)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+from typer.testing import CliRunner, Result
+
+import analysis
+from analysis.drawing.picture import arm_keys
+from analysis.plots.accuracy_histogram import accuracy_histogram
+from analysis.report.document import Column, Table, heading_of, slugs
+from analysis.report.report import run_document
+from analysis.report.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
+from analysis.tables.closing import ACCURACIES, closing
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError
+from synthetic_runs import evals_table, jobs_table, write_run
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs that were evaluated and lost jobs."""
+    root, rng = tmp_path_factory.mktemp("files"), np.random.default_rng(0)
+    made = []
+    for name in ("fedavg", "fedfv"):
+        jobs = jobs_table(
+            dispatch_us=[0, 0], end_us=[5, 9], status=["lost", "aggregated"], phase=["upload", ""]
+        )
+        tables = {"jobs": jobs, "evals": evals_table(rng.uniform(size=(3, 8)))}
+        made.append(write_run(root / name, tables=tables))
+    return made
+
+
+def reported(folders: list[Path], *options: object) -> Result:
+    return CliRunner().invoke(app, ["report", *map(str, (*folders, *options))])
+
+
+@pytest.mark.parametrize(("kind", "magic"), [("pdf", b"%PDF"), ("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_a_figure_is_written_in_each_format_with_its_legend(
+    folders: list[Path], tmp_path: Path, kind: str, magic: bytes
+) -> None:
+    chosen = ("--only", "accuracy-by-client", "--format", kind)
+    found = reported(folders, "--figures", tmp_path / "out", *chosen)
+    assert found.exit_code == 0, found.output
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"accuracy-by-client.{kind}"]
+    data = (tmp_path / "out" / f"accuracy-by-client.{kind}").read_bytes()
+    assert data.startswith(magic)
+    again = reported(folders, "--figures", tmp_path / "again", *chosen)
+    assert again.exit_code == 0
+    assert (tmp_path / "again" / f"accuracy-by-client.{kind}").read_bytes() == data
+    if kind == "svg":
+        assert b"<!-- fedavg -->" in data
+        assert b"<!-- fedfv -->" in data
+
+
+def test_a_figure_stands_on_white_whatever_is_behind_it(folders: list[Path], tmp_path: Path) -> None:
+    content = run_document(analysis.open_all(folders))
+    written, refused = write_figures(content, tmp_path, "png", ["accuracy-histogram"])
+    assert refused == []
+    assert Image.open(written[0]).convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_written(
+    folders: list[Path], tmp_path: Path
+) -> None:
+    only = ["--only", "fedavg-participation", "--only", "lost-jobs", "--format", "svg"]
+    found = reported(folders, "--figures", tmp_path / "out", *only)
+    assert found.exit_code == 0
+    assert "not drawn: fedavg-participation:" in found.output.replace("\n", "")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["lost-jobs.svg"]
+
+
+def test_tables_hold_the_numbers_of_the_runs_to_the_last_digit(folders: list[Path], tmp_path: Path) -> None:
+    runs = analysis.open_all(folders)
+    write_tables(run_document(runs), tmp_path, ["summary"])
+    with (tmp_path / "summary.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row, run in zip(rows, runs, strict=True):
+        found = closing(run)
+        assert row["run"] == found.label
+        assert {name: float(row[name]) for name in ACCURACIES} == {
+            name: found.metrics[metric] for name, metric in ACCURACIES.items()
+        }
+        assert (int(row["jobs"]), int(row["jobs lost"])) == (found.jobs, found.lost)
+    tex = (tmp_path / "summary.tex").read_text(encoding="utf-8")
+    assert tex.count(r"\\") == 3
+    for word in (
+        r"\usepackage{booktabs}",
+        r"\toprule",
+        r"mean \%",
+        f"{closing(runs[0]).metrics['mean_percent']:.2f}",
+    ):
+        assert word in tex
+
+
+def test_latex_says_what_the_words_say() -> None:
+    columns = (Column("name_"), Column("a, %", 1), Column("b", 2, signed=True))
+    table = Table("t", r"50 % & \more", columns, (("x_1 ~^<>{}$#", 1.25, None), ("y", float("nan"), 2.0)))
+    tex = as_latex(table)
+    assert r"\caption{50 \% \& \textbackslash{}more}" in tex
+    assert r"\begin{tabular}{lrr}" in tex
+    assert r"name\_ & a, \% & b \\" in tex
+    assert r"x\_1 \textasciitilde{}\textasciicircum{}\textless{}\textgreater{}\{\}\$\# & 1.2 & -- \\" in tex
+    assert r"y & -- & +2.00 \\" in tex
+    assert as_csv(table).splitlines()[1:] == ["x_1 ~^<>{}$#,1.25,", "y,nan,2.0"]
+
+
+def test_files_alone_leave_the_page_and_with_out_write_it(folders: list[Path], tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert reported(folders, "--tables", tmp_path / "t", "--only", "pairs").exit_code == 0
+    assert sorted(path.name for path in (tmp_path / "t").iterdir()) == ["pairs.csv", "pairs.tex"]
+    assert not (folders[0].parent / "report.html").exists()
+    assert reported(folders, "--tables", tmp_path / "t", "--out", page).exit_code == 0
+    assert "pairs" in {path.stem for path in (tmp_path / "t").iterdir()}
+    assert page.is_file()
+
+
+def test_wrong_asks_name_what_is_there(folders: list[Path], tmp_path: Path) -> None:
+    wrong = reported(folders, "--tables", tmp_path, "--only", "sumary")
+    assert isinstance(wrong.exception, ConfigError)
+    assert "no figure or table 'sumary'; did you mean 'summary'" in str(wrong.exception)
+    alone = reported(folders, "--only", "summary")
+    assert "expected --figures or --tables" in str(alone.exception)
+    each = reported(folders, "--each")
+    assert "--each: expected the folder of a study" in str(each.exception)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.123456, "0.1235"), (7.0, "7"), (404628.93, "404,629"), (float("nan"), "–"), (3, "3")],
+)
+def test_numbers_of_any_magnitude_are_short(value: float, text: str) -> None:
+    assert Column("x", None).show(value) == text
+
+
+def test_headings_have_their_units() -> None:
+    assert heading_of("worst10_percent") == "worst 10, %"
+    assert heading_of("variance_percent2") == "variance, %²"
+    assert heading_of("angle_rad") == "angle, rad"
+    assert heading_of("jain") == "jain"
+
+
+def test_names_are_plain_and_different() -> None:
+    found = slugs(["FedAvg (a/b)", "fedavg a b", "../..", "é", "x" * 90, "<b>"])
+    assert len(set(found)) == 6
+    assert found[:2] == ["fedavg-a-b", "fedavg-a-b-2"]
+    assert slugs(["fedavg-2", "fedavg", "fedavg", "fedavg"]) == ["fedavg-2", "fedavg", "fedavg-3", "fedavg-4"]
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") and len(name) < 64 for name in found)
+
+
+def test_legends_are_whole_whatever_runs_are_called() -> None:
+    labels = ("fedavg", "fedfv", "mifa", "a-rule-with-a-rather-long-name-of-fifty-characters", "x" * 100)
+    for names in (labels[:3], labels[:4], labels):
+        canvas = accuracy_histogram(dict.fromkeys(names)).figure
+        before = canvas.get_size_inches()[1]
+        _add_legend(canvas, arm_keys(names))
+        renderer = FigureCanvasAgg(canvas).get_renderer()
+        canvas.draw(renderer)
+        (legend,) = canvas.legends
+        found = legend.get_window_extent(renderer)
+        assert [text.get_text().replace("\n", "") for text in legend.get_texts()] == list(names)
+        assert 0 <= found.x0 <= found.x1 <= canvas.bbox.width
+        assert 0 <= found.y0 <= found.y1 <= canvas.bbox.height
+        assert found.height <= (canvas.get_size_inches()[1] - before + 0.15) * canvas.dpi

@@ -1,0 +1,199 @@
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+from analysis.opening.study import Study, open_study
+from analysis.plots.paired_differences import paired_differences
+from analysis.plots.study_curves import on_one_grid
+from analysis.report.difference_block import difference_block
+from analysis.report.report import write_page
+from analysis.report.report_files import as_csv, as_latex, write_tables
+from analysis.report.study_report import study_document
+from analysis.statistics.paired import differences
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError, FolderError
+from pages import Page
+from synthetic_runs import evals_table, jobs_table
+from synthetic_studies import write_study
+
+AXES = {"rule": ["fedavg", "fedfv"], "dropout": ["none", "high"]}
+METRICS = ["mean_percent", "angle_rad"]
+EVIL = '<script>alert("x")</script> & $title'
+
+
+def tables(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table]:
+    rng = np.random.default_rng([seed, len(levels.get("dropout", ""))])
+    accuracy = rng.uniform(0.2, 0.8, (3, 6)) + (0.1 if levels.get("rule") == "fedfv" else 0)
+    clients = rng.integers(0, 6, 20)
+    jobs = jobs_table(
+        dispatch_us=np.zeros(20), end_us=np.arange(20), client=clients, upload_bytes=np.full(20, 5)
+    )
+    return {"evals": evals_table(accuracy), "jobs": jobs}
+
+
+def but_one(levels: dict[str, str], seed: int) -> Mapping[str, pa.Table] | None:
+    return None if (levels["rule"], levels["dropout"], seed) == ("fedfv", "high", 4) else tables(levels, seed)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two rules in two worlds over four seeds, one run of which failed."""
+    compare = {
+        "axis": "rule",
+        "baseline": "fedavg",
+        "metrics": METRICS,
+        "at": ["end", "steps"],
+        "group": "used",
+    }
+    folder = tmp_path_factory.mktemp("studies") / "tiny"
+    return write_study(folder, but_one, axes=AXES, seeds=[1, 2, 3, 4], compare=compare)
+
+
+def page_of(study: Study, out: Path) -> Page:
+    return Page(write_page(study_document(study, out), out).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def page(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Page:
+    return page_of(study, tmp_path_factory.mktemp("page") / "report.html")
+
+
+def test_the_page_tells_what_was_asked_and_what_became_of_it(page: Page, study: Study) -> None:
+    for words in (
+        "What was asked made up",
+        "axis dropout none, high",
+        "15 done, 1 failed",
+        "rule=fedfv, dropout=high, seed 4: failed",
+        f"fedsim study {study.folder}/study.toml",
+        "Pages of single runs are written with --each.",
+    ):
+        assert words in page.text
+
+
+def test_every_figure_is_told_in_words_and_says_how_to_draw_it_alone(page: Page, study: Study) -> None:
+    plots = page.all("svg", "plot")
+    named = re.findall(r"--only (\S+) --figures", page.text)
+    assert len(plots) == len(page.all("figure")) == len(named) == len(set(named))
+    assert {"difference-end-mean-percent", "difference-steps-angle-rad", "curves-over-time-none"} <= set(
+        named
+    )
+    ids = {a["id"] for _, a in page.elements if "id" in a}
+    assert all(set((plot["aria-labelledby"] or "").split()) <= ids for plot in plots)
+    assert {a["href"] for a in page.all("a")} <= {f"#{i}" for i in ids}
+    assert page.all("caption"), "tables have captions"
+    assert len(page.all("caption")) == len(page.all("table")) - len(page.all("table", "facts"))
+
+
+def test_tables_hold_the_differences_to_the_last_digit(study: Study, tmp_path: Path) -> None:
+    write_tables(study_document(study, tmp_path), tmp_path, ["differences-end-mean-percent"])
+    with (tmp_path / "differences-end-mean-percent.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found = differences(study, "mean_percent")
+    assert [row["dropout"] for row in rows] == ["none", "high"]
+    for row, each in zip(rows, found, strict=True):
+        assert each.interval is not None
+        assert float(row["mean difference of mean, %"]) == each.mean
+        assert (float(row["95 % low"]), float(row["95 % high"])) == each.interval
+        assert float(row["p rank"]) == each.p_value
+        assert int(row["seeds"]) == each.n
+    assert [row["seeds"] for row in rows] == ["4", "3"]
+
+
+def test_a_small_p_value_is_not_written_as_zero(study: Study, tmp_path: Path) -> None:
+    found = replace(differences(study, "mean_percent")[0], sign_p=2.0**-11, p_value=2.0**-13, p_holm=0.0123)
+    table = difference_block("small", [found], study)
+    shown = dict(zip([column.heading for column in table.columns], next(table.texts()), strict=True))
+    assert (shown["p sign"], shown["p rank"], shown["p Holm"]) == ("<0.001", "<0.001", "0.012")
+    assert r"\textless{}0.001" in as_latex(table)
+    assert f",{2.0**-11}," in as_csv(table)
+
+
+def test_the_picture_of_differences_has_every_seed_and_a_panel_for_each_world(study: Study) -> None:
+    found = differences(study, "mean_percent")
+    axes = paired_differences(found, AXES["rule"]).figure.axes
+    assert [ax.get_title(loc="left") for ax in axes] == ["dropout=none", "dropout=high"]
+    for ax, each in zip(axes, found, strict=True):
+        drawn = [line.get_xdata() for line in ax.lines]
+        points = [float(x[0]) for x in drawn if len(x) == 1]
+        assert points == [*each.values.tolist(), each.mean]
+        assert tuple(each.interval or ()) in [tuple(x) for x in drawn]
+
+
+def test_curves_are_taken_where_all_seeds_have_been() -> None:
+    import pandas as pd
+
+    one = pd.DataFrame({"step": [0, 10, 20], "x": [1.0, 2.0, 3.0]})
+    two = pd.DataFrame({"step": [0, 15, 40], "x": [5.0, 6.0, 7.0]})
+    grid, (values,) = on_one_grid([one, two], "step", ["x"])
+    assert grid.tolist() == [0, 10, 15, 20]
+    assert values.tolist() == [[1, 2, 2, 3], [5, 5, 6, 6]]
+
+
+def test_each_writes_a_page_for_every_run_and_links_to_it(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "two words", tables, axes={"rule": ["fedavg", "fedfv"]}, seeds=[1])
+    done = CliRunner().invoke(app, ["report", str(study.folder), "--each"], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "2 pages of runs written" in done.output
+    found = Page((study.folder / "report.html").read_text(encoding="utf-8"))
+    links = [a["href"] or "" for a in found.all("a") if not (a["href"] or "").startswith("#")]
+    assert links == [f"runs/{rule}/seed-1/report.html" for rule in ("fedavg", "fedfv")]
+    assert all((study.folder / link).is_file() for link in links)
+    elsewhere = tmp_path / "pages" / "study.html"
+    text = write_page(study_document(study, elsewhere), elsewhere).read_text(encoding="utf-8")
+    assert "../two%20words/runs/fedavg/seed-1/report.html" in text
+
+
+def test_a_study_without_a_finished_run_says_so(tmp_path: Path) -> None:
+    study = write_study(tmp_path / "none", lambda levels, seed: None, axes=AXES, seeds=[1])
+    text = page_of(study, tmp_path / "report.html").text
+    assert "No run of the study is done, so there is nothing to compare." in text
+    assert text.count("failed: no reason was recorded") == 4
+
+
+@pytest.mark.parametrize("axes", [{}, {"rule": ["fedavg"]}])
+def test_a_study_with_nothing_to_compare_shows_its_curves(tmp_path: Path, axes: dict[str, list[str]]) -> None:
+    study = write_study(tmp_path / "alone", tables, axes=axes, seeds=[1, 2], compare={"group": "used"})
+    page = page_of(study, tmp_path / "report.html")
+    assert "ot compared:" in page.text
+    assert "--only curves-over-steps" in page.text
+    assert "--only difference-" not in page.text
+
+
+def test_an_interrupted_study_and_hostile_words_are_shown_as_they_are(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    write_study(folder, tables, axes={"rule": ["fedavg", "fedfv"]}, seeds=[1])
+    said = json.loads((folder / "study.json").read_text())
+    said |= {"name": EVIL, "description": EVIL}
+    said["cells"][1] |= {"status": "failed", "error": EVIL}
+    (folder / "study.json").write_text(json.dumps(said))
+    page = page_of(open_study(folder), tmp_path / "report.html")
+    assert page.all("script") == []
+    assert page.text.count('alert("x")') >= 4
+    said["cells"][1] |= {"status": "interrupted", "error": None}
+    (folder / "study.json").write_text(json.dumps(said))
+    text = page_of(open_study(folder), tmp_path / "report.html").text
+    assert "The study is not complete: 1 interrupted of 2 runs. Shown is what is done." in text
+
+
+def test_a_damaged_file_of_a_study_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "damaged"
+    write_study(folder, tables, axes=AXES, seeds=[1])
+    (folder / "study.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(FolderError, match=r"study\.toml: cannot be read"):
+        study_document(open_study(folder), tmp_path)
+
+
+def test_a_study_goes_with_nothing_else(study: Study) -> None:
+    both = CliRunner().invoke(app, ["report", str(study.folder), str(study.cells[0].folder)])
+    assert isinstance(both.exception, ConfigError)
+    assert "one study; found 2 folders" in str(both.exception)

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import analysis
+from analysis.plots.paired_differences import paired_differences
+from analysis.statistics.correlation import correlations, pearson, spearman
+from analysis.statistics.participation import (
+    availability,
+    clients,
+    groupings,
+    groups,
+    label_counts,
+    losses,
+    worst_group,
+)
+from analysis.tables.group_tables import (
+    participation_differences,
+    participation_frames,
+    participation_tables,
+    run_participation_tables,
+)
+from fedsim.common.errors import ConfigError, RunError, TraceError
+from fedsim.worlds.trace import Trace, read_trace
+from fedsim.worlds.world import World
+from small import run as simulated
+from small import small
+from synthetic_runs import evals_table, jobs_table, write_run
+from synthetic_studies import write_study
+
+ACCURACY = [0.9, 0.7, 0.5, 0.3, 0.8]
+
+
+def made_trace(after_end: Any = "repeat", **more: Any) -> Trace:
+    """Client k is online for k hours of 10; client 4 twice, 2 h and 3 h. Client k computes k + 1 samples per second."""
+    client, start, end = [1, 2, 3, 4, 4], [0, 1, 2, 0, 5], [1, 3, 5, 2, 8]
+    kinds = ["online"] * 5 + ["compute"] * 5
+    rows = {
+        "client": [*client, *range(5)],
+        "start_us": [*start, *[0] * 5],
+        "end_us": [*end, *[10] * 5],
+        "value": [*[1.0] * 5, *(1 / (k + 1) for k in range(5))],
+    }
+    about = pa.table({"region": ["north", "south", "north", "south", None], "n": [1, 2, 3, 4, 5]})
+    columns = (rows["client"], np.array(rows["start_us"]), np.array(rows["end_us"]))
+    return Trace.of(
+        *columns,
+        kinds,
+        np.array(rows["value"]),
+        clients=5,
+        horizon_us=10,
+        after_end=after_end,
+        about=about,
+        **more,
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> analysis.Run:
+    jobs = jobs_table(
+        dispatch_us=np.zeros(8),
+        end_us=np.ones(8),
+        client=[0, 1, 1, 2, 2, 2, 3, 3],
+        status=["aggregated", "aggregated", "lost", "remembered", "late", "lost", "lost", "lost"],
+    )
+    tables = {"jobs": jobs, "evals": evals_table([ACCURACY], n=[10, 10, 10, 10, 40])}
+    folder = write_run(tmp_path / "run", tables=tables, virtual_us=20)
+    made_trace().write(folder / "world.parquet")
+    return analysis.open(folder)
+
+
+def test_clients_are_told_by_what_became_of_them(run: analysis.Run) -> None:
+    frame = clients(run)
+    assert frame.index.name == "client"
+    assert frame["accuracy_percent"].tolist() == pytest.approx([90, 70, 50, 30, 80])
+    assert frame["jobs"].tolist() == [1, 2, 3, 2, 0]
+    assert frame["used"].tolist() == [1, 1, 1, 0, 0]
+    assert frame["lost"].tolist() == [0, 1, 1, 2, 0]
+    assert frame["availability"].tolist() == pytest.approx([0, 0.1, 0.2, 0.3, 0.5])
+    assert frame["compute"].tolist() == pytest.approx([1, 2, 3, 4, 5])
+    assert frame["about_n"].tolist() == [1, 2, 3, 4, 5]
+    assert groupings(frame) == ["availability", "compute", "used", "lost", "region", "about_n"]
+
+
+def test_a_run_without_its_world_still_knows_its_jobs(run: analysis.Run) -> None:
+    (run.folder / "world.parquet").unlink()
+    frame = clients(run)
+    assert "availability" not in frame
+    assert groupings(frame) == ["used", "lost"]
+    with pytest.raises(ConfigError, match="clients cannot be grouped by 'use'; did you mean 'used'"):
+        groups(frame, "use")
+    with pytest.raises(ConfigError, match="without labels"):
+        groups(frame, "label")
+
+
+@pytest.mark.parametrize(
+    ("after_end", "end", "expected"),
+    [
+        ("repeat", 10, [0, 0.1, 0.2, 0.3, 0.5]),
+        ("repeat", 12, [0, 2 / 12, 3 / 12, 3 / 12, 7 / 12]),
+        ("stop", 20, [0, 0.05, 0.1, 0.15, 0.25]),
+        ("stop", 2, [0, 0.5, 0.5, 0, 1]),
+    ],
+)
+def test_availability_is_the_share_of_the_runs_time(after_end: str, end: int, expected: list[float]) -> None:
+    assert availability(made_trace(after_end), end).tolist() == pytest.approx(expected)
+
+
+def test_availability_where_nothing_is_known() -> None:
+    trace = Trace.of(
+        [0, 1], [0, 5], [5, 10], ["online", "unknown"], clients=2, horizon_us=10, after_end="stop"
+    )
+    assert availability(trace, 10).tolist() == [0.5, 0]
+    assert availability(trace, 10, "online").tolist() == [0.5, 0.5]
+    with pytest.raises(TraceError, match="nothing is known"):
+        availability(trace, 10, "error")
+    assert np.isnan(availability(trace, 0)).all()
+
+
+def test_groups_say_range_size_and_both_means(run: analysis.Run) -> None:
+    found = groups(clients(run), "availability").set_index("group")
+    assert found["clients"].tolist() == [2, 1, 1, 1]
+    first = found.iloc[0]
+    assert (first["from"], first["to"], first["samples"], first["min_percent"]) == (0, 0.1, 20, 70)
+    assert (first["mean_percent"], first["std_percent"]) == pytest.approx((80, 10))
+    regions = groups(clients(run), "region").set_index("group")
+    assert regions.index.tolist() == ["north", "south", "unknown"]
+    assert regions["mean_percent"].tolist() == pytest.approx([70, 50, 80])
+    assert groups(clients(run), "used")["group"].tolist() == ["0", "1"]
+
+
+def test_weights_decide_between_clients_and_samples() -> None:
+    frame = pd.DataFrame({"n": [10, 30], "accuracy_percent": [80.0, 40.0], "region": ["x", "x"]})
+    (row,) = groups(frame, "region").to_dict("records")
+    assert (row["mean_percent"], row["mean_over_samples_percent"]) == pytest.approx((60, 50))
+    found = pd.DataFrame({"mean_percent": [60.0, 55.0], "mean_over_samples_percent": [50.0, 58.0]})
+    assert worst_group(found).name == 1
+    assert worst_group(found, weighted=True).name == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ([16.119559012, 45.79976195, 117.095], ["16.12", "45.8", "117.1"]),
+        ([1.00001, 1.00002, 2.0], ["1.00001", "1.00002", "2"]),
+        ([3, 1, 2], ["1", "2", "3"]),
+        (["b", "a", "c"], ["a", "b", "c"]),
+    ],
+)
+def test_few_numbers_are_written_as_short_as_tells_them_apart(values: list[Any], names: list[str]) -> None:
+    frame = pd.DataFrame({"n": [1] * 3, "accuracy_percent": [1.0] * 3, "by": values})
+    assert groups(frame, "by", intervals=False)["group"].tolist() == names
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=60))
+def test_quarters_hold_everybody_once_and_keep_equals_together(values: list[int]) -> None:
+    accuracy = 100.0 * np.arange(len(values)) / len(values)
+    frame = pd.DataFrame({"n": 1, "accuracy_percent": accuracy, "used": values})
+    found = groups(frame, "used", intervals=False)
+    assert found["clients"].sum() == len(values)
+    assert (found["to"].to_numpy()[:-1] < found["from"].to_numpy()[1:]).all()
+    assert np.average(found["mean_percent"], weights=found["clients"]) == pytest.approx(accuracy.mean())
+
+
+def test_survivors_and_victims(run: analysis.Run) -> None:
+    found = losses(clients(run)).set_index("group")
+    assert found["clients"].to_dict() == {
+        "none lost": 1,
+        "some lost": 3,
+        "up to the median": 3,
+        "above the median": 1,
+        "no job": 1,
+    }
+    assert found["mean_percent"].to_dict() == pytest.approx(
+        {"none lost": 90, "some lost": 50, "up to the median": 70, "above the median": 30, "no job": 80}
+    )
+    assert np.isnan(found.loc["none lost", "low"])
+    assert found.loc["some lost", "low"] == pytest.approx(30)
+
+
+pairs = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 20), st.integers(1, 4)), min_size=3, max_size=30)
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs)
+def test_correlations_are_scipys_and_a_weight_counts_as_so_many_clients(
+    rows: list[tuple[int, int, int]],
+) -> None:
+    x, y, weights = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    each = weights.astype(int)
+    for statistic, theirs in ((pearson, stats.pearsonr), (spearman, stats.spearmanr)):
+        for w, a, b in ((np.ones(len(x)), x, y), (weights, np.repeat(x, each), np.repeat(y, each))):
+            found = statistic(x, y, w)(np.ones((1, len(x))))[0]
+            if len(set(x)) < 2 or len(set(y)) < 2:
+                assert np.isnan(found)
+            else:
+                assert found == pytest.approx(theirs(a, b).statistic, abs=1e-9)
+
+
+def test_a_run_without_steps_has_no_correlations_and_no_warnings(tmp_path: Path) -> None:
+    stop = {"steps": 5, "metric": "mean_percent", "target": 0.0}
+    run = analysis.open(simulated(small(stop=stop), tmp_path).folder)
+    assert run.manifest["steps"] == 0
+    found = correlations(clients(run), intervals=True)
+    assert found["value"].isna().all()
+    assert analysis.write_report([run], tmp_path / "page.html").is_file()
+
+
+def test_correlations_have_intervals_over_clients() -> None:
+    rng = np.random.default_rng(2)
+    used = rng.integers(0, 30, 80)
+    frame = pd.DataFrame({"n": 10, "accuracy_percent": 50 + used + rng.normal(0, 8, 80), "used": used})
+    found = correlations(frame.assign(availability=0.5))
+    assert len(found) == 2 * 4
+    strong = found[found["with"] == "used"]
+    assert (
+        (strong["low"] > 0.5) & (strong["low"] < strong["value"]) & (strong["value"] < strong["high"])
+    ).all()
+    theirs = stats.bootstrap(
+        (used, frame["accuracy_percent"]),
+        lambda a, b: stats.pearsonr(a, b).statistic,
+        paired=True, vectorized=False, method="percentile", n_resamples=2000, random_state=1,
+    ).confidence_interval  # fmt: skip
+    ours = strong[strong["method"] == "pearson"].iloc[0]
+    np.testing.assert_allclose((ours["low"], ours["high"]), theirs, atol=0.03)
+    assert found[found["with"] == "availability"]["value"].isna().all()
+
+
+def test_time_below_a_threshold(tmp_path: Path) -> None:
+    rows = [[0.1, 0.1, 0.9], [0.6, 0.2, 0.4], [0.6, 0.3, 0.9]]
+    run = analysis.open(
+        write_run(tmp_path / "r", tables={"evals": evals_table(rows, n=10, every_us=10)}, virtual_us=40)
+    )
+    found = analysis.time_below(run, 50)
+    assert found["below_share"].tolist() == pytest.approx([0.25, 1, 0.25])
+    assert found["reached_us"].tolist() == [10, -1, 0]
+    improved = analysis.improved_over_time(run)
+    assert improved["since_last_percent"].tolist() == pytest.approx([200 / 3, 100])
+    assert improved["since_start_percent"].tolist() == pytest.approx([200 / 3, 100])
+    assert improved["time_us"].tolist() == [10, 20]
+
+
+def test_a_client_that_is_not_evaluated_keeps_its_last_accuracy(tmp_path: Path) -> None:
+    table = evals_table([[0.2, 0.9], [0.8, 0.1], [0.8, 0.9]], n=10, every_us=10)
+    kept = table.filter(pa.array([True, False, True, True, True, True]))  # client 1 is first evaluated at 10
+    run = analysis.open(write_run(tmp_path / "r", tables={"evals": kept}, virtual_us=20))
+    assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 1])
+
+
+@pytest.mark.parametrize(("correct", "n"), [(29, 100), (57, 100), (29, 50)])
+def test_an_accuracy_at_the_threshold_is_not_below_it(correct: int, n: int, tmp_path: Path) -> None:
+    run = analysis.open(
+        write_run(tmp_path / "r", tables={"evals": evals_table([[correct / n]], n=n)}, virtual_us=20)
+    )
+    found = analysis.time_below(run, 100 * correct // n)
+    assert (found["below_share"].tolist(), found["reached_us"].tolist()) == ([0], [0])
+
+
+def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    gain = 0.1 if levels["rule"] == "fair" else 0.0
+    jobs = jobs_table(
+        dispatch_us=np.zeros(4),
+        end_us=np.ones(4),
+        client=[0, 1, 2, 3],
+        status=["aggregated", "aggregated", "lost", "late"],
+    )
+    return {"evals": evals_table([[0.8, 0.8, 0.4 + gain, 0.5]], n=10 * seed), "jobs": jobs}
+
+
+def test_a_study_is_summed_up_by_group_and_compared(tmp_path: Path) -> None:
+    compare = {"axis": "rule", "group": "used", "metrics": ["mean_percent"]}
+    study = write_study(
+        tmp_path / "s", made, axes={"rule": ("plain", "fair")}, seeds=(1, 2, 3), compare=compare
+    )
+    frames = participation_frames(study)
+    assert len(frames["participation.groups"]) == 2 * 3 * 2
+    measures = frames["participation.measures"].set_index(["rule", "seed"])
+    assert measures["worst_group_percent"].tolist() == pytest.approx([45] * 3 + [50] * 3)
+    assert measures["group_gap_percent"].tolist() == pytest.approx([35] * 3 + [30] * 3)
+    assert measures["victims_gap_percent"].tolist() == pytest.approx([30] * 3 + [20] * 3)
+    assert np.isnan(measures["spearman_availability"]).all()
+    families = participation_differences(study, frames["participation.measures"])
+    worst, _, gap, victims = (family[0] for family in families)
+    assert (worst.mean, gap.mean, victims.mean) == pytest.approx((5, -5, -10))
+    assert worst.better == gap.better == victims.better == 1
+    assert len(participation_tables(study)) == 3
+    told = run_participation_tables(study.run(study.cells[0]))[0].caption
+    assert "Those of fewer than 6 clients cover less than 95 %." in str(told)
+    assert set(frames) <= set(analysis.study_frames(study))
+
+
+def test_a_gap_is_better_the_nearer_it_is_to_zero(tmp_path: Path) -> None:
+    def turned(levels: dict[str, str], seed: int) -> dict[str, Any]:
+        jobs = jobs_table(dispatch_us=[0, 0], end_us=[1, 1], client=[0, 1], status=["aggregated", "lost"])
+        victim = {"plain": 0.5, "turned": 0.9, "even": 0.6 + seed / 100}[levels["rule"]]
+        return {"evals": evals_table([[0.6, victim]], n=100), "jobs": jobs}
+
+    axes = {"rule": ("plain", "turned", "even")}
+    study = write_study(tmp_path / "s", turned, axes=axes, seeds=(1, 2, 3), compare={"group": "used"})
+    measures = participation_frames(study)["participation.measures"]
+    assert measures["victims_gap_percent"].tolist() == pytest.approx([10] * 3 + [-30] * 3 + [-1, -2, -3])
+    turned_gap, even_gap = participation_differences(study, measures)[-1]
+    assert (turned_gap.mean, turned_gap.better, turned_gap.worse) == (pytest.approx(-40), 0, 1)
+    assert (even_gap.mean, even_gap.better, even_gap.worse) == (pytest.approx(-12), 1, 0)
+    assert "a victims gap nearer to 0 is better" in paired_differences([turned_gap], axes["rule"]).caption
+
+
+def test_labels_are_read_again_from_the_configuration(tmp_path: Path) -> None:
+    run = analysis.open(simulated(small(), tmp_path).folder)
+    counts = label_counts(run)
+    assert counts.shape == (12, 10)
+    assert ((counts > 0).sum(axis=1) == 2).all()
+    found = analysis.run_participation(run, ["label", "availability"])
+    by_label = found["groups"][found["groups"]["by"] == "label"]
+    assert by_label["clients"].sum() == 24
+    assert by_label["group"].tolist() == [str(c) for c in range(10) if (counts[:, c] > 0).any()]
+    trace = read_trace(run.folder / "world.parquet")
+    world, end = World(trace, 12), run.manifest["virtual_us"]
+    seen = np.mean([world.online(t) for t in np.linspace(0, end - 1, 4000).astype(int).tolist()], axis=0)
+    assert 0 < seen.mean() < 1
+    np.testing.assert_allclose(clients(run)["availability"], seen, atol=0.002)
+
+
+def test_code_that_a_folder_names_is_not_run_to_look_at_it(run: analysis.Run, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("raise SystemExit('it was run')")
+    data = {"task": {"name": "digits", "clients": 5}, "partition": {"name": "iid"}}
+    run.config.update(data | {"algorithm": {"name": f"{mine}:mine"}})
+    assert label_counts(run).shape == (5, 10)
+    run.config["task"] = {"name": "mine.py:mine"}
+    with pytest.raises(RunError, match=r"task.name: expected one of the installed, found 'mine.py:mine'"):
+        clients(run, labels=True)

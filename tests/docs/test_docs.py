@@ -1,0 +1,195 @@
+"""What the documents show is run: Python blocks as they stand, `fedsim` commands in a folder of their own."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer
+
+import programs
+from fedsim.cli.main import app
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.engine.trainer import Trainer
+from fedsim.runs.simulate import simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return [body for kind, body in BLOCK.findall(page.read_text()) if kind == language]
+
+
+def commands(page: Path, languages: Sequence[str] = ("sh",)) -> list[str]:
+    bodies = [body for language in languages for body in blocks(page, language)]
+    lines = [line.split(" #")[0].strip() for body in bodies for line in body.splitlines()]
+    return [line for line in lines if line.startswith("fedsim ")]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs that a reader has after `make run`, cut to a few steps."""
+    folder = tmp_path_factory.mktemp("runs")
+    simulate(load(ROOT / "examples" / "quickstart.toml", ("stop.steps=12",)), out=folder, workers=0)
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, runs: Path) -> Path:
+    """A folder that looks like a checkout, with nothing in it that a run could overwrite."""
+    for name in ("examples", "scenarios", "benchmarks"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(runs, tmp_path / "runs")
+    return tmp_path
+
+
+def with_python(page: Path) -> bool:
+    return bool(blocks(page, "python"))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if with_python(p)], ids=lambda p: p.name)
+def test_python_blocks_run(page: Path, place: Path) -> None:
+    for code in blocks(page, "python"):
+        done = programs.python(code, place)
+        assert done.code == 0, f"{page.name}:\n{code}\n{done.err[-2000:]}"
+
+
+@pytest.mark.ray
+def test_commands_of_the_readme_run(place: Path) -> None:
+    found = commands(ROOT / "README.md")
+    assert len(found) >= 5
+    for command in found:
+        done = programs.fedsim(*shlex.split(command)[1:], place=place)
+        assert done.code == 0, f"{command}\n{done.out[-2000:]}\n{done.err[-2000:]}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    found = 0
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                found += 1
+    assert found > len(PAGES)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the names that headings of a page have as parts of an address."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_into_pages_name_a_heading() -> None:
+    found = 0
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#]*)#([^)]+)\)", page.read_text()):
+            if not target.startswith("http"):
+                there = page.parent / target if target else page
+                assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
+                found += 1
+    assert found
+
+
+def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
+    reached, queue = {ROOT / "README.md"}, [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
+        for target in re.findall(r"\]\(([^)#]+\.md)", page.read_text()):
+            there = (page.parent / target).resolve()
+            if not target.startswith("http") and there not in reached:
+                reached.add(there)
+                queue.append(there)
+    assert {page.name for page in PAGES if page not in reached} == set()
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p, ("sh", ""))], ids=lambda p: p.name)
+def test_commands_have_the_options_that_pages_give_them(page: Path) -> None:
+    """They are read as the command line reads them, and not carried out: some take hours, or a cluster."""
+    for line in commands(page, ("sh", "")):
+        above, words = typer.main.get_command(app), shlex.split(line)[1:]
+        context = above.make_context("fedsim", [], resilient_parsing=True)
+        while hasattr(above, "commands"):
+            name, *words = words
+            assert name in above.commands, line
+            above = above.commands[name]
+        try:
+            above.make_context(name, words, parent=context)
+        except Exception as error:
+            pytest.fail(f"{page.name}: {line}: {error}")
+
+
+def test_every_command_and_option_is_on_a_page() -> None:
+    text = "\n".join(page.read_text() for page in PAGES)
+
+    def walk(command: Any, path: tuple[str, ...] = ("fedsim",)) -> Iterator[tuple[str, list[str]]]:
+        for name, below in getattr(command, "commands", {}).items():
+            yield from walk(below, (*path, name))
+        if not hasattr(command, "commands"):
+            yield " ".join(path), [o for p in command.params for o in p.opts if o.startswith("--")]
+
+    every = dict(walk(typer.main.get_command(app)))
+    assert {"fedsim run", "fedsim trace import"} <= set(every)
+    for command, options in every.items():
+        assert command in text, command
+        for option in set(options) - {"--help"}:
+            assert re.search(re.escape(option) + r"(?![\w-])", text), f"{command} {option}"
+
+
+def keys_of(section: Any) -> set[str]:
+    """Return the keys of a table, be it one of several or none."""
+    own = set(getattr(section, "model_fields", {}))
+    return own.union(*map(keys_of, get_args(section)))
+
+
+def told_of(table: str, manual: str) -> str:
+    """Return what the manual says of a table: its row, and the section that begins with its name."""
+    rows = [
+        line for line in manual.splitlines() if line.startswith("|") and f"`[{table}]`" in line.split("|")[1]
+    ]
+    below = re.findall(rf"^`\[{table}\]`.*?(?=^`\[|\Z)", manual, re.MULTILINE | re.DOTALL)
+    return "\n".join([*rows, *below])
+
+
+def test_every_configuration_key_is_documented_with_its_table() -> None:
+    manual = (ROOT / "docs" / "config.md").read_text()
+    tables = {table: keys_of(field.annotation) for table, field in RunConfig.model_fields.items()}
+    assert len(tables["adversary"]) > 3
+    for table, keys in tables.items():
+        assert f"`{table}`" in manual if not keys else told_of(table, manual), table
+        missing = {key for key in keys if f"`{key}`" not in told_of(table, manual)}
+        assert not missing, f"[{table}]: {missing}"
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:fedsim|analysis|algorithms|scenarios|tests)/[a-z_/]+(?:\.py)?)`", page))
+    assert len(named) > 40
+    assert not [name for name in sorted(named) if not (ROOT / name).exists()]
+
+
+def test_the_architecture_names_methods_that_its_nouns_have() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    [row] = [line for line in page.splitlines() if line.startswith("| `Trainer`")]
+    named = re.findall(r"`(\w+)`", row.split("|")[2])
+    assert len(named) > 4
+    assert [name for name in named if not hasattr(Trainer, name)] == []
+
+
+def test_readers_are_told_where_fedsim_is_installed_from() -> None:
+    """The package of that name on the index is another project."""
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+        text = " ".join(page.read_text().split())
+        assert re.search(r"`pip install fedsim` (brings|would bring) another project", text), page.name

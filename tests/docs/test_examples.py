@@ -1,0 +1,34 @@
+"""Each example runs: as it stands if it is small, cut to a few steps if it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+import inputs
+import programs
+from fedsim.config.load import load
+from fedsim.runs.simulate import simulate
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIGS = sorted((ROOT / "examples").glob("*.toml"))
+SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_a_configuration_runs(path: Path, tmp_path: Path) -> None:
+    inputs.data_of(load(path)[0].task.name)
+    results = simulate(load(path, ("stop.steps=3",)), out=tmp_path, workers=0)
+    runs = [analysis.open(result.folder) for result in results]
+    assert all(run.manifest["status"] == "done" for run in runs)
+    assert all(run.manifest["steps"] == 3 for run in runs)
+    assert analysis.write_report(runs, tmp_path / "report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: p.stem)
+def test_a_script_runs(path: Path, tmp_path: Path) -> None:
+    done = programs.python(f"import runpy; runpy.run_path({str(path)!r}, run_name='__main__')", tmp_path)
+    assert done.code == 0, done.err[-2000:]
+    assert done.out.strip()

@@ -1,0 +1,64 @@
+"""The ready studies run, and the smallest one gives the table that its page shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import inputs
+import programs
+from analysis import open_study
+from golden_digests import difference
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted((ROOT / "examples" / "studies").glob("*.toml"))
+
+
+def said(*command: str, place: Path) -> str:
+    """Run a command as a reader would, in a terminal of 100 columns; returns what it printed, without blank ends."""
+    done = programs.fedsim(*command, place=place, COLUMNS="100")
+    assert done.code == 0, done.err[-2000:] + done.out[-2000:]
+    lines = [line.rstrip() for line in done.out.splitlines()]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
+def test_a_study_runs(path: Path, tmp_path: Path) -> None:
+    inputs.data_of(task for task in inputs.FILES if f'name = "{task}"' in path.read_text())
+    sets = ["--seeds", "1", "--jobs", "1", "--quiet"]
+    if path.stem == "fedlf_lengths":  # each of its worlds ends at a time of its own
+        for world in ("quickstart", "always_on", "diurnal", "dropout"):
+            sets += ["--set", f"axes.world.{world}.stop={{steps=1}}"]
+    else:
+        sets += ["--set", "run.stop={steps=1}"]
+    if path.stem == "audit":
+        sets += ["--set", "run.stop.steps=2", "--set", "run.audit.every=1"]
+    if path.stem == "replay":  # its traces are made by hand; any others will do
+        for name, scenario in (("spot", "churn"), ("spot_fitted", "diurnal")):
+            trace = tmp_path / "traces" / f"{name}.parquet"
+            said("trace", "make", scenario, "--set", "world.clients=60", "-o", str(trace), place=tmp_path)
+    said("study", str(path), *sets, "--out", str(tmp_path / "runs"), place=tmp_path)
+    study = open_study(tmp_path / "runs" / path.stem)
+    assert len(study.cells) == len(study.finished) > 1
+    assert len(said("report", str(study.folder), place=tmp_path)) > 10
+    if path.stem == "audit":
+        assert "fedfv_1, 1 run" in said("audit", str(study.folder), place=tmp_path)
+
+
+def test_the_page_of_the_smallest_study_is_what_it_gives(tmp_path: Path) -> None:
+    if another := difference():
+        pytest.skip(another)
+    page = (ROOT / "docs" / "results" / "smallest.md").read_text(encoding="utf-8")
+    said(
+        "study",
+        str(ROOT / "examples" / "studies" / "smallest.toml"),
+        "--seeds",
+        "6",
+        "--quiet",
+        place=tmp_path,
+    )
+    shown = page.split("printed\n\n```\n")[1].split("```")[0]
+    assert said("compare", "runs/smallest", place=tmp_path) == shown.strip()

@@ -1,0 +1,233 @@
+"""Every function that users call names the argument that is of another kind than its annotations say."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from numpy.typing import ArrayLike
+
+import analysis
+import fedsim
+from analysis.export import perfetto, tensorboard
+from analysis.report import report, report_files
+from analysis.statistics import audit, bootstrap
+from analysis.tables import closing
+from analysis.worlds import difference as world_diff
+from analysis.worlds import summary as worlds
+from fedsim.common.arguments import hints_of
+from fedsim.common.errors import ConfigError, FolderError
+from fedsim.config import study as config_study
+from fedsim.invariants import check
+from fedsim.runs import machine_benchmark as bench
+from fedsim.runs import plan as forecast
+from fedsim.runs import replay
+from fedsim.runs import simulate as simulation
+from fedsim.runs import verify as verifying
+from fedsim.runs.fork import At, fork
+from fedsim.studies import run as study
+from fedsim.worlds import importer as importing
+from fedsim.worlds import join as compose
+from fedsim.worlds import transforms as reshape
+from fedsim.worlds.scenario import make_trace
+from fedsim.worlds.trace import Trace
+
+OWN = ("load_config", "combine")
+"""They check their arguments themselves: tests/fedsim/common/test_paths.py, tests/fedsim/server/test_combine.py."""
+VALUES = ("Trace", "Direction", "Stack", "Result", "Combined", "RunConfig", "Algorithm", "Cell", "Comparison")
+VALUES += ("Evaluation", "PairedDifference", "Run", "Study")
+"""What others make, and what is checked where it is used."""
+
+
+def public(module: Any) -> list[Callable[..., Any]]:
+    found = [getattr(module, name) for name in module.__all__ if name not in (*OWN, *VALUES)]
+    return [each for each in found if not (isinstance(each, type) and issubclass(each, Exception))]
+
+
+FUNCTIONS = [
+    *public(fedsim),
+    *public(analysis),
+    *(
+        simulation.resume,
+        fork,
+        At,
+        replay.replay_config,
+        replay.compare_participation,
+        verifying.verify,
+        check,
+    ),
+    *(
+        forecast.forecast,
+        make_trace,
+        compose.join,
+        importing.import_trace,
+        bench.bench,
+        config_study.load_study,
+    ),
+    *(
+        study.opened,
+        study.run_study,
+        report.run_document,
+        report_files.write_figures,
+        report_files.write_tables,
+    ),
+    *(
+        audit.audit_frame,
+        audit.by_age,
+        audit.realised,
+        audit.useful_age,
+        bootstrap.interval,
+        bootstrap.mean_of,
+    ),
+    *(closing.closing, closing.profile, perfetto.export_perfetto, tensorboard.export_tensorboard),
+    *(world_diff.compare_worlds, worlds.summarize),
+    *(
+        reshape.select,
+        reshape.resample,
+        reshape.crop,
+        reshape.shift,
+        reshape.scale,
+        reshape.tile,
+        reshape.ending,
+    ),
+    *(analysis.Run.frame, analysis.Run.final, analysis.Run.evaluations, analysis.Run.history),
+    *(analysis.Evaluation.summary, analysis.Evaluation.without),
+    *(
+        analysis.Study.frame,
+        analysis.Study.run,
+        analysis.Study.asked,
+        analysis.Study.axis,
+        analysis.Study.baseline,
+    ),
+]
+
+
+@dataclass
+class Foreign:
+    """What no function asks for."""
+
+
+ALWAYS = Trace.of([0], [0], [9], "online", clients=1, horizon_us=9)
+
+
+def takes(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    named = inspect.signature(function).parameters
+    return {n: p for n, p in named.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+
+
+CASES = [
+    (function, name) for function in dict.fromkeys(FUNCTIONS) for name in takes(function) if name != "self"
+]
+
+
+def fitting(hint: Any) -> Any:
+    """Return a value that an annotation lets pass; it need not be of any use."""
+    plain = {
+        int: 1,
+        float: 1.0,
+        str: "x",
+        bool: True,
+        Path: Path("runs"),
+        "DataFrame": pd.DataFrame(),
+        pa.Table: pa.table({}),
+    }
+    origin, of = get_origin(hint), get_args(hint)
+    if hint is ArrayLike or origin is np.ndarray:
+        return np.ones(2)
+    if origin in (Union, types.UnionType):
+        return fitting(of[0])
+    if origin in (Literal, tuple):
+        return of[0] if origin is Literal else tuple(map(fitting, of))
+    if origin is Callable:
+        return len
+    if origin is not None:
+        return {} if origin in (Mapping, dict) else []
+    return object.__new__(hint) if hint not in plain else plain[hint]
+
+
+@pytest.mark.parametrize(("function", "name"), CASES, ids=lambda v: getattr(v, "__qualname__", v))
+def test_what_is_of_another_kind_is_named(function: Callable[..., Any], name: str) -> None:
+    hints = hints_of(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
+    others = {n: p for n, p in takes(function).items() if p.default is p.empty and n != name}
+    given = {n: fitting(hints[n]) if n in hints else None for n in others}
+    with pytest.raises(
+        ConfigError, match=f"^{'paths?' if name == 'paths' else name}: expected .*, found Foreign$"
+    ):
+        function(**given, **{name: Foreign()})
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda v: v.__qualname__)
+def test_annotations_are_known_when_it_is_called(function: Callable[..., Any]) -> None:
+    """An annotation that is not imported is looked for by its name, which must be all that it is."""
+    target = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
+    for hint in hints_of(target).values():
+        assert not isinstance(hint, str) or re.fullmatch(r"\w+", hint), hint
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda run: analysis.waste("runs/a"),
+            "run: expected a Run, as analysis.open returns, found 'runs/a'",
+        ),
+        (lambda run: analysis.closing_table(run), "runs: expected a list of Runs, as .* returns, found Run$"),
+        (lambda run: analysis.closing_table([run, 5]), r"runs\[1\]: expected a Run, .*, found 5$"),
+        (lambda run: analysis.compare(run, run, at="stps"), "at: .*, found 'stps'; did you mean 'steps'?"),
+        (lambda run: run.frame(5), "table: expected text, found 5$"),
+        (lambda run: run.history(metrics="gini"), "metrics: expected a list of texts or None, found 'gini'$"),
+        (
+            lambda run: verifying.verify("a", steps=5),
+            r"steps: expected \(a whole number, a whole number\) or None",
+        ),
+        (lambda run: At(step="1"), "step: expected a whole number or None, found '1'$"),  # type: ignore[arg-type]
+        (lambda run: At(step=True), "step: expected a whole number or None, found True$"),
+        (
+            lambda run: At(step=10**400),
+            r"step: expected a whole number below 2\^63 in size or None, found 1000",
+        ),
+        (lambda run: At(), r"expected At\(step=...\) or At\(time_us=...\), found neither"),
+        (lambda run: At(step=1, time_us=1), r"expected At\(step=...\) or At\(time_us=...\), found both"),
+        (lambda run: At(step=-1), "step: expected at least 0, found -1"),
+        (lambda run: reshape.scale(5, compute=2), "trace: expected a Trace, as fedsim.read_trace"),  # type: ignore[arg-type]
+        (lambda run: reshape.scale(ALWAYS, uplink=float("nan")), "uplink: expected a number, found nan$"),
+        (
+            lambda run: reshape.select(ALWAYS, 1),
+            "clients: expected a list of whole numbers or an array of numbers",
+        ),
+        (lambda run: replace(ALWAYS, table=[1]), r"table: expected a Table, found list \[1\]$"),
+        (lambda run: replace(ALWAYS, source=None), "source: expected text, found None$"),
+        (lambda run: replace(ALWAYS, periods=5), "periods: expected a dict, found 5$"),
+        (lambda run: bootstrap.interval(len, 5), "statistic: expected 10000 values, one for each draw"),
+        (
+            lambda run: bootstrap.interval(len, 5, 95),
+            "confidence: expected a number between 0 and 1, found 95",
+        ),
+        (lambda run: bootstrap.mean_of(["a"]), "values: expected an array of numbers, found list"),  # type: ignore[arg-type]
+    ],
+)
+def test_it_is_said_what_was_expected_and_where_it_is_had_from(call: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        call(analysis.Run(Path("runs/a"), {}, {}, "a"))
+
+
+def test_numbers_and_lists_of_numpy_are_numbers_and_lists() -> None:
+    assert At(step=np.int64(3)).step == 3  # type: ignore[arg-type]
+    assert bootstrap.mean_of([1, 2])(np.ones((1, 2))) == 1.5  # type: ignore[arg-type]
+    values = np.arange(9.0)
+    assert bootstrap.interval(bootstrap.mean_of(values), np.int64(9), np.float64(0.9)) is not None  # type: ignore[arg-type]
+
+
+def test_an_empty_list_is_no_list_of_runs(tmp_path: Path) -> None:
+    for write in (tensorboard.export_tensorboard, lambda runs, out: analysis.write_report(runs, out)):
+        with pytest.raises(FolderError, match="at least one run"):
+            write([], tmp_path / "out")

@@ -1,0 +1,152 @@
+"""A fork that records, evaluates or ends otherwise than its parent: its tables, and what is checked of them."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pandas.testing import assert_frame_equal
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import load
+from fedsim.invariants import check
+from fedsim.records import checkpoint
+from fedsim.records.manifest import read_manifest
+from fedsim.runs.checkpointer import Saver
+from fedsim.runs.fork import At
+from fedsim.runs.plan import forecast
+from fedsim.runs.reproduce import reproduction
+from fedsim.runs.session import owner_of
+from fedsim.runs.simulate import resume
+from fedsim.runs.verify import verify
+from forked_runs import ALL_KEPT, branch, table
+from interrupted_runs import BUFFERED
+from small import run, small
+
+RECORDED = {"record": {"conflicts": "model"}, "audit": {"every": 2}}
+RARELY_LOST = {"pacing": BUFFERED, "world": {"scenario": "always_on"}}
+NOTHING = ("record.conflicts=off", "audit.every=0")
+
+
+def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent = run(small(**RECORDED, **ALL_KEPT), tmp_path)
+    whole = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "whole")
+    assert not {"conflicts.parquet", "audit.parquet"} & {path.name for path in whole.folder.iterdir()}
+    between = Saver.between
+
+    def stopping(saver: Saver) -> None:
+        saver.interrupts.asked = saver.course.step == 6
+        between(saver)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Saver, "between", stopping)
+        found = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "stopped")
+    assert found.status == "interrupted"
+    assert resume(found.folder, workers=0).digest == whole.digest
+    again = branch(whole.folder, At(step=5), out=tmp_path / "again")
+    assert again.digest == whole.digest
+    assert not any(verdict.difference for verdict in verify(whole.folder, steps=(4, 6), workers=0))
+
+
+@pytest.mark.parametrize(
+    ("before", "sets"),
+    [
+        ({}, ["record.conflicts=model"]),
+        ({"algorithm": {"name": "fedavg"}}, ["record.conflicts=model", "algorithm={name='fedlf'}"]),
+        ({"evaluate": {"every_steps": 3, "split": "valid"}}, ["evaluate.split=test"]),
+        ({}, ["evaluate.every_steps=1"]),
+        (
+            {"pacing": {"preset": "deadline", "clients": 6, "deadline": "30s", "late": "history"}},
+            ["record.conflicts=model", "pacing.late=keep"],
+        ),
+        (
+            {"pacing": {"preset": "deadline", "clients": 6, "deadline": "2min"}},
+            ["pacing.deadline=30s"],
+        ),
+        ({"algorithm": {"name": "fedfv", "tau": 1}}, ["pacing.clients=1"]),
+        (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "5min"}}, ["dropout.notice=1s"]),
+        (RARELY_LOST | {"dropout": {"chance": 0.08, "notice": "1s"}}, ["dropout.notice=5min"]),
+    ],
+)
+def test_what_its_parent_did_otherwise_is_no_violation(
+    tmp_path: Path, before: dict[str, Any], sets: list[str]
+) -> None:
+    parent = run(small(**before, **ALL_KEPT), tmp_path)
+    first_us = int(table(parent.folder, "jobs").end_us.min())
+    for number, at in enumerate((At(step=5), At(time_us=first_us))):
+        child = branch(parent.folder, at, *sets, out=tmp_path / str(number)).folder
+        for folder in (child, branch(child, At(step=7), out=tmp_path / f"{number} again").folder):
+            verdict = check(folder)
+            assert verdict.violations == ()
+            assert "the models asked for are evaluated" in verdict.checked
+
+
+def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:
+    parent = run(small(), tmp_path)
+    with pytest.raises(ConfigError, match=r"stop\.steps: expected at least 4, where it begins, found 3"):
+        branch(parent.folder, At(step=4), "stop={steps=3}", out=tmp_path / "steps")
+    late_us = read_manifest(parent.folder)["virtual_us"] - 1
+    with pytest.raises(
+        ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"
+    ):
+        branch(parent.folder, At(time_us=late_us), "stop.time=1s", out=tmp_path / "time")
+    assert not (tmp_path / "steps").exists()
+    assert not (tmp_path / "time").exists()
+    with pytest.raises(
+        ConfigError, match=r"stop\.time: expected at least .*, when it begins, found 1\.000 s"
+    ):
+        branch(parent.folder, At(step=4), "stop.time=1s", out=tmp_path / "time")
+
+
+@pytest.mark.parametrize("change", ["evaluate.split=test", "evaluate.clients=5", "stop.patience=3"])
+def test_the_best_value_begins_anew_where_something_else_is_measured(tmp_path: Path, change: str) -> None:
+    patient = {"stop": {"steps": 8, "patience": 8}, "evaluate": {"every_steps": 1, "split": "train"}}
+    parent = run(small(**patient, **ALL_KEPT), tmp_path)
+    for sets, anew in ((["record.conflicts=model"], False), ([change], True)):
+        child = branch(parent.folder, At(step=4), *sets, out=tmp_path / str(anew)).folder
+        begin = checkpoint.read(checkpoint.checkpoints(child)[0].path, owner_of(child))
+        assert math.isnan(begin["course"]["best"]) is anew
+        assert check(child).violations == ()
+
+
+def test_jobs_in_flight_do_as_much_as_they_were_given(tmp_path: Path) -> None:
+    """What they had done when the run ended follows from that."""
+    longer = {"train": {"batch_size": 10, "epochs": 5}, "cost": {"payload": "5 MB", "compute_scale": 40}}
+    parent = run(small(**RARELY_LOST, **longer), tmp_path)
+    soon = f"stop.time={read_manifest(parent.folder)['virtual_us'] // 1_500_000}"
+    plain, other = (
+        branch(parent.folder, At(step=4), soon, *sets, out=tmp_path / name).folder
+        for name, sets in (("plain", ()), ("other", ("train.epochs=1",)))
+    )
+    jobs = table(plain, "jobs")
+    forked_us = read_manifest(plain)["parent"]["forked_us"]
+    begun = jobs.job[(jobs.status == "unfinished") & (jobs.dispatch_us <= forked_us)].tolist()
+    assert len(begun) > 2
+    both = [some[some.job.isin(begun)].sort_values("job") for some in (jobs, table(other, "jobs"))]
+    assert_frame_equal(*(some.drop(columns="share").reset_index(drop=True) for some in both))
+
+
+@pytest.mark.parametrize("by_time", [False, True])
+def test_its_configuration_alone_is_refused_with_the_command_that_makes_it(
+    tmp_path: Path, by_time: bool
+) -> None:
+    parent = run(small(), tmp_path)
+    at = At(time_us=int(table(parent.folder, "steps").time_us[3])) if by_time else At(step=4)
+    child = branch(parent.folder, at, "algorithm.name=fedavg", keep_online=[3, 7], out=tmp_path / "a")
+    config = load(child.folder / "config.resolved.toml")[0]
+    with pytest.raises(ConfigError, match=r"it is a fork, .* this makes it again: fedsim fork") as refused:
+        run(config, tmp_path / "b")
+    with pytest.raises(ConfigError, match="it is a fork"):
+        forecast(config)
+    words = shlex.split(str(refused.value).partition("again: ")[2].partition(";")[0])
+    again = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / "c"), "--workers", "0", "--quiet"])
+    assert again.exit_code == 0, again.output
+    assert read_manifest(tmp_path / "c" / child.folder.name)["digest"] == child.digest
+    assert reproduction(child.folder, 6, config).startswith("fedsim resume ")

@@ -1,0 +1,244 @@
+"""What a run is said to need, and what is said when it needs too much."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import programs
+from algorithms.clients.ditto import ditto
+from algorithms.clients.fedcka import fedcka
+from fedsim.common.errors import ConfigError
+from fedsim.common.units import show_bytes
+from fedsim.engine.pacing import fedbuff, sync
+from fedsim.runs import memory_estimate as memory
+from fedsim.runs.build import prepare
+from fedsim.runs.memory_estimate import Footprint
+from fedsim.server.history_storage import HistoryPlan, HistorySize
+from fedsim.server.server import ServerSpec
+from fedsim.training.client_method import ClientMethod
+from small import small
+
+SPEC = ServerSpec(
+    "fedlf", {}, n_clients=1000, total_samples=10**5, most_updates=10, blocks=[(0, 900), (900, 1000)]
+)
+
+
+def test_the_parts_add_up() -> None:
+    found = memory.predict(SPEC, sync(10), data_bytes=10**6, trace_bytes=10**5, workers=0)
+    assert found["total"] == sum(n for part, n in found.items() if part != "total")
+    assert found["history"] == 1010 * 4000
+    assert found["gram"] == 2 * 1010**2 * 8
+    assert found["solve"] == (2 + 4) * 1010**2 * 8
+    assert found["data"] == 10**6
+
+
+def test_every_part_is_on_the_page() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "memory.md").read_text(encoding="utf-8")
+    for part in set(memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)) - {"total"}:
+        assert re.search(rf"^\|[^|]*`{part}`[^|]*\|", page, re.MULTILINE), part
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_workers_and_old_versions_cost_memory(forked: bool) -> None:
+    inline = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0)
+    two = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=2, forked=forked)
+    buffered = memory.predict(SPEC, fedbuff(100, 10), data_bytes=0, trace_bytes=0, workers=0)
+    one = inline["processes"]
+    assert two["processes"] == (2 * one + 3 * 100 * 2**20 if forked else 4 * one)
+    assert buffered["parameters"] > inline["parameters"]
+
+
+def test_what_clients_keep_costs_memory() -> None:
+    def kept(method: ClientMethod) -> int:
+        found = memory.predict(SPEC, sync(10), data_bytes=0, trace_bytes=0, workers=0, method=method)
+        return found["kept"]
+
+    assert kept(ClientMethod()) == 0
+    assert kept(fedcka()) == 1010 * 4000
+    assert kept(ditto()) == 3010 * 4000
+
+
+def test_of_replayed_updates_those_of_the_attackers_alone_cost_memory() -> None:
+    def kept(**adversary: Any) -> int:
+        setup = prepare(small(adversary={"name": "replay"} | adversary))
+        return setup.footprint(0).parts()["kept"] // (4 * setup.network.P)
+
+    assert kept(clients=[3]) == 2
+    assert kept(share=0.5) == 6 + 4
+    assert kept(share=1.0) == 12 + 4
+
+
+def test_the_plan_of_the_history_decides_what_it_takes() -> None:
+    def found(plan: HistoryPlan, server: ServerSpec = SPEC) -> tuple[int, int]:
+        parts = memory.predict(server, sync(10), data_bytes=0, trace_bytes=0, workers=0, history=plan)
+        return parts["history"], parts["gram"]
+
+    assert found(HistoryPlan(10, 1000, "bfloat16")) == (10 * 4000 + 1000 * 2000, 2 * 1010**2 * 8)
+    assert found(HistoryPlan(10, 90, "bfloat16", capped=True)) == (10 * 4000 + 90 * 2000, 2 * 100**2 * 8)
+    on_gpu = replace(SPEC, device="cuda")
+    assert found(HistoryPlan(10, 1000, "bfloat16"), on_gpu)[0] == 0
+    assert found(HistoryPlan(10, 1000, "host_bfloat16"), on_gpu)[0] == 1000 * 2000
+
+
+def test_diagnoses_of_conflicts_cost_a_gram_matrix() -> None:
+    plain = replace(SPEC, rule="fedavg")
+    assert memory.history_size(plain) == HistorySize(present=10, remembered=0, columns=1000, layers=0)
+    assert memory.history_size(replace(plain, conflicts="model")).layers == 1
+    assert memory.history_size(replace(plain, conflicts="blocks")).layers == 2
+    both = replace(plain, rule="fedfv", conflicts="blocks")
+    assert memory.history_size(both).layers == 3, "the rule's own beside those of the layers"
+
+
+WHOLE = Footprint(SPEC, fedbuff(100, 10), data_bytes=10**6, trace_bytes=10**5, workers=4)
+
+
+@pytest.mark.parametrize(
+    ("footprint", "expected"),
+    [
+        (WHOLE, "--workers 2"),
+        (replace(WHOLE, data_bytes=2**35), "half of the samples"),
+        (replace(WHOLE, trace_bytes=2**35), "half of world.horizon"),
+        (replace(WHOLE, server=replace(SPEC, blocks=[(0, 10**8)])), "a model of half the size"),
+        (replace(WHOLE, server=replace(SPEC, n_clients=10**6)), "memory.slots = 500000"),
+        (
+            replace(WHOLE, server=replace(SPEC, most_updates=10**5), pacing=sync(10**5)),
+            "50000 clients at once in [pacing]",
+        ),
+    ],
+)
+def test_what_helps_most_is_named_first(footprint: Footprint, expected: str) -> None:
+    savings = footprint.savings()
+    assert savings[0][0] == expected
+    assert [n for _, n in savings] == sorted((n for _, n in savings), reverse=True)
+    assert all(0 < n < footprint.parts()["total"] for _, n in savings)
+
+
+def test_a_saving_is_what_the_change_makes() -> None:
+    savings = dict(WHOLE.savings())
+    parts = WHOLE.parts()
+    assert savings["--workers 2"] == parts["total"] - replace(WHOLE, workers=2).parts()["total"]
+    assert savings["memory.history = 'bfloat16'"] == 1000 * 2000
+    assert savings["half of the samples"] == parts["data"] // 2
+    rounded = replace(WHOLE, history=HistoryPlan(10, 1000, "bfloat16"))
+    assert "memory.history = 'bfloat16'" not in dict(rounded.savings())
+    without = Footprint(replace(SPEC, rule="fedavg"), sync(10), data_bytes=0, trace_bytes=0, workers=0)
+    assert not {"memory.history = 'bfloat16'", "memory.slots = 0", "--workers 0"} & set(
+        dict(without.savings())
+    )
+
+
+def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
+    footprint = Footprint(SPEC, sync(10), data_bytes=2**31, trace_bytes=0, workers=0)
+    found = footprint.parts()
+    memory.check_fits(found, "fedlf", limit=found["total"])
+    with pytest.raises(ConfigError) as refused:
+        memory.check_fits(found, "fedlf", limit=2**30, helpful=footprint.savings)
+    said = str(refused.value)
+    assert said.startswith(
+        "the run with rule 'fedlf' would need 2.7 GiB (parameters 7.8 KiB, history 3.9 MiB, "
+    )
+    assert "data 2.0 GiB" in said
+    assert "but 1.0 GiB are free" in said
+    first, second, third = footprint.savings()[:3]
+    assert first == ("half of the samples", 2**30)
+    assert said.endswith(
+        f"What would help most: half of the samples (saves 1.0 GiB); {second[0]} (saves "
+        f"{show_bytes(second[1])}); {third[0]} (saves {show_bytes(third[1])})"
+    )
+
+
+ON_GPU = replace(WHOLE, server=replace(SPEC, device="cuda"), workers=0)
+
+
+def test_what_lies_on_the_gpu_of_the_server() -> None:
+    assert WHOLE.on_gpu() == {}
+    found = ON_GPU.on_gpu()
+    assert found == {
+        "history": 1010 * 4000,
+        "parameters": 102 * 4000,
+        "updates": 10 * 4000,
+        "data": 10**6,
+        "total": 1120 * 4000 + 4000 * 2 + 10**6,
+    }
+    for rung, remembered in (("bfloat16", 1000 * 2000), ("host_bfloat16", 0), ("host_float32", 0)):
+        plan = HistoryPlan(10, 1000, rung)  # type: ignore[arg-type]
+        assert replace(ON_GPU, history=plan).on_gpu()["history"] == 10 * 4000 + remembered
+    assert replace(ON_GPU, workers=4).on_gpu() == {
+        "history": 1010 * 4000,
+        "parameters": 8000,
+        "updates": 40_000,
+        "data": 0,
+        "total": 1022 * 4000,
+    }
+
+
+def test_a_gpu_that_is_too_small_is_said_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    total = ON_GPU.on_gpu()["total"]
+
+    def has(free: int, cached: int = 0, whole: int = 2**40) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free, whole))
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: cached + 100)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 100)
+
+    memory.check_fits_gpu(ON_GPU)  # where there is none, it is the business of another machine
+    has(total)
+    memory.check_fits_gpu(ON_GPU)
+    has(total - 2**20, cached=2**20)  # what an earlier run of this process has let go
+    memory.check_fits_gpu(ON_GPU)
+    has(3 * 2**20)
+    memory.check_fits_gpu(WHOLE)
+    with pytest.raises(ConfigError) as refused:
+        memory.check_fits_gpu(ON_GPU)
+    assert str(refused.value) == (
+        "the run with rule 'fedlf' would need 5.2 MiB on the GPU (history 3.9 MiB, parameters 398.4 KiB, updates "
+        '39.1 KiB, data 976.6 KiB), but 3.0 MiB are free there. memory.budget = "1 MiB" leaves the rest enough room'
+    )
+    memory.check_fits_gpu(replace(ON_GPU, workers=4))
+    has(0, whole=2**20)
+    with pytest.raises(ConfigError, match=r"3.9 MiB on the GPU .* but 1.0 MiB .* \"1000576 B\""):
+        memory.check_fits_gpu(replace(ON_GPU, workers=4))
+    has(10**6)
+    with pytest.raises(ConfigError, match="are free there, too little even without a history"):
+        memory.check_fits_gpu(ON_GPU)
+
+
+def test_the_peak_is_measured() -> None:
+    assert memory.peak_bytes() > 50 * 2**20
+
+
+SHARED = """
+import os
+import numpy as np
+from fedsim.common import machine as memory
+
+reads, writes = os.pipe()
+held = np.ones(2**24)
+before = memory.peak_share()
+child = os.fork()
+if not child:
+    os.read(reads, 1)
+    os._exit(0)
+mine, its = memory.peak_share(), memory.peak_share(child)
+os.write(writes, b"x")
+os.waitpid(child, 0)
+print(before - mine, its, memory.peak_share(child), held.nbytes)
+"""
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps_rollup").exists(), reason="this system does not tell what is shared"
+)
+def test_pages_of_several_processes_are_shared_among_them(tmp_path: Path) -> None:
+    done = programs.python(SHARED, tmp_path)
+    assert done.code == 0, done.err
+    less, its, gone, held = map(int, done.out.split())
+    assert less > 0.4 * held, "the other half is the child's"
+    assert its > 0.4 * held
+    assert gone == 0

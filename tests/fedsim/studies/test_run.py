@@ -1,0 +1,681 @@
+"""Studies: the grid of a file, cells that are skipped, gone on with or fail, and processes that are killed."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+import tomli_w
+from rich.console import Console
+
+from fedsim.cli import study as cli_study
+from fedsim.cli.main import main
+from fedsim.common import threads
+from fedsim.common.errors import ConfigError
+from fedsim.config.errors import read_toml, validated
+from fedsim.config.load import load
+from fedsim.config.run import RunConfig
+from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
+from fedsim.records.checkpoint import checkpoints
+from fedsim.runs import inputs as materials
+from fedsim.studies.cell import Standing
+from fedsim.studies.estimate import plan_study
+from fedsim.studies.grid import Cell, cells_of
+from fedsim.studies.progress import Board, board_on, shown_duration
+from fedsim.studies.queue import Queue
+from fedsim.studies.run import Outcome, opened, run_study
+
+SMALLEST = Path(__file__).resolve().parents[3] / "examples" / "studies" / "smallest.toml"
+FEDSIM = Path(sys.executable).with_name("fedsim")
+STEPS = ("run.stop.steps=12",)
+
+Said = tuple[int, str, str]
+
+
+def study(**changes: Any) -> StudyConfig:
+    """Return the smallest study with some of its tables replaced."""
+    return validated(StudyConfig, read_toml(SMALLEST) | changes, "small.toml")
+
+
+def of_rules(steps: int, **rules: dict[str, Any]) -> StudyConfig:
+    """Return a short study of these rules with one seed."""
+    run = read_toml(SMALLEST)["run"] | {"stop": {"steps": steps}}
+    return study(
+        seeds=1, run=run, axes={"rule": {n: {"algorithm": r} for n, r in rules.items()}}, compare=None
+    )
+
+
+def played(asked: StudyConfig, out: Path, *, jobs: int = 1, board: Board | None = None) -> Outcome:
+    return run_study(opened(asked, "small.toml", out), board or quiet(), jobs=jobs, device="cpu")
+
+
+def quiet() -> Board:
+    return Board(Console(quiet=True))
+
+
+def say(capsys: pytest.CaptureFixture[str], *arguments: object) -> Said:
+    with pytest.raises(SystemExit) as ended:
+        main(["study", *map(str, arguments)])
+    printed = capsys.readouterr()
+    return int(ended.value.code or 0), printed.out, printed.err
+
+
+def cells_in(folder: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((folder / "study.json").read_text())["cells"]
+    return found
+
+
+def digests(folder: Path) -> list[str]:
+    return [cell["digest"] for cell in cells_in(folder)]
+
+
+@pytest.fixture(scope="module")
+def peace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the smallest study, cut, run in this process."""
+    out = tmp_path_factory.mktemp("peace")
+    played(load_study(SMALLEST, sets=STEPS), out)
+    return out / "smallest"
+
+
+@pytest.fixture
+def again(peace: Path, tmp_path: Path) -> Path:
+    """A copy of it, to run the study in again."""
+    return Path(shutil.copytree(peace, tmp_path / "runs" / "smallest"))
+
+
+# the grid
+
+
+def test_cells_are_levels_and_seeds_in_the_order_of_the_file() -> None:
+    cells = cells_of(study(seeds=[7, 3]), "small.toml")
+    assert [c.folder for c in cells] == [
+        f"runs/{rule}/seed-{s}" for rule in ("fedavg", "fedfv") for s in (7, 3)
+    ]
+    assert [(c.levels["rule"], c.seed, c.config.seed, c.config.algorithm.name) for c in cells] == [
+        (rule, s, s, rule) for rule in ("fedavg", "fedfv") for s in (7, 3)
+    ]
+    assert cells[0].title == "rule=fedavg, seed 7"
+
+
+def test_an_option_of_one_axis_stays_when_another_names_the_rule() -> None:
+    window = {"none": {}, "long": {"algorithm": {"memory": "2h"}}}
+    rule = {name: {"algorithm": {"name": name}} for name in ("fedavg", "fedlf")}
+    for axes in ({"window": window, "rule": rule}, {"rule": rule, "window": window}):
+        found = {
+            tuple(c.levels.values()): c.config.algorithm
+            for c in cells_of(study(seeds=1, axes=axes, compare=None), "s")
+        }
+        assert len(found) == 4
+        for levels, algorithm in found.items():
+            assert algorithm.name in levels
+            remembers = algorithm.name == "fedlf"  # in the others it has no effect, and is left out
+            assert (algorithm.memory > 0) == ("long" in levels and remembers)
+
+
+def test_a_level_replaces_values_and_keeps_the_rest_of_a_table() -> None:
+    cells = cells_of(study(axes={"lr": {"0.5": {"train": {"lr": 0.5}}}}, compare=None), "small.toml")
+    assert {(c.config.train.lr, c.config.train.batch_size) for c in cells} == {(0.5, 10)}
+    assert cells[0].folder == "runs/0.5/seed-1"
+
+
+def test_axes_that_set_the_same_key_are_refused() -> None:
+    lr = {"a": {"train": {"lr": 0.5}}}
+    with pytest.raises(ConfigError, match=r"axes one and two both set train\.lr"):
+        cells_of(study(axes={"one": lr, "two": lr}, compare=None), "small.toml")
+
+
+def test_combinations_are_skipped() -> None:
+    axes = {"a": {"x": {}, "y": {}, "z": {}}, "b": {"u": {}, "v": {}}}
+    cells = cells_of(
+        study(seeds=1, axes=axes, compare=None, skip=[{"a": ["x", "y"], "b": "v"}]), "small.toml"
+    )
+    assert [tuple(c.levels.values()) for c in cells] == [("x", "u"), ("y", "u"), ("z", "u"), ("z", "v")]
+
+
+def test_more_seeds_than_anybody_has_time_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match="a number of seeds up to 100,000, or a list of seeds, found"):
+        study(seeds=10**14)
+
+
+def test_a_study_without_axes_is_seeds_alone() -> None:
+    assert [c.folder for c in cells_of(study(axes={}, compare=None), "s")] == [
+        "runs/all/seed-1",
+        "runs/all/seed-2",
+    ]
+
+
+def test_an_assignment_that_every_level_replaces_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--set run\.algorithm\.name=afl: no effect, as each of axes\.rule\.fedavg, "
+    ):
+        load_study(SMALLEST, sets=("run.stop.steps=9", "run.algorithm.name=afl"))
+
+
+def test_a_scale_replaces_seeds_and_keys_and_assignments_come_after_it() -> None:
+    full = load_study(
+        SMALLEST, scale="full", sets=("run.stop.steps=9", "axes.rule.fedfv.algorithm.alpha=0.2")
+    )
+    assert len(full.seeds) == 10
+    assert full.run["task"] == {"name": "digits", "clients": 50}
+    assert full.run["stop"] == {"steps": 9}
+    assert {c.config.algorithm.options.get("alpha") for c in cells_of(full, "s")} == {None, 0.2}
+    assert load_study(SMALLEST, seeds="4,9").seeds == (4, 9)
+
+
+def test_a_study_that_is_written_down_is_the_same(tmp_path: Path) -> None:
+    file = tmp_path / "study.toml"
+    asked = study(skip=[{"rule": "fedfv"}])
+    file.write_text(tomli_w.dumps(asked.at_scale("full").resolved()))
+    assert cells_of(load_study(file), "s") == cells_of(asked.at_scale("full"), "s")
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"axs": {}}, "axs: unknown key; did you mean 'axes'"),
+    "unknown key of a run": (
+        {"run": read_toml(SMALLEST)["run"] | {"trin": {}}},
+        "trin: unknown key; did you mean 'train'",
+    ),
+    "unknown option": (
+        {"axes": {"rule": {"fedavg": {}, "fedfv": {"algorithm": {"name": "fedfv", "alfa": 1}}}}},
+        r"did you mean 'alpha'.*\(in: rule=fedfv\)",
+    ),
+    "seed in the run": ({"run": {"seed": 1}}, "run: seed: the study decides it"),
+    "no seeds": ({"seeds": []}, "at least one seed"),
+    "equal seeds": ({"seeds": [1, 1]}, "different seeds, found 1"),
+    "no level": ({"axes": {"rule": {}}}, r"axes\.rule: expected a table for each level"),
+    "level that is a value": ({"axes": {"rule": {"a": 1}}}, r"axes\.rule\.a"),
+    "name of a column": (
+        {"axes": {"seed": {"a": {}}}, "compare": None},
+        r"axes\.seed: a column .* has this name",
+    ),
+    "name of a column of counts": ({"axes": {"clients": {"a": {}}}, "compare": None}, "has this name"),
+    "name of a column of metrics": ({"axes": {"gini": {"a": {}}}, "compare": None}, "has this name"),
+    "metric that is code": (
+        {"compare": {"axis": "rule", "baseline": "fedavg", "metrics": ["mine.py:mine"]}},
+        "expected names of installed metrics",
+    ),
+    "name that leads elsewhere": ({"axes": {"a": {"../x": {}}}, "compare": None}, r"found '\.\./x'"),
+    "unknown axis": ({"skip": [{"rul": "fedavg"}]}, "did you mean 'rule'"),
+    "unknown level": ({"skip": [{"rule": ["fedav"]}]}, "did you mean 'fedavg'"),
+    "unknown baseline": ({"compare": {"axis": "rule", "baseline": "fedav"}}, "did you mean 'fedavg'"),
+    "unknown metric": (
+        {"compare": {"axis": "rule", "baseline": "fedavg", "metrics": ["mean_percnt"]}},
+        "did you mean 'mean_percent'",
+    ),
+    "nothing left": ({"skip": [{"rule": ["fedavg", "fedfv"]}]}, "every combination"),
+    "equal folders": (
+        {"axes": {"a": {"x.y": {}, "x": {}}, "b": {"z": {}, "y.z": {}}}, "compare": None},
+        r"would have the same folder 'x\.y\.z'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD.values(), ids=BAD.keys())
+def test_bad_studies_are_refused_with_the_key_and_the_closest_name(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        cells_of(study(**changes), "small.toml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--scale", "ful"), "did you mean 'full'"),
+        (("--jobs", "0"), "--jobs: expected 'auto' or a number of at least 1"),
+        (("--seeds", "few"), "--seeds"),
+        (("--set", "run.train.epoch=2"), "did you mean 'epochs'"),
+        (("--set", "run.task={name='mnist', clients=12, data_dir='/nonexistent/data'}"), "/nonexistent/data"),
+    ],
+)
+def test_bad_input_is_exit_code_2_and_nothing_is_written(
+    arguments: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = say(capsys, SMALLEST, "--out", tmp_path / "runs", *arguments)
+    assert code == 2, err
+    assert message in err
+    assert not (tmp_path / "runs").exists()
+
+
+# what runs
+
+
+def test_the_folder_says_what_was_asked_and_what_became_of_it(peace: Path) -> None:
+    found = json.loads((peace / "study.json").read_text())
+    assert found["axes"] == {"rule": ["fedavg", "fedfv"]}
+    assert found["seeds"] == [1, 2]
+    assert found["compare"]["baseline"] == "fedavg"
+    for cell in found["cells"]:
+        manifest = json.loads((peace / cell["folder"] / "manifest.json").read_text())
+        assert cell["status"] == manifest["status"] == "done"
+        assert cell["digest"] == manifest["digest"]
+        assert cell["seed"] == manifest["seed"]
+        assert cell["levels"] == {"rule": manifest["rule"]}
+    assert load_study(peace / "study.toml") == load_study(SMALLEST, sets=STEPS)
+    assert not (peace / ".lock").exists()
+
+
+def test_equal_seeds_mean_equal_chance_and_different_ones_do_not(peace: Path) -> None:
+    def read(rule: str, seed: int, table: str) -> Any:
+        return pq.read_table(peace / "runs" / rule / f"seed-{seed}" / f"{table}.parquet")
+
+    def before_training(rule: str, seed: int) -> Any:
+        evals = read(rule, seed, "evals").to_pandas()
+        return evals[evals["step"] == 0].reset_index(drop=True)
+
+    def first_jobs(rule: str, seed: int) -> Any:
+        jobs = read(rule, seed, "jobs").to_pandas()
+        return jobs[jobs["version"] == 0].drop(columns="loss_before").reset_index(drop=True)  # FedFV's alone
+
+    for seed in (1, 2):
+        assert read("fedavg", seed, "world").equals(read("fedfv", seed, "world"))
+        assert len(before_training("fedavg", seed)) == 12
+        assert before_training("fedavg", seed).equals(before_training("fedfv", seed))
+        assert len(first_jobs("fedavg", seed)) >= 4
+        # With the losses while they trained: equal minibatches.
+        assert first_jobs("fedavg", seed).equals(first_jobs("fedfv", seed))
+    assert not read("fedavg", 1, "world").equals(read("fedavg", 2, "world"))
+    assert not before_training("fedavg", 1).equals(before_training("fedavg", 2))
+    assert len(set(digests(peace))) == 4
+
+
+def test_cells_with_equal_seeds_share_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def federation(config: RunConfig) -> Any:
+        made.append(config.seed)
+        return genuine(config)
+
+    genuine = materials.federation
+    monkeypatch.setattr(materials, "federation", federation)
+    assert played(load_study(SMALLEST, sets=("run.stop.steps=1",)), tmp_path).done == 4
+    assert made == [1, 2]
+
+
+def test_what_is_done_is_skipped(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (again / "runs").glob("*/seed-*/*")}
+
+    before = times()
+    code, out, err = say(capsys, SMALLEST, "--out", again.parent, "--jobs", 1, "--set", STEPS[0])
+    assert code == 0, err
+    assert "4 of 4 cells are done already" in out
+    assert "4 of 4 cells done" in out
+    assert times() == before
+
+
+def test_more_seeds_and_levels_are_added_to_what_is_there(peace: Path, again: Path) -> None:
+    axes = {"rule": {name: {"algorithm": {"name": name}} for name in ("fedavg", "afl", "fedfv")}}
+    asked = study(axes=axes, seeds=[2, 3], run=load_study(SMALLEST, sets=STEPS).run)
+    folder = opened(asked, "s", again.parent)
+    assert [(c.levels["rule"], c.seed) for c in folder.left] == [
+        ("fedavg", 3),
+        ("afl", 2),
+        ("afl", 3),
+        ("fedfv", 3),
+    ]
+
+
+def test_done_cells_with_another_configuration_are_not_lost_unasked(
+    again: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (SMALLEST, "--out", again.parent, "--jobs", 1, "--set", "run.stop.steps=3", "--seeds", "1")
+    before = cells_in(again)
+    code, _, err = say(capsys, *arguments)
+    assert code == 2
+    assert "stop.steps: expected 3, found 12" in err
+    assert "--force" in err
+    assert cells_in(again) == before
+    assert say(capsys, *arguments, "--force")[0] == 0
+    assert [
+        json.loads((again / c["folder"] / "manifest.json").read_text())["steps"] for c in cells_in(again)
+    ] == [3, 3]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "smallest").mkdir()
+    (tmp_path / "smallest" / "thesis.txt").write_text("years of work")
+    code, _, err = say(capsys, SMALLEST, "--out", tmp_path, "--force")
+    assert code == 2
+    assert "not the folder of a study" in err
+    assert [p.name for p in (tmp_path / "smallest").iterdir()] == ["thesis.txt"]
+
+
+def failing(tmp_path: Path, what: str) -> str:
+    """Write a rule that works for two steps, and then does `what`. Returns its name."""
+    code = f"""
+import os
+import signal
+
+import numpy as np
+
+from fedsim.server.rule import Algorithm, Direction, Stack, stateless
+
+
+def bad() -> Algorithm:
+    steps = []
+
+    def weigh(stack: Stack) -> Direction:
+        steps.append(stack)
+        if len(steps) > 2:
+            {what}
+        return Direction(np.ones(stack.n) / stack.n)
+
+    return stateless(weigh)
+"""
+    (tmp_path / "bad.py").write_text(code)
+    return f"{tmp_path / 'bad.py'}:bad"
+
+
+def test_a_cell_that_fails_is_told_and_the_others_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repaired = tmp_path / "repaired"
+    bad = failing(tmp_path, f"assert os.path.exists({str(repaired)!r}), 'no direction today'")
+    file, folder = tmp_path / "s.toml", tmp_path / "runs" / "smallest"
+    file.write_text(tomli_w.dumps(of_rules(4, bad={"name": bad}, fedavg={"name": "fedavg"}).resolved()))
+    arguments = (file, "--out", tmp_path / "runs", "--jobs", 1)
+    code, out, err = say(capsys, *arguments)
+    assert code == 1
+    assert "1 of 2 cells failed" in err
+    assert "no direction today" in out
+    assert [cell["status"] for cell in cells_in(folder)] == ["failed", "done"]
+    assert "AssertionError: no direction today" in cells_in(folder)[0]["error"]
+    assert cells_in(folder)[0]["error"].endswith(" (bad.py, line 16)")
+    repaired.touch()
+    assert say(capsys, *arguments)[0] == 0
+    assert [cell["status"] for cell in cells_in(folder)] == ["done", "done"]
+
+
+class Killer(Board):
+    """Kills all processes when one first says where its cell stands, and keeps the lines."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(Console(quiet=True))
+        self.number, self.killed, self.lines = number, False, list[str]()
+
+    def told(self, standing: Standing) -> None:
+        super().told(standing)
+        if standing.number == self.number and not self.killed:
+            self.killed = True
+            for process in multiprocessing.active_children():
+                os.kill(process.pid or 0, signal.SIGKILL)
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
+    peace: Path, tmp_path: Path
+) -> None:
+    fair, lethal = ({"name": "fedfv"}, {"name": failing(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")})
+    asked = of_rules(12, fedavg={"name": "fedavg"}, lethal=lethal, fedfv=fair)
+    board = Killer(0)
+    outcome = played(asked, tmp_path, jobs=2, board=board)
+    assert board.killed
+    assert any(
+        line.startswith("rule=fedavg, seed 1: its process was ended by SIGKILL; another")
+        for line in board.lines
+    )
+    assert [(cell.levels["rule"], error) for cell, error in outcome.failed] == [
+        ("lethal", "its process was ended by SIGKILL, and so did the one before")
+    ]
+    found = {cell["levels"]["rule"]: cell for cell in cells_in(tmp_path / "smallest")}
+    assert {rule: cell["status"] for rule, cell in found.items()} == {
+        "fedavg": "done",
+        "lethal": "failed",
+        "fedfv": "done",
+    }
+    expected = {cell["levels"]["rule"]: cell["digest"] for cell in cells_in(peace) if cell["seed"] == 1}
+    assert {rule: found[rule]["digest"] for rule in expected} == expected
+    assert not multiprocessing.active_children()
+
+
+SLOW = ("--set", "run.checkpoint.every_steps=10", "--set", "run.stop.steps=60")
+
+
+def listen_to_interrupts() -> None:
+    """Undo what a shell does to commands in the background, which its children inherit: to ignore interrupts."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.fixture
+def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """A study in two processes that stand still, of which a cell has been saved, and the arguments of its command."""
+    arguments = [str(SMALLEST), "--out", str(tmp_path), *SLOW]
+    with subprocess.Popen(
+        [FEDSIM, "study", *arguments, "--jobs", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=listen_to_interrupts,
+    ) as process:
+        try:
+            while not any(map(checkpoints, tmp_path.glob("smallest/runs/*/*"))):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.01)
+            os.killpg(process.pid, signal.SIGSTOP)  # nothing is over before a test has done what it wants to
+            yield process, arguments
+        finally:
+            with suppress(ProcessLookupError):  # all have ended
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+slow_study = pytest.mark.xdist_group("slow study")  # one process runs it in peace, for both tests
+
+
+@pytest.fixture(scope="module")
+def slow_digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    out = tmp_path_factory.mktemp("slow")
+    played(load_study(SMALLEST, sets=("run.stop.steps=60",)), out)
+    return digests(out / "smallest")
+
+
+def gone_on(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Run the same command to its end in this process; some cell must have gone on. Returns the digests."""
+    assert {cell["status"] for cell in cells_in(folder)} != {"done"}
+    code, _, err = say(capsys, *arguments, "--jobs", 1, "--quiet")
+    assert code == 0, err
+    manifests = [
+        json.loads((folder / cell["folder"] / "manifest.json").read_text()) for cell in cells_in(folder)
+    ]
+    assert any(again["step"] > 0 for manifest in manifests for again in manifest["resumed"])
+    return digests(folder)
+
+
+@slow_study
+def test_a_study_that_is_killed_goes_on(
+    under_way: tuple[subprocess.Popen[str], list[str]],
+    slow_digests: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    process, arguments = under_way
+    code, _, err = say(capsys, *arguments, "--jobs", 1)
+    assert code == 2
+    assert "another process is running it" in err
+    below = psutil.Process(process.pid).children(recursive=True)
+    assert len(below) >= 2
+    process.kill()
+    process.wait()
+    os.killpg(process.pid, signal.SIGCONT)
+    assert gone_on(tmp_path / "smallest", arguments, capsys) == slow_digests
+    assert not psutil.wait_procs(below, timeout=10)[1]
+
+
+@slow_study
+def test_ctrl_c_saves_the_running_cells(
+    under_way: tuple[subprocess.Popen[str], list[str]],
+    slow_digests: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    process, arguments = under_way
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: every process of the foreground group gets it
+    os.killpg(process.pid, signal.SIGCONT)
+    out, _ = process.communicate()
+    assert process.returncode == 130, out
+    assert out.count("stopping") == 1
+    assert "the same command goes on with it" in out
+    assert "Traceback" not in out
+    found = cells_in(tmp_path / "smallest")
+    assert "running" not in {cell["status"] for cell in found}
+    assert "interrupted" in {cell["status"] for cell in found}
+    assert gone_on(tmp_path / "smallest", arguments, capsys) == slow_digests
+
+
+# what is said
+
+
+def test_cells_are_predicted_with_the_one_thread_that_they_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def predicted(*args: Any, **options: Any) -> Any:
+        seen.append(threads.most())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedsim.studies.estimate.forecast", predicted)
+    folder = opened(load_study(SMALLEST, sets=STEPS), "s", tmp_path)
+    with threads.at_most(4), pytest.raises(KeyboardInterrupt):
+        plan_study(folder, jobs=1)
+    assert seen == [1]
+
+
+def test_a_dry_run_counts_and_predicts_and_writes_nothing(
+    again: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (again / "study.json").stat().st_mtime_ns
+    arguments = (SMALLEST, "--out", again.parent, "--set", STEPS[0], "--seeds", 5, "--jobs", 2, "--dry-run")
+    code, out, err = say(capsys, *arguments)
+    assert code == 0, err
+    assert "10: 4 done, 6 left" in out
+    assert (again / "study.json").stat().st_mtime_ns == before
+    assert not (again / "runs" / "fedavg" / "seed-3").exists()
+
+
+def test_predicted_disk_and_memory_are_near_what_a_study_takes(peace: Path, tmp_path: Path) -> None:
+    plan = plan_study(opened(load_study(SMALLEST, sets=STEPS), "s", tmp_path), jobs=2)
+    took = sum(path.stat().st_size for path in (peace / "runs").rglob("seed-*/*"))
+    assert took / 2 < plan.disk_bytes < took * 2
+    assert 0 < plan.cell_s[0] <= plan.cell_s[1] < plan.work_s < 60
+    assert 600 * 2**20 <= plan.memory_bytes < 2**30
+    assert (plan.cells, plan.done, plan.processes, plan.unsure) == (4, 0, 2, ())
+
+
+def test_processes_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = psutil.virtual_memory()._replace(available=2**30)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
+    for more in ((), ("--dry-run",)):
+        code, _, err = say(capsys, SMALLEST, "--out", tmp_path / "runs", "--jobs", 2, *more)
+        assert code == 2
+        assert "1.0 GiB are free; take --jobs 1" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_table_shows_running_cells_and_counts() -> None:
+    console = Console(record=True, width=100, file=io.StringIO())
+    board, cells = Board(console), cells_of(study(), "s")
+    board.begin(5, 1)
+    board.begun(cells[0])
+    board.told(Standing(0, 1, 10_000_000, 0.1))
+    assert "to go" in str(board.table().renderables[1])
+    board.told(Standing(0, 7, 90_000_000, 0.5))
+    console.print(board.table())
+    text = console.export_text()
+    assert "rule=fedavg, seed 1" in text
+    assert "50%" in text
+    assert "00:01:30" in text
+    assert "1 of 5 done, 0 failed, 1 running, 3 left, to go 0 s" in text
+
+
+def test_every_key_and_option_is_documented() -> None:
+    manual = (SMALLEST.parents[2] / "docs" / "studies.md").read_text()
+    tables = (StudyConfig, CompareSection, ScaleSection)
+    for key in (key for table in tables for key in table.model_fields):
+        assert f"`{key}`" in manual or f"[{key}" in manual, key
+    for option in inspect.signature(cli_study.study).parameters:
+        name = {"file": "STUDY.toml", "sets": "--set"}.get(option, f"--{option.replace('_', '-')}")
+        assert f"{name}" in manual, option
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (720, "12 min"), (12600, "3.5 h")])
+def test_durations_are_short(seconds: float, text: str) -> None:
+    assert shown_duration(seconds) == text
+
+
+def taken(queue: Queue, last: Cell | None, *others: Cell) -> tuple[str, int]:
+    cell = queue.take(last, others)
+    assert cell is not None
+    return cell.levels["rule"], cell.seed
+
+
+def test_cells_that_share_data_and_world_follow_each_other_in_one_process() -> None:
+    cells = cells_of(study(seeds=3), "s")
+    queue = Queue(cells, (1, 2, 3))
+    assert taken(queue, None) == ("fedavg", 1)
+    assert taken(queue, None, cells[0]) == ("fedavg", 2)  # another process begins with another seed
+    assert taken(queue, cells[0], cells[1]) == ("fedfv", 1)
+    assert taken(queue, cells[3], cells[1]) == ("fedavg", 3)
+    queue.put_back(cells[2])
+    assert taken(queue, cells[2]) == ("fedavg", 3)
+    assert len(queue) == 2
+    assert taken(queue, cells[1], cells[2]) == ("fedfv", 2)
+    assert taken(queue, cells[4], cells[2]) == (
+        "fedfv",
+        3,
+    )  # nothing else is left: two processes share a seed
+    assert queue.take() is None
+
+
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    file = io.StringIO()
+    with board_on(Console(file=file, force_terminal=True)) as board:
+        board.begin(4, 2)
+    assert "2 of 4 cells are done already" in file.getvalue()
+
+
+def test_an_assignment_to_a_scale_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"--set scales\.full\.seeds=3: no effect, as --scale comes first"):
+        load_study(SMALLEST, scale="full", sets=("scales.full.seeds=3",))
+
+
+@pytest.mark.parametrize("place", ["smallest", ""])
+def test_a_file_in_the_place_of_the_folder_is_named(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    if place:
+        out.mkdir()
+    (out / place if place else out).write_text("mine")
+    code, _, err = say(capsys, SMALLEST, "--out", out, "--jobs", 1)
+    assert code == 2
+    assert str(out / "smallest") in err
+    assert (out / place).read_text() == "mine"
+
+
+def test_a_run_and_a_study_are_told_apart() -> None:
+    with pytest.raises(ConfigError, match=r"smallest\.toml: .* found that of a study: use fedsim study"):
+        load(SMALLEST)
+    with pytest.raises(ConfigError, match=r"quickstart\.toml: expected a study, .*: use fedsim run"):
+        load_study(SMALLEST.parents[1] / "quickstart.toml")

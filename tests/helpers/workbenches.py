@@ -1,0 +1,52 @@
+"""Workbenches of many shapes, and jobs for them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fedsim.data.federated_data import FederatedData
+from fedsim.training.augmentation import Augment
+from fedsim.training.job import Cohort
+from fedsim.training.settings import LocalSGD, WorkbenchSpec
+from fedsim.training.workbench import Workbench
+
+K, FEATURES, CLASSES = 40, 64, 10
+SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
+    "softmax": ("softmax", {}, LocalSGD(batch_size=10, lr=0.05)),
+    "mlp": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, epochs=2)),
+    "large": ("mlp", {"hidden": [200, 200]}, LocalSGD(batch_size=50, lr=0.1)),
+    "full batch": ("mlp", {"hidden": [16]}, LocalSGD(batch_size=None, lr=0.1, epochs=3)),
+    "momentum": ("mlp", {"hidden": [16]}, LocalSGD(batch_size=8, lr=0.05, momentum=0.9, weight_decay=0.01)),
+    "augmented": (
+        "mlp",
+        {"hidden": [16]},
+        LocalSGD(batch_size=8, lr=0.1, epochs=2, augment=Augment(2, True)),
+    ),
+    "decay": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.1, lr_decay=0.9)),
+    "some losses": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, loss_samples=9)),
+    "bfloat16": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, epochs=2, precision="bfloat16")),
+    "large, bfloat16": (
+        "mlp",
+        {"hidden": [200, 200]},
+        LocalSGD(batch_size=50, lr=0.05, momentum=0.5, precision="bfloat16"),
+    ),
+    "large, some losses": (
+        "mlp",
+        {"hidden": [200, 200]},
+        LocalSGD(batch_size=50, lr=0.1, loss_samples=9),
+    ),
+}
+
+
+def bench(data: FederatedData, shape: str, mode: Any, **changes: Any) -> Workbench:
+    model, options, sgd = SHAPES[shape]
+    spec = WorkbenchSpec(model, options, (1, 8, 8), CLASSES, sgd, seed=3, losses=False, mode=mode)
+    return Workbench(dataclasses.replace(spec, **changes), data)
+
+
+def cohort(k: int = K) -> Cohort:
+    shares = np.where(np.arange(k) % 5 == 3, 0.4, 1.0)
+    return Cohort(np.arange(k), np.arange(k) % K, np.arange(k) % 3, np.arange(k) % 2, shares, np.arange(k))

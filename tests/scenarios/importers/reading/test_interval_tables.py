@@ -1,0 +1,135 @@
+"""Plain tables of intervals, as text and as Parquet."""
+
+import io
+
+import pandas as pd
+import pytest
+
+from fedsim.common.errors import ConfigError
+from fedsim.worlds.importer import build_importer
+from fedsim.worlds.trace import Trace
+from published import imported, refused, values, windows
+
+S = 1_000_000
+TABLE = "client,start_s,end_s,kind,value\nb,0,10,online,\na,2.5,4,online,-\nb,0,20,compute,0.5\na,0,20,compute,0.25\n"
+
+
+def as_parquet(tmp_path, **columns) -> dict[str, bytes]:
+    path = tmp_path / "t.parquet"
+    pd.DataFrame(columns).to_parquet(path)
+    return {"t.parquet": path.read_bytes()}
+
+
+def test_clients_are_numbered_as_they_appear():
+    trace = imported("csv", {"t.csv": TABLE}).trace
+    assert trace.about.column("id").to_pylist() == ["b", "a"]
+    assert windows(trace, "online") == [(0, 0, 10 * S), (1, 2_500_000, 4 * S)]
+    assert values(trace, "compute") == [0.5, 0.25]
+    assert (trace.horizon_us, trace.after_end) == (20 * S, "repeat")
+    assert windows(trace, "unknown") == []
+
+
+def test_names_of_columns_say_units_and_options_do_where_they_do_not():
+    text = "end_ms,client,start_us\n5,x,7\n"
+    assert windows(imported("csv", {"t.csv": text}).trace, "online") == [(0, 7, 5000)]
+    bare = {"t.csv": "client,start,end\r\nx,1,2\r\n"}
+    assert windows(imported("csv", bare, unit="h").trace, "online") == [(0, 3600 * S, 7200 * S)]
+
+
+def test_what_lies_outside_is_offline_unless_it_is_unknown():
+    files = {"t.csv": "client,start,end,kind,value\nx,1,2,online,\nx,0,4,uplink,8\ny,0,4,uplink,9\n"}
+    plain = imported("csv", files, horizon="10s")
+    assert windows(plain.trace, "unknown") == [(1, 0, 10 * S)]
+    assert plain.notes["clients_of_unknown_presence"] == 1
+    careful = imported("csv", files, horizon="10s", outside="unknown").trace
+    assert windows(careful, "unknown") == [(0, 0, S), (0, 2 * S, 10 * S), (1, 0, 10 * S)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected one column of start"),
+        ("client,start,end\n", "expected rows, found none"),
+        ("client,start_s,start,end\nx,0,1,2", "expected one column of start"),
+        ("start,end\n1,2", "expected a column 'client'"),
+        ("client,start,end,valu\nx,1,2,3", "unknown column 'valu'; did you mean 'value'?"),
+        ("client,start,end\nx,1", "line 2: expected 3 columns, found 2"),
+        ("client,start,end\nx,2,1", "line 2, client 'x': expected an end after the start"),
+        ("client,start,end\nx,1,1", "expected an end after the start"),
+        (
+            "client,start,end\nx,0,1e-7",
+            "line 2, client 'x': expected an end after the start, found 0.1 after 0 us",
+        ),
+        ("client,start,end\nx,a,1", "line 2, 'start': expected a number, found 'a'"),
+        ("client,start,end\nx,0,1e300", "expected times from 0 to 100 years"),
+        ("client,start,end\n,0,1", "line 2: expected a client, found none"),
+        ("client,start,end,kind\nx,0,1,onlin", "there is no kind 'onlin'; did you mean 'online'?"),
+        (
+            "client,start,end,kind,value\nx,0,1,compute,0",
+            "expected a finite value above 0 for 'compute', found 0",
+        ),
+        ("client,start,end,kind,value\nx,0,1,compute,nan", "expected a finite value above 0 for 'compute'"),
+        (
+            "client,start,end\nx,0,5\nx,4,6",
+            "t.csv, line 3, client 'x': online from 4000000 to 6000000 us overlaps t.csv, line 2, from 0 to 5000000",
+        ),
+        ("client,start,end\n" + "x,2,1\n" * 30, "... and 10 more"),
+        (
+            "client,start,end,kind,value\n1,0,5,online,\n7,0,5,online,\n1,0,5,compute,2",
+            "t.csv: client '7' is online at times but has no 'compute' interval, while '1' has one",
+        ),
+    ],
+)
+def test_wrong_tables_are_refused_with_the_line(text, said):
+    assert said in refused("csv", {"t.csv": text})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"horizon": "long"},
+        {"horizon": 0},
+        {"kind": "onlin"},
+        {"unit": "days"},
+        {"separator": ";;"},
+        {"separator": ""},
+    ],
+)
+def test_options_are_checked(options):
+    with pytest.raises(ConfigError, match=f"'{next(iter(options))}'"):
+        build_importer("csv", options)
+
+
+def test_an_end_beyond_the_horizon_is_refused():
+    assert "t.csv, line 3, client 'y': expected intervals up to the horizon of 1000000 us" in refused(
+        "csv", {"t.csv": "client,start,end\nx,0,1\ny,0,5"}, horizon="1s"
+    )
+
+
+def test_a_parquet_table_reads_as_the_text_does(tmp_path):
+    columns = pd.read_csv(io.StringIO(TABLE), na_values="-").to_dict("list")
+    trace = imported("parquet", as_parquet(tmp_path, **columns)).trace
+    assert trace.digest() == imported("csv", {"t.csv": TABLE}).trace.digest()
+
+
+def test_a_trace_is_taken_as_it_is(tmp_path):
+    trace = Trace.of(0, 0, 5, "online", clients=2, horizon_us=9, after_end="stop", source="by hand")
+    trace.write(tmp_path / "w.parquet")
+    found = imported("parquet", {"w.parquet": (tmp_path / "w.parquet").read_bytes()})
+    assert found.trace.digest() == trace.digest()
+    assert found.notes == {"source": "by hand"}
+
+
+def test_wrong_parquet_is_refused(tmp_path):
+    assert "x: not a readable Parquet file" in refused("parquet", {"x": b"PAR1 and no more"})
+    table = as_parquet(tmp_path, client=[1, 1], start=[0, 5], end=[4, 5])
+    assert "row 1 (client '1'): expected an end after the start" in refused("parquet", table)
+    assert "expected numbers in column 'start'" in refused(
+        "parquet", as_parquet(tmp_path, client=[1], start=["x"], end=[4])
+    )
+    assert "row 1: expected a client, found null" in refused(
+        "parquet", as_parquet(tmp_path, client=["a", None], start=[0, 1], end=[4, 5])
+    )
+    table = as_parquet(tmp_path, client=["b", "a", "a"], start=[0, 5, 0], end=[4, 9, 6])
+    assert "row 1, client 'a': online from 5000000 to 9000000 us overlaps" in refused("parquet", table)
+    assert "expected one Parquet file, found 2" in refused("parquet", {"a": b"PAR1", "b": b"PAR1"})

@@ -1,0 +1,108 @@
+"""The examples give the digests that they gave before; CONTRIBUTING.md says how to change them on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import golden_digests
+import inputs
+from fedsim.config.load import load
+from golden_digests import CONFIGS, difference, digests, kind, recorded, records, unknown, updated
+
+
+def test_every_digest_is_of_an_example() -> None:
+    names = {run.name for path in CONFIGS for run in load(path)}
+    assert all(set(record["digests"]) <= names for record in records())
+    assert set.union(*(set(record["digests"]) for record in records())) == names, "each was taken somewhere"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+def test_an_example_gives_the_digest_that_it_gave(path: Path) -> None:
+    """Those that are recorded for machines of this kind; what is not compared is skipped and named."""
+    runs = load(path)
+    expected = {run.name: recorded()[run.name] for run in runs if run.name in recorded()}
+    if expected:
+        inputs.data_of(runs[0].task.name)
+        found = digests(path)
+        assert {name: found[name] for name in expected} == expected, (
+            "if this is meant: python tests/tools/golden_digests.py --update, see CONTRIBUTING.md"
+        )
+    if reason := unknown(run.name for run in runs):
+        pytest.skip(reason)
+
+
+def test_a_machine_of_another_kind_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "abacus")
+    assert "machine " in (told := str(difference()))
+    assert "here abacus" in told
+    assert recorded() == {}
+
+
+@pytest.mark.parametrize("what", kind())
+def test_a_record_that_leaves_open_what_bits_depend_on_is_not_compared(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = {key: value for key, value in kind().items() if key != what}
+    monkeypatch.setattr(
+        "golden_digests.records", lambda: [{"kind": part, "digests": {"quickstart/fedavg": "1"}}]
+    )
+    assert recorded() == {}
+
+
+def test_what_changed_here_is_to_be_found_out_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    here, other = kind(), kind() | {"machine": "abacus"}
+    before = [
+        {"kind": other, "digests": {"same": "1", "changed": "2", "gone": "3"}},
+        {"kind": here, "digests": {"same": "4", "changed": "5", "gone": "6"}},
+    ]
+    monkeypatch.setattr("golden_digests.records", lambda: before)
+    assert updated({"same": "4", "changed": "7", "new": "8"}) == [
+        {"kind": other, "digests": {"same": "1"}},
+        {"kind": here, "digests": {"same": "4", "changed": "7", "new": "8"}},
+    ]
+
+
+def test_a_recording_that_lacks_an_example_says_which_and_what_records_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    part = [{"kind": kind(), "digests": {"quickstart/fedavg": "1"}}]
+    monkeypatch.setattr("golden_digests.records", lambda: part)
+    assert unknown(["quickstart/fedavg"]) is None
+    assert (told := unknown(["quickstart/fedavg", "oort_fedbuff"])) is not None
+    assert "no digest of oort_fedbuff for this kind of machine" in told
+    assert "`python tests/tools/golden_digests.py --update`" in told
+
+
+def test_a_partial_recording_is_compared_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    [path] = [path for path in CONFIGS if path.stem == "quickstart"]
+    found = {run.name: "right" for run in load(path)}
+    monkeypatch.setitem(globals(), "digests", lambda path: found)
+    part = [{"kind": kind(), "digests": {"quickstart/fedavg": "wrong"}}]
+    monkeypatch.setattr("golden_digests.records", lambda: part)
+    with pytest.raises(AssertionError, match="if this is meant"):
+        test_an_example_gives_the_digest_that_it_gave(path)
+    part[0]["digests"]["quickstart/fedavg"] = "right"
+    with pytest.raises(pytest.skip.Exception, match="no digest of quickstart/fedfv, quickstart/fedlf"):
+        test_an_example_gives_the_digest_that_it_gave(path)
+
+
+def test_without_its_data_an_example_is_left_out_of_the_comparison_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inputs, "DATA", tmp_path)
+    monkeypatch.setattr("golden_digests.digests", lambda path: {run.name: "new" for run in load(path)})
+    monkeypatch.setattr("sys.argv", ["golden_digests.py"])
+    with pytest.raises(SystemExit, match="1"):
+        golden_digests.main()
+    told = capsys.readouterr().out
+    assert "fashion_mnist: left out: no FashionMNIST/raw/train-images-idx3-ubyte" in told
+    assert "quickstart/fedavg: " in told
+    assert "fashion_mnist/fedavg: " not in told, "what is left out is not gone"
+    monkeypatch.setattr("sys.argv", ["golden_digests.py", "--update"])
+    before = golden_digests.FILE.read_bytes()
+    with pytest.raises(SystemExit, match="nothing is written"):
+        golden_digests.main()
+    assert golden_digests.FILE.read_bytes() == before
+    assert not list(tmp_path.iterdir()), "nothing is downloaded"
