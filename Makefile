@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]'
 	@# Bytecode of what runs import, even where the environment forbids to write it later: it halves the start.
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q fedsim scenarios algorithms analysis
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray, cvxpy, torchvision, pandas, sklearn.datasets, scipy.stats, matplotlib.pyplot, fedsim.execution.ray_trainer, fedsim.runs.simulate, analysis.report.report'
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import ray, cvxpy, torchvision, pandas, sklearn.datasets, scipy.stats, matplotlib.pyplot, fedsim.execution.ray_trainer, fedsim.runs.simulate, fedsim.analysis.report.report'
 	touch $(STAMP)
 
 run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and write the report

@@ -21,7 +21,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 

@@ -14,7 +14,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present, shares
+from fedsim.algorithms.mathematics.rows import over_present, shares
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import numpy as np
 
-from algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.server.rule import Algorithm, Direction, Floats, Stack, stateless
 
 Weighting = Literal["data", "uniform", "scaled", "completed", "sequential"]

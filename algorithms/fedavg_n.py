@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from algorithms.fedmgda_plus import fedmgda_plus
-from algorithms.mathematics.hull import Lambda0
+from fedsim.algorithms.fedmgda_plus import fedmgda_plus
+from fedsim.algorithms.mathematics.hull import Lambda0
 from fedsim.server.rule import Algorithm
 
 

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present
-from algorithms.mathematics.staleness import discounts
+from fedsim.algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.staleness import discounts
 from fedsim.server.rule import Algorithm, Direction, Stack, stateless
 
 

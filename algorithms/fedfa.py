@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present, shares
+from fedsim.algorithms.mathematics.rows import over_present, shares
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, Vectors, VectorStep, stateless

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from algorithms.mathematics.geometry import mean_of_present, norm, of_length, off_absent
+from fedsim.algorithms.mathematics.geometry import mean_of_present, norm, of_length, off_absent
 from fedsim.common.option_requirements import With
 from fedsim.common.rng import rng
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless

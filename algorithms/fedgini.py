@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
 

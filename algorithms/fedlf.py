@@ -51,8 +51,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from algorithms.mathematics.blocks import Part, solved, table_of
-from algorithms.mathematics.geometry import (
+from fedsim.algorithms.mathematics.blocks import Part, solved, table_of
+from fedsim.algorithms.mathematics.geometry import (
     as_long_as_mean,
     fair_weights,
     inverse_norms,
@@ -61,8 +61,8 @@ from algorithms.mathematics.geometry import (
     shortened,
     unit_fair_weights,
 )
-from algorithms.mathematics.hull import Hull
-from algorithms.mathematics.min_norm import Solver
+from fedsim.algorithms.mathematics.hull import Hull
+from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless

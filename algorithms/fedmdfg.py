@@ -29,11 +29,17 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.geometry import inverse_norms, norm, of_length, shortened, unit_fair_weights
-from algorithms.mathematics.hull import Hull
-from algorithms.mathematics.line_search import line_search
-from algorithms.mathematics.min_norm import Solver
-from algorithms.mathematics.rows import grown, room
+from fedsim.algorithms.mathematics.geometry import (
+    inverse_norms,
+    norm,
+    of_length,
+    shortened,
+    unit_fair_weights,
+)
+from fedsim.algorithms.mathematics.hull import Hull
+from fedsim.algorithms.mathematics.line_search import line_search
+from fedsim.algorithms.mathematics.min_norm import Solver
+from fedsim.algorithms.mathematics.rows import grown, room
 from fedsim.common.option_requirements import Unless
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
 

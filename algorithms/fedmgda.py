@@ -8,8 +8,8 @@ Choices: λ is exact (see `mathematics/min_norm.py`). A zero update lies in the 
 
 from __future__ import annotations
 
-from algorithms.mathematics.hull import mixed
-from algorithms.mathematics.min_norm import Solver
+from fedsim.algorithms.mathematics.hull import mixed
+from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 

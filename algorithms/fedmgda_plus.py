@@ -20,8 +20,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.hull import Lambda0, mixed
-from algorithms.mathematics.min_norm import Solver
+from fedsim.algorithms.mathematics.hull import Lambda0, mixed
+from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from algorithms.fedavg import Weighting, fedavg
+from fedsim.algorithms.fedavg import Weighting, fedavg
 from fedsim.server.rule import Algorithm
 
 

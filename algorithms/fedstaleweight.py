@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.rows import grown, over_present, room, shares
+from fedsim.algorithms.mathematics.rows import grown, over_present, room, shares
 from fedsim.server.rule import Algorithm, Direction, Promise, Stack, State
 
 

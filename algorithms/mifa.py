@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from algorithms.mathematics.rows import latest
+from fedsim.algorithms.mathematics.rows import latest
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 

@@ -18,8 +18,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.qffl import step_size, step_weights
-from algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.qffl import step_size, step_weights
+from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 

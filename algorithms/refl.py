@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present, shares
+from fedsim.algorithms.mathematics.rows import over_present, shares
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
 

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.rows import over_present, shares
+from fedsim.algorithms.mathematics.rows import over_present, shares
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Needs, Promise, Stack, State
 

@@ -1,6 +1,6 @@
 """Open runs, measure their fairness, compare them, and write the report.
 
-    import analysis
+    from fedsim import analysis
 
     run = analysis.open("runs/quickstart/fedavg")
     run.frame("steps")                        # pandas; run.steps is the Arrow table
@@ -24,27 +24,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.opening.run import Evaluation, Run, open_all
-from analysis.opening.run import open_run as open
-from analysis.opening.study import Cell, Study, open_study
-from analysis.statistics.conflicts import conflict_table
-from analysis.statistics.fairness import summary
-from analysis.statistics.improved_users import improved_users_percent
-from analysis.statistics.waste import waste, waste_by_status, waste_table
-from analysis.tables.closing import closing_table
-from analysis.tables.compare import Comparison, compare
+from fedsim.analysis.opening.run import Evaluation, Run, open_all
+from fedsim.analysis.opening.run import open_run as open
+from fedsim.analysis.opening.study import Cell, Study, open_study
+from fedsim.analysis.statistics.conflicts import conflict_table
+from fedsim.analysis.statistics.fairness import summary
+from fedsim.analysis.statistics.improved_users import improved_users_percent
+from fedsim.analysis.statistics.waste import waste, waste_by_status, waste_table
+from fedsim.analysis.tables.closing import closing_table
+from fedsim.analysis.tables.compare import Comparison, compare
 
 if TYPE_CHECKING:
-    from analysis.statistics.over_time import improved_over_time, time_below
-    from analysis.statistics.paired import PairedDifference, differences, differences_of
-    from analysis.tables.findings import study_frames, study_tables
-    from analysis.tables.group_tables import run_participation, study_participation
+    from fedsim.analysis.statistics.over_time import improved_over_time, time_below
+    from fedsim.analysis.statistics.paired import PairedDifference, differences, differences_of
+    from fedsim.analysis.tables.findings import study_frames, study_tables
+    from fedsim.analysis.tables.group_tables import run_participation, study_participation
 
 _HOMES = {
-    "analysis.tables.findings": ("study_frames", "study_tables"),
-    "analysis.tables.group_tables": ("run_participation", "study_participation"),
-    "analysis.statistics.over_time": ("improved_over_time", "time_below"),
-    "analysis.statistics.paired": ("PairedDifference", "differences", "differences_of"),
+    "fedsim.analysis.tables.findings": ("study_frames", "study_tables"),
+    "fedsim.analysis.tables.group_tables": ("run_participation", "study_participation"),
+    "fedsim.analysis.statistics.over_time": ("improved_over_time", "time_below"),
+    "fedsim.analysis.statistics.paired": ("PairedDifference", "differences", "differences_of"),
 }
 """What takes statistics to import, which takes longer than all the rest: found when first asked for."""
 
@@ -84,11 +84,11 @@ def __getattr__(name: str) -> Any:
             value = getattr(importlib.import_module(home), name)
             globals()[name] = value
             return value
-    raise AttributeError(f"module 'analysis' has no attribute {name!r}")
+    raise AttributeError(f"module 'fedsim.analysis' has no attribute {name!r}")
 
 
 def write_report(runs: Sequence[Run], out: str | Path) -> Path:
-    """Write one self-contained HTML page about the runs; see `analysis.report.report.write_report`."""
-    from analysis.report.report import write_report as write  # matplotlib takes a second to import
+    """Write one self-contained HTML page about the runs; see `fedsim.analysis.report.report.write_report`."""
+    from fedsim.analysis.report.report import write_report as write  # matplotlib takes a second to import
 
     return write(runs, out)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-import analysis
+from fedsim import analysis
 from fedsim.config.load import load
 from fedsim.runs.simulate import simulate
 

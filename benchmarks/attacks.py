@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 
-import analysis
+from fedsim import analysis
 from fedsim.config.load import parse
 from fedsim.runs.simulate import simulate
 

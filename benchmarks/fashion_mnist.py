@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-import analysis
+from fedsim import analysis
 from fedsim.config.load import load
 from fedsim.runs.simulate import simulate
 

@@ -20,7 +20,7 @@ from fedsim.runs.inputs import Workshop
 from works import WORKS, configured
 
 if TYPE_CHECKING:
-    import analysis
+    from fedsim import analysis
 
 
 def loop_s(run: analysis.Run) -> float:
@@ -54,7 +54,7 @@ def main() -> None:
     shop.begin(configs[0])
     pool = begun(given.workers, "cpu", None)
     with tempfile.TemporaryDirectory() as folder, pool or nullcontext():
-        import analysis  # torch, while processes start and another one reads the data
+        from fedsim import analysis  # torch, while processes start and another one reads the data
         from fedsim.runs.simulate import simulate
 
         called = time.time()

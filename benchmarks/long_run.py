@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-import analysis
+from fedsim import analysis
 from fedsim.config.load import load
 from fedsim.runs.simulate import Progress, simulate
 

@@ -18,7 +18,7 @@ from typing import Any
 
 def manifest(clients: int, given: argparse.Namespace) -> dict[str, Any]:
     """Run, and return the manifest. A process counts what the one that made it held, so that one imports nothing."""
-    import analysis
+    from fedsim import analysis
     from fedsim.config.load import parse
     from fedsim.runs.simulate import simulate
 

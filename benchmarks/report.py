@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import analysis
+from fedsim import analysis
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
 from fedsim.runs.simulate import simulate

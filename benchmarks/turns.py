@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-import analysis
+from fedsim import analysis
 from fedsim.runs.simulate import simulate
 from fedsim_run import loop_s
 from works import WORKS, configured

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario
-from scenarios.processes.devices import PHONES, Devices
 
 
 def always_on(*, devices: Devices = PHONES) -> Scenario:

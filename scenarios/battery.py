@@ -22,9 +22,9 @@ import numpy as np
 import simpy
 
 from fedsim.common.units import US
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.laws import exponential_us
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.laws import exponential_us
 
 HOUR_US = 3600 * US
 DAY_US = 24 * HOUR_US

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.presence import Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.presence import Presence, Sessions
 
 
 def churn(

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.laws import exponential_us
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.laws import exponential_us
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 
 def correlated_outage(

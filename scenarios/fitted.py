@@ -18,10 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless
+from fedsim.scenarios.processes.devices import Devices, Positive, Speed, Speeds
+from fedsim.scenarios.processes.hazards import HOUR_US, HOURS, Day, Hazard, Remainder
+from fedsim.scenarios.processes.laws import refuse_unknown
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios.processes.devices import Devices, Positive, Speed, Speeds
-from scenarios.processes.hazards import HOUR_US, HOURS, Day, Hazard, Remainder
-from scenarios.processes.laws import refuse_unknown
 
 DAY_US = HOURS * HOUR_US
 LONGEST_WARM_UP_DAYS = 7

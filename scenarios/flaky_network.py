@@ -20,10 +20,10 @@ import numpy as np
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.common.units import US
+from fedsim.scenarios.processes.devices import PHONES, Devices, Speeds
+from fedsim.scenarios.processes.laws import exponential_us
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios.processes.devices import PHONES, Devices, Speeds
-from scenarios.processes.laws import exponential_us
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 OfMarkov, OfAR1 = With("model", "markov"), With("model", "ar1")
 

@@ -11,9 +11,9 @@ Apart from crowds it comes and goes as in `churn`; it is online while either rea
 from __future__ import annotations
 
 from fedsim.common.errors import ConfigError
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 
 def flash_crowd(

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.common.units import US
+from fedsim.scenarios.processes.devices import Devices
 from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
-from scenarios.processes.devices import Devices
 
 BETA = {
     "IDL": 0.0,

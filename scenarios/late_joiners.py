@@ -8,10 +8,10 @@ where it repeats, those who came late come late again.
 
 from __future__ import annotations
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.laws import Law
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.laws import Law
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 JOINING = Law(law="uniform", mean="2d")
 

@@ -8,10 +8,10 @@ default the world stops after its horizon, and the run with it: where it repeats
 
 from __future__ import annotations
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.laws import Law
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.laws import Law
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 LIFE = Law(mean="3d")
 

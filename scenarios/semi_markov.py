@@ -7,9 +7,9 @@ the world has the stationary residual law, with density P(X > x) / m (Cox, Renew
 
 from __future__ import annotations
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.laws import Law
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.laws import Law
 
 ON = Law(law="weibull", mean="2h", shape=0.6)
 OFF = Law(law="lognormal", mean="4h", shape=1.0)

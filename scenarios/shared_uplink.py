@@ -20,10 +20,10 @@ from typing import cast
 import numpy as np
 import simpy
 
+from fedsim.scenarios.processes.devices import PHONES, Devices
+from fedsim.scenarios.processes.laws import exponential_us
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Place, Scenario, duration_option, number_option
-from scenarios.processes.devices import PHONES, Devices
-from scenarios.processes.laws import exponential_us
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 
 def shared_uplink(

@@ -20,9 +20,9 @@ from typing import Annotated, Literal
 import numpy as np
 
 from fedsim.common.option_requirements import Unless
+from fedsim.scenarios.processes.devices import Devices
+from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
-from scenarios.processes.devices import Devices
-from scenarios.processes.presence import MeanOn, Presence, Sessions
 
 EQUAL = Devices(compute_sigma=0.0)
 """Devices that differ in nothing but their slowdown, as far as computing goes."""

@@ -65,7 +65,7 @@ def imported(path: Path) -> Iterator[tuple[str, int]]:
 def arrows(root: Path) -> dict[tuple[str, str], str]:
     """By the importing and the imported module: file and line."""
     files = {
-        ".".join(path.relative_to(root).with_suffix("").parts): path
+        name_of(path.relative_to(root)): path
         for package in PACKAGES
         for path in modules(root, package)
         if path.stem != "__init__"
@@ -78,10 +78,29 @@ def arrows(root: Path) -> dict[tuple[str, str], str]:
     }
 
 
+def name_of(path: Path) -> str:
+    """Return the module that a file is imported as: the packages beside `fedsim` are linked into it."""
+    parts = path.with_suffix("").parts
+    return ".".join(parts if parts[0] == "fedsim" else ("fedsim", *parts))
+
+
 def room(module: str) -> str:
-    """Return the room that a module is in; nothing for the public names of `fedsim` itself."""
-    package, _, rest = module.partition(".")
-    return rest.partition(".")[0] if package == "fedsim" else package
+    """Return the room that a module is in, or the name of one that is in none."""
+    return module.split(".")[1]
+
+
+def test_packages_beside_fedsim_are_imported_as_parts_of_it(root: Path) -> None:
+    """A user's own `analysis.py` would else be taken for ours."""
+    for package in PACKAGES[1:]:
+        assert (root / "fedsim" / package).resolve() == root / package
+    for folder in (*PACKAGES, "tests", "benchmarks", "examples"):
+        for path in (root / folder).rglob("*.py"):
+            wrong = [
+                f"{path}:{line}: {name}"
+                for name, line in imported(path)
+                if name.split(".")[0] in PACKAGES[1:]
+            ]
+            assert not wrong, wrong
 
 
 def test_no_room_imports_from_a_room_above(arrows: dict[tuple[str, str], str]) -> None:

@@ -1,6 +1,6 @@
 """Client-side methods by name: how a client trains, chosen by `[client] name = ...` and free to meet any rule.
 
-    from algorithms.clients.fedprox import fedprox
+    from fedsim.algorithms.clients.fedprox import fedprox
     method = fedprox(mu=0.1)     # a fedsim.training.client_method.ClientMethod
 
 A factory is `name(*, <options>) -> ClientMethod`.

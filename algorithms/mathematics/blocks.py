@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from algorithms.mathematics.geometry import ROUNDING, bound, norm
+from fedsim.algorithms.mathematics.geometry import ROUNDING, bound, norm
 from fedsim.server.rule import Floats
 
 

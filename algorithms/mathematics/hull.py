@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.mathematics.geometry import inverse_norms
-from algorithms.mathematics.min_norm import Solver, min_norm
-from algorithms.mathematics.rows import over_present
+from fedsim.algorithms.mathematics.geometry import inverse_norms
+from fedsim.algorithms.mathematics.min_norm import Solver, min_norm
+from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.server.rule import Direction, Floats, Stack
 
 Lambda0 = Literal["uniform", "samples"]

@@ -110,7 +110,9 @@ def _active_set(g: Floats, low: Floats, high: Floats) -> Floats:
 
 def _start(g: Floats, low: Floats, high: Floats) -> Floats:
     """Return feasible weights, the solution itself if all goes well and no bound is in its way."""
-    from algorithms.mathematics.min_norm_start import unbounded  # it imports SciPy, which takes a second
+    from fedsim.algorithms.mathematics.min_norm_start import (
+        unbounded,  # it imports SciPy, which takes a second
+    )
 
     x = unbounded(g)
     return x if x.any() and ((low <= x) & (x <= high)).all() else _filled(g.diagonal(), low, high)

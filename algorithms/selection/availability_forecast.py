@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from algorithms.selection.parts.draws import highest, lowest
-from algorithms.selection.parts.durations import duration_option, durations_us
-from algorithms.selection.parts.hours_of_day import chances, looked
+from fedsim.algorithms.selection.parts.draws import highest, lowest
+from fedsim.algorithms.selection.parts.durations import duration_option, durations_us
+from fedsim.algorithms.selection.parts.hours_of_day import chances, looked
 from fedsim.engine.selector import Clients, Selector, State, View
 
 

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from algorithms.selection.parts.draws import highest, topped_up
-from algorithms.selection.parts.durations import durations_us
-from algorithms.selection.parts.groups import column
+from fedsim.algorithms.selection.parts.draws import highest, topped_up
+from fedsim.algorithms.selection.parts.durations import durations_us
+from fedsim.algorithms.selection.parts.groups import column
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.engine.selector import Clients, Floats, Selector, View, stateless

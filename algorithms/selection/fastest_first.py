@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from algorithms.selection.parts.draws import lowest
-from algorithms.selection.parts.durations import durations_us
+from fedsim.algorithms.selection.parts.draws import lowest
+from fedsim.algorithms.selection.parts.durations import durations_us
 from fedsim.engine.selector import Clients, Selector, View, stateless
 
 

@@ -15,8 +15,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection.parts.draws import lowest
-from algorithms.selection.parts.durations import duration_option
+from fedsim.algorithms.selection.parts.draws import lowest
+from fedsim.algorithms.selection.parts.durations import duration_option
 from fedsim.common.errors import ConfigError
 from fedsim.engine.selector import Clients, Floats, Need, Selector, View, stateless
 

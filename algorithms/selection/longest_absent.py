@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from algorithms.selection.parts.draws import lowest
+from fedsim.algorithms.selection.parts.draws import lowest
 from fedsim.engine.selector import Clients, Selector, View, stateless
 
 

@@ -18,7 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection.parts.draws import lowest, part, proportional, share_of, topped_up
+from fedsim.algorithms.selection.parts.draws import lowest, part, proportional, share_of, topped_up
 from fedsim.common.option_requirements import With
 from fedsim.engine.selector import Clients, Floats, Selector, View, stateless
 

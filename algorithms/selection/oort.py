@@ -41,9 +41,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection.parts import oort_scores as _oort
-from algorithms.selection.parts.draws import topped_up
-from algorithms.selection.parts.durations import duration_option
+from fedsim.algorithms.selection.parts import oort_scores as _oort
+from fedsim.algorithms.selection.parts.draws import topped_up
+from fedsim.algorithms.selection.parts.durations import duration_option
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.engine.selector import Clients, Selector, State, View
 

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection.parts.draws import highest, proportional
+from fedsim.algorithms.selection.parts.draws import highest, proportional
 from fedsim.engine.selector import Clients, Selector, View, stateless
 
 

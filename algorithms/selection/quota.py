@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection.parts.groups import groups
+from fedsim.algorithms.selection.parts.groups import groups
 from fedsim.engine.selector import Clients, Ints, Selector, View, stateless
 
 

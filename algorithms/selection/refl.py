@@ -28,10 +28,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.selection.parts.draws import lowest
-from algorithms.selection.parts.durations import duration_option, durations_us
-from algorithms.selection.parts.hours_of_day import chances, looked
-from algorithms.selection.parts.world import online_throughout
+from fedsim.algorithms.selection.parts.draws import lowest
+from fedsim.algorithms.selection.parts.durations import duration_option, durations_us
+from fedsim.algorithms.selection.parts.hours_of_day import chances, looked
+from fedsim.algorithms.selection.parts.world import online_throughout
 from fedsim.common.option_requirements import With
 from fedsim.engine.selector import Clients, Floats, Selector, State, View
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from algorithms.selection.parts.durations import duration_option, known_us
+from fedsim.algorithms.selection.parts.durations import duration_option, known_us
 from fedsim.common.errors import ConfigError
 from fedsim.engine.selector import Clients, Floats, Ints, Selector, State, View
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from algorithms.selection.parts.draws import proportional
+from fedsim.algorithms.selection.parts.draws import proportional
 from fedsim.engine.selector import Clients, Selector, View, stateless
 
 

@@ -11,8 +11,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.geometry import inverse_norms
-from algorithms.mathematics.stack_views import on_scaled, refuse_scale_free, with_gram
+from fedsim.algorithms.mathematics.geometry import inverse_norms
+from fedsim.algorithms.mathematics.stack_views import on_scaled, refuse_scale_free, with_gram
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Floats, Stack
 

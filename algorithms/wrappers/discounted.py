@@ -14,8 +14,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from algorithms.mathematics.stack_views import on_scaled, refuse_scale_free
-from algorithms.mathematics.staleness import Discount, discounts
+from fedsim.algorithms.mathematics.stack_views import on_scaled, refuse_scale_free
+from fedsim.algorithms.mathematics.staleness import Discount, discounts
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Floats, Stack
 

@@ -13,8 +13,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.geometry import norm, of_length, off_absent
-from algorithms.mathematics.stack_views import refuse_memory, selected, spread, with_gram
+from fedsim.algorithms.mathematics.geometry import norm, of_length, off_absent
+from fedsim.algorithms.mathematics.stack_views import refuse_memory, selected, spread, with_gram
 from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 

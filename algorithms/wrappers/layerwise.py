@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.blocks import Part, solved, table_of
+from fedsim.algorithms.mathematics.blocks import Part, solved, table_of
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Direction, Floats, Stack, State
 

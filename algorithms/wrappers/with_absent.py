@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from algorithms.mathematics.stack_views import refuse_memory, selected, spread
+from fedsim.algorithms.mathematics.stack_views import refuse_memory, selected, spread
 from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 

@@ -10,8 +10,8 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from analysis.drawing.picture import INK
-from analysis.opening.arrays import Floats
+from fedsim.analysis.drawing.picture import INK
+from fedsim.analysis.opening.arrays import Floats
 
 COLOURS = "cividis"
 """Nuñez, Anderton and Renslow, PLoS ONE 13(7), 2018: looks the same with and without deuteranomaly."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from analysis.opening.arrays import Floats
+from fedsim.analysis.opening.arrays import Floats
 from fedsim.common.errors import ConfigError, RunError
 
 NAME = "events.out.tfevents.0.fedsim"

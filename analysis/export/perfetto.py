@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.opening.arrays import Ints
-from analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.arrays import Ints
+from fedsim.analysis.opening.run import Evaluation, Run
 from fedsim.common import arguments
 from fedsim.common.chrome_trace import ChromeTrace, writing
 from fedsim.common.errors import FolderError

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from analysis.export.event_file import NAME, EventFile
-from analysis.opening.run import Evaluation, Run
-from analysis.opening.tables import word_counts
+from fedsim.analysis.export.event_file import NAME, EventFile
+from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.paths import as_path

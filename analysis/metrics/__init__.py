@@ -12,7 +12,7 @@ its name and turns up in `analysis.summary` and `Run.history` without further re
 tables that count in how many seeds a rule does better.
 
 >>> import numpy as np
->>> from analysis.metrics.worst10_percent import worst10_percent
+>>> from fedsim.analysis.metrics.worst10_percent import worst10_percent
 >>> worst10_percent(np.array([0.2, 0.9, 0.8]), np.array([10, 10, 10]))
 20.0
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.arrays import Floats, Ints
 
 SMALLER_IS_BETTER = True
 

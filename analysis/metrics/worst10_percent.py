@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.statistics.tails import lowest_percent
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.statistics.tails import lowest_percent
 
 
 def worst10_percent(accuracy: Floats, n: Ints) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from analysis.opening.run import Run
-from analysis.opening.tables import word_counts
-from analysis.tables.closing import virtual_end_us
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import word_counts
+from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common.units import show_bytes, show_us
 
 _SECTIONS = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from analysis.opening.run import Run
-from analysis.opening.study import Cell, Study
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.study import Cell, Study
 from fedsim.common.errors import FolderError
 
 

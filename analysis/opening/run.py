@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.opening.tables import check_rows, read_table, read_world, word_counts
-from analysis.statistics.fairness import summary
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
+from fedsim.analysis.statistics.fairness import summary
 from fedsim.common import arguments, plugins
 from fedsim.common.arrow_columns import array, texts
 from fedsim.common.errors import FolderError, closest
@@ -55,7 +55,7 @@ class Evaluation:
 
     @arguments.checked
     def summary(self, metrics: Iterable[str] | None = None) -> dict[str, float]:
-        """Return the value of each metric (all of `analysis.metrics` by default)."""
+        """Return the value of each metric (all of `fedsim.analysis.metrics` by default)."""
         return summary(self.accuracy, self.n, metrics)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from analysis.opening.arrays import Ints
-from analysis.opening.run import Evaluation, Run, open_run
+from fedsim.analysis.opening.arrays import Ints
+from fedsim.analysis.opening.run import Evaluation, Run, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, arm_keys, arm_style, panels
-from analysis.opening.run import Evaluation
-from analysis.plots.client_accuracy import accuracies_percent
+from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
+from fedsim.analysis.opening.run import Evaluation
+from fedsim.analysis.plots.client_accuracy import accuracies_percent
 
 BINS = 20
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, arm_keys, arm_style, panels, time_unit, whole_numbers
+from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels, time_unit, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from analysis.drawing.picture import Key, Picture, arm_marker, arm_style, panels
+from fedsim.analysis.drawing.picture import Key, Picture, arm_marker, arm_style, panels
 
 _SHORT = 3
 """Letters of a name that fit below a mark side by side with its neighbours; longer ones take two lines."""
@@ -20,7 +20,7 @@ _LINES = (
 
 
 def audit_by_age(ages: pd.DataFrame) -> Picture:
-    """Draw a frame of `analysis.statistics.audit.by_age`: cosines and norms above, conflicts below."""
+    """Draw a frame of `fedsim.analysis.statistics.audit.by_age`: cosines and norms above, conflicts below."""
     figure, (angle, conflict) = panels([1.9, 1.9])
     at = np.arange(len(ages))
     _with_interval(angle, at, ages, "cosine", 0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.picture import Picture, arm_keys, arm_style, panels
-from analysis.statistics.audit import GROUPS
+from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
+from fedsim.analysis.statistics.audit import GROUPS
 
 
 def audit_losses(audit: pd.DataFrame) -> Picture:

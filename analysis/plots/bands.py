@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
-from analysis.drawing.picture import arm_style, spans
-from analysis.opening.arrays import Floats
+from fedsim.analysis.drawing.picture import arm_style, spans
+from fedsim.analysis.opening.arrays import Floats
 
 BAND_ALPHA = 0.18
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, panels, time_unit, whole_numbers
-from analysis.opening.run import Run
-from analysis.plots.bands import over_steps
+from fedsim.analysis.drawing.picture import Picture, panels, time_unit, whole_numbers
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.plots.bands import over_steps
 from fedsim.common.errors import FolderError
 
 

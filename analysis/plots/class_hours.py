@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.drawing.picture import INK, Picture, panels, whole_numbers
-from analysis.opening.arrays import Floats
+from fedsim.analysis.drawing.picture import INK, Picture, panels, whole_numbers
+from fedsim.analysis.opening.arrays import Floats
 
 
 def class_hours_picture(shares: Floats) -> Picture:

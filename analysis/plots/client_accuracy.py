@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, arm_keys, arm_style, panels
-from analysis.opening.arrays import Floats
-from analysis.opening.run import Evaluation
+from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import Evaluation
 
 POINTS = 500
 

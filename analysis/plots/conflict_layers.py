@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.drawing.heatmap import LEAST_IN, heat, scale_beside, shares
-from analysis.drawing.picture import Picture, panels, whole_numbers
-from analysis.opening.run import Run
-from analysis.statistics.observatory import KINDS, by_layer, layer_times, recorded
+from fedsim.analysis.drawing.heatmap import LEAST_IN, heat, scale_beside, shares
+from fedsim.analysis.drawing.picture import Picture, panels, whole_numbers
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.statistics.observatory import KINDS, by_layer, layer_times, recorded
 from fedsim.common.errors import FolderError
 
 BINS = 60

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.drawing.picture import Key, Picture, arm_keys, from_zero, panels, time_unit
-from analysis.opening.arrays import Floats
-from analysis.opening.run import Run
-from analysis.plots.bands import draw_band, over_steps
-from analysis.statistics.observatory import KINDS, over_time, recorded
+from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, from_zero, panels, time_unit
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.plots.bands import draw_band, over_steps
+from fedsim.analysis.statistics.observatory import KINDS, over_time, recorded
 from fedsim.common.errors import FolderError
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.axes import Axes
 
-from analysis.drawing.picture import INK, Picture, arm_keys, arm_style, panels
-from analysis.opening.arrays import Floats
-from analysis.worlds.fitting.comparison import Comparison
-from analysis.worlds.fitting.portrait import CURVE_LAGS_H, Curve
-from analysis.worlds.fitting.spells import HOURS
+from fedsim.analysis.drawing.picture import INK, Picture, arm_keys, arm_style, panels
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.worlds.fitting.comparison import Comparison
+from fedsim.analysis.worlds.fitting.portrait import CURVE_LAGS_H, Curve
+from fedsim.analysis.worlds.fitting.spells import HOURS
 
 _SHOWN_BELOW = 0.99
 """Shorter spells are too few to stretch a logarithmic axis for."""

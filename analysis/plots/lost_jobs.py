@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.drawing.picture import INK, Key, Picture, panels, whole_numbers
-from analysis.opening.run import Run
-from analysis.opening.tables import word_counts
+from fedsim.analysis.drawing.picture import INK, Key, Picture, panels, whole_numbers
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import word_counts
 
 PHASES = {"download": "#56b4e9", "compute": "#e69f00", "upload": "#cc79a7"}
 

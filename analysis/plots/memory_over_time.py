@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, arm_keys, from_zero, panels, time_unit
-from analysis.opening.run import Run
-from analysis.plots.bands import over_steps
-from analysis.statistics.observatory import history_age, recorded
+from fedsim.analysis.drawing.picture import Picture, arm_keys, from_zero, panels, time_unit
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.plots.bands import over_steps
+from fedsim.analysis.statistics.observatory import history_age, recorded
 from fedsim.common.errors import FolderError
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
-from analysis.report.document import heading_of
-from analysis.statistics.paired import PairedDifference
+from fedsim.analysis.drawing.picture import COLOURS, GREY, Picture, arm_marker, panels
+from fedsim.analysis.report.document import heading_of
+from fedsim.analysis.statistics.paired import PairedDifference
 
 _BELOW, _SPREAD = 0.27, 0.16
 """Seeds of a level lie so far below its line, and so far apart, so that equal ones are seen."""

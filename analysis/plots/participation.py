@@ -9,12 +9,12 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
-from analysis.drawing.picture import GREY, Key, Picture, panels, time_unit, whole_numbers
-from analysis.opening.arrays import Floats, Ints
-from analysis.opening.run import Run
-from analysis.opening.tables import WORLD
-from analysis.statistics.participation import unknown_of
-from analysis.tables.closing import virtual_end_us
+from fedsim.analysis.drawing.picture import GREY, Key, Picture, panels, time_unit, whole_numbers
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import WORLD
+from fedsim.analysis.statistics.participation import unknown_of
+from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common.errors import FolderError
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.world import World

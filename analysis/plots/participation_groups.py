@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, arm_keys, arm_marker, arm_style, panels
+from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_marker, arm_style, panels
 
 if TYPE_CHECKING:
     import pandas as pd

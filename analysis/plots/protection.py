@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
-from analysis.opening.run import Run
-from analysis.statistics.observatory import by_client, recorded
+from fedsim.analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.statistics.observatory import by_client, recorded
 from fedsim.common.errors import FolderError
 
 _MOST = 2000

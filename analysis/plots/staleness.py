@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from analysis.drawing.picture import Picture, arm_keys, arm_style, panels, whole_numbers
-from analysis.opening.arrays import Ints
-from analysis.opening.run import Run
+from fedsim.analysis.drawing.picture import Picture, arm_keys, arm_style, panels, whole_numbers
+from fedsim.analysis.opening.arrays import Ints
+from fedsim.analysis.opening.run import Run
 
 
 def staleness(runs: Mapping[str, Run]) -> Picture:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from analysis.drawing.picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
-from analysis.opening.arrays import Floats
-from analysis.plots.accuracy_over_time import evaluated_note
-from analysis.plots.bands import draw_band
-from analysis.report.document import heading_of
+from fedsim.analysis.drawing.picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.plots.accuracy_over_time import evaluated_note
+from fedsim.analysis.plots.bands import draw_band
+from fedsim.analysis.report.document import heading_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.drawing.heatmap import LEAST_IN, heat, powers, scale_beside
-from analysis.drawing.picture import Picture, panels, spans, whole_numbers
-from analysis.opening.arrays import Floats, Ints
-from analysis.opening.run import Run
-from analysis.statistics.observatory import KINDS, recorded
+from fedsim.analysis.drawing.heatmap import LEAST_IN, heat, powers, scale_beside
+from fedsim.analysis.drawing.picture import Picture, panels, spans, whole_numbers
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.statistics.observatory import KINDS, recorded
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from analysis.opening.run import Run
-from analysis.plots.audit_by_age import audit_by_age
-from analysis.plots.audit_losses import audit_losses
-from analysis.report.document import Block, Column, Figure, Gallery, Heading, Text, frame_table
-from analysis.statistics.audit import audit_frame, by_age, realised
-from analysis.tables.audit_tables import advice
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.plots.audit_by_age import audit_by_age
+from fedsim.analysis.plots.audit_losses import audit_losses
+from fedsim.analysis.report.document import Block, Column, Figure, Gallery, Heading, Text, frame_table
+from fedsim.analysis.statistics.audit import audit_frame, by_age, realised
+from fedsim.analysis.tables.audit_tables import advice
 
 _SHARES = ("cosine", "norm_ratio", "reported", "real", "precision", "recall", "agreement")
 _UNITS = {"change": 4, "change_low": 4, "change_high": 4, "worse": 2, "against": 2}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from analysis.opening.study import Study
-from analysis.report.document import Column, Table, heading_of
-from analysis.statistics.paired import PairedDifference
-from analysis.tables.difference_tables import LEAST_P, PLACES
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.report.document import Column, Table, heading_of
+from fedsim.analysis.statistics.paired import PairedDifference
+from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 
 
 def difference_block(name: str, found: Sequence[PairedDifference], study: Study) -> Table:

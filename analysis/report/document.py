@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from analysis.drawing.picture import Picture
+from fedsim.analysis.drawing.picture import Picture
 
 if TYPE_CHECKING:
     import pandas as pd

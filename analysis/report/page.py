@@ -7,8 +7,8 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from analysis.drawing.picture import MARKERS, Key, Picture
-from analysis.report.document import (
+from fedsim.analysis.drawing.picture import MARKERS, Key, Picture
+from fedsim.analysis.report.document import (
     Block,
     Code,
     Document,
@@ -21,13 +21,13 @@ from analysis.report.document import (
     Text,
     slugs,
 )
-from analysis.report.svg import inline_svg
+from fedsim.analysis.report.svg import inline_svg
 from fedsim.common.errors import RunError, TraceError
 
 
 def page(title: str, body: Iterable[str]) -> str:
     """Return a whole page without any reference to another file."""
-    folder = files("analysis.report")
+    folder = files("fedsim.analysis.report")
     template = Template((folder / "report.html").read_text(encoding="utf-8"))
     css = (folder / "report.css").read_text(encoding="utf-8")
     return template.substitute(title=escape(title), css=css, body="\n".join(body))

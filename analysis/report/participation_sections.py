@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from analysis.opening.run import Run
-from analysis.opening.study import Study
-from analysis.plots.paired_differences import paired_differences
-from analysis.plots.participation_groups import participation_groups
-from analysis.report.difference_block import difference_block
-from analysis.report.document import (
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.plots.paired_differences import paired_differences
+from fedsim.analysis.plots.participation_groups import participation_groups
+from fedsim.analysis.report.difference_block import difference_block
+from fedsim.analysis.report.document import (
     Block,
     Column,
     Figure,
@@ -24,8 +24,12 @@ from analysis.report.document import (
     heading_of,
     slugs,
 )
-from analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
-from analysis.tables.group_tables import participation_differences, run_participation, study_participation
+from fedsim.analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
+from fedsim.analysis.tables.group_tables import (
+    participation_differences,
+    run_participation,
+    study_participation,
+)
 from fedsim.common.errors import ConfigError, DataError, RunError, TraceError
 
 if TYPE_CHECKING:

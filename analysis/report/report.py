@@ -7,19 +7,29 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from analysis.opening.facts import troubles
-from analysis.opening.run import Run
-from analysis.plots.accuracy_histogram import accuracy_histogram
-from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
-from analysis.plots.client_accuracy import client_accuracy
-from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
-from analysis.plots.staleness import staleness, used_staleness
-from analysis.report import page
-from analysis.report.document import Block, Column, Document, Figure, Gallery, Heading, Table, Text, slugs
-from analysis.report.participation_sections import runs_participation
-from analysis.report.run_sections import run_section
-from analysis.tables.closing import ACCURACIES, closing
-from analysis.tables.compare import compare
+from fedsim.analysis.opening.facts import troubles
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
+from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
+from fedsim.analysis.plots.client_accuracy import client_accuracy
+from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
+from fedsim.analysis.plots.staleness import staleness, used_staleness
+from fedsim.analysis.report import page
+from fedsim.analysis.report.document import (
+    Block,
+    Column,
+    Document,
+    Figure,
+    Gallery,
+    Heading,
+    Table,
+    Text,
+    slugs,
+)
+from fedsim.analysis.report.participation_sections import runs_participation
+from fedsim.analysis.report.run_sections import run_section
+from fedsim.analysis.tables.closing import ACCURACIES, closing
+from fedsim.analysis.tables.compare import compare
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import make_directory, write_text

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.drawing.picture import INK, Key, Picture
-from analysis.report.document import Document, Table
+from fedsim.analysis.drawing.picture import INK, Key, Picture
+from fedsim.analysis.report.document import Document, Table
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, RunError, TraceError, closest
 from fedsim.common.files import write_atomically, write_text

@@ -6,18 +6,18 @@ import shlex
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from analysis.drawing.picture import Picture
-from analysis.opening.facts import facts
-from analysis.opening.run import CONFIG, Run
-from analysis.plots.blocks_over_time import blocks_over_time
-from analysis.plots.conflict_layers import conflict_layers
-from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
-from analysis.plots.memory_over_time import memory_over_time
-from analysis.plots.participation import participation
-from analysis.plots.protection import protection
-from analysis.plots.weights_over_clients import weights_over_clients
-from analysis.report.audit_section import audit_blocks
-from analysis.report.document import (
+from fedsim.analysis.drawing.picture import Picture
+from fedsim.analysis.opening.facts import facts
+from fedsim.analysis.opening.run import CONFIG, Run
+from fedsim.analysis.plots.blocks_over_time import blocks_over_time
+from fedsim.analysis.plots.conflict_layers import conflict_layers
+from fedsim.analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
+from fedsim.analysis.plots.memory_over_time import memory_over_time
+from fedsim.analysis.plots.participation import participation
+from fedsim.analysis.plots.protection import protection
+from fedsim.analysis.plots.weights_over_clients import weights_over_clients
+from fedsim.analysis.report.audit_section import audit_blocks
+from fedsim.analysis.report.document import (
     Block,
     Code,
     Column,
@@ -29,9 +29,9 @@ from analysis.report.document import (
     Text,
     frame_table,
 )
-from analysis.statistics import observatory
-from analysis.statistics.waste import HEADINGS as SPENT
-from analysis.statistics.waste import waste_rows
+from fedsim.analysis.statistics import observatory
+from fedsim.analysis.statistics.waste import HEADINGS as SPENT
+from fedsim.analysis.statistics.waste import waste_rows
 
 _MOST_CLIENTS = 10
 """So many clients are listed as the most protected."""

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from analysis.drawing.picture import Picture
-from analysis.opening.run import Run
-from analysis.opening.study import Cell, Study
-from analysis.plots.paired_differences import paired_differences
-from analysis.plots.study_curves import study_curves
-from analysis.report.audit_section import audit_blocks, audited
-from analysis.report.difference_block import difference_block
-from analysis.report.document import (
+from fedsim.analysis.drawing.picture import Picture
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.study import Cell, Study
+from fedsim.analysis.plots.paired_differences import paired_differences
+from fedsim.analysis.plots.study_curves import study_curves
+from fedsim.analysis.report.audit_section import audit_blocks, audited
+from fedsim.analysis.report.difference_block import difference_block
+from fedsim.analysis.report.document import (
     Block,
     Code,
     Column,
@@ -34,11 +34,11 @@ from analysis.report.document import (
     heading_of,
     slugs,
 )
-from analysis.report.participation_sections import study_participation_blocks
-from analysis.report.report import report_command, write_report
-from analysis.statistics.paired import PairedDifference, differences
-from analysis.tables.difference_tables import PLACES, notes
-from analysis.tables.findings import level_frame, metrics_of, points_of
+from fedsim.analysis.report.participation_sections import study_participation_blocks
+from fedsim.analysis.report.report import report_command, write_report
+from fedsim.analysis.statistics.paired import PairedDifference, differences
+from fedsim.analysis.tables.difference_tables import PLACES, notes
+from fedsim.analysis.tables.findings import level_frame, metrics_of, points_of
 from fedsim.common.errors import ConfigError, FolderError, RunError
 
 _PANELS = 6

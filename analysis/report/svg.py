@@ -11,7 +11,7 @@ import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-from analysis.drawing.picture import INK
+from fedsim.analysis.drawing.picture import INK
 
 _DPI = 72
 """Dots per inch of every SVG: its unit is the point."""

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from analysis.opening.arrays import Floats
-from analysis.opening.run import Run
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 

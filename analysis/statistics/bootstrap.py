@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from analysis.opening.arrays import Floats
+from fedsim.analysis.opening.arrays import Floats
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from analysis.opening.run import Run
+from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.opening.arrays import Floats
-from analysis.statistics.bootstrap import Statistic, client_draws, interval
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.statistics.bootstrap import Statistic, client_draws, interval
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments, plugins
 
 
@@ -19,7 +19,7 @@ def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = N
 
     `accuracy` [K] holds fractions from 0 to 1, `n` [K] the samples that each was measured on. Clients
     without samples have no accuracy and are left out; if nobody is left, or an accuracy is NaN because the
-    model's outputs are no numbers, each value is NaN. `metrics` defaults to all of `analysis.metrics`. Raises
+    model's outputs are no numbers, each value is NaN. `metrics` defaults to all of `fedsim.analysis.metrics`. Raises
     ValueError that names the client, ConfigError for an unknown metric, RunError for one that returns no number.
     """
     wanted = list(plugins.names("metric") if metrics is None else metrics)

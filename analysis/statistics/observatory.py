@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.drawing.picture import spans
-from analysis.opening.arrays import Floats
-from analysis.opening.run import Run
-from analysis.statistics.conflicts import ORTHOGONAL
+from fedsim.analysis.drawing.picture import spans
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.statistics.conflicts import ORTHOGONAL
 from fedsim.common.errors import FolderError
 
 if TYPE_CHECKING:

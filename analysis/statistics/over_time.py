@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.opening.run import Evaluation, Run
-from analysis.statistics.improved_users import improved_users_percent
-from analysis.tables.closing import virtual_end_us
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.statistics.improved_users import improved_users_percent
+from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common import arguments
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import stats
 
-from analysis.opening.arrays import Floats
-from analysis.opening.study import Cell, Point, Study
-from analysis.statistics.bootstrap import interval, mean_of
-from analysis.statistics.paired_tests import holm, seeds_needed, sign_test, signed_rank_test
-from analysis.statistics.pairing import pairing_factor
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.study import Cell, Point, Study
+from fedsim.analysis.statistics.bootstrap import interval, mean_of
+from fedsim.analysis.statistics.paired_tests import holm, seeds_needed, sign_test, signed_rank_test
+from fedsim.analysis.statistics.pairing import pairing_factor
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import FolderError, closest
 
@@ -121,7 +121,7 @@ def differences(
     """Compare each level of an axis with the baseline by a metric, within equal levels of the other axes.
 
     Args:
-        metric: the name of one of `analysis.metrics`.
+        metric: the name of one of `fedsim.analysis.metrics`.
         at: where the runs of a pair are compared; see `Study.frame`.
         axis, baseline: by default those of the study's `compare`.
         size: a difference in the metric's unit for which `seeds_needed` is wanted instead of the one found.

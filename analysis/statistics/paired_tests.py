@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from analysis.opening.arrays import Floats
+from fedsim.analysis.opening.arrays import Floats
 
 ALPHA, POWER = 0.05, 0.8
 MOST_SEEDS = 100_000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.opening.arrays import Floats
-from analysis.statistics.bootstrap import Statistic, interval
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.statistics.bootstrap import Statistic, interval
 
 _NOTHING = 1e-20
 """A variance that is no more than rounding."""

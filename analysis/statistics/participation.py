@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.opening.run import CONFIG, Run
-from analysis.opening.tables import WORLD
-from analysis.statistics.bootstrap import client_draws, interval, mean_of
-from analysis.statistics.waste import USED
-from analysis.tables.closing import virtual_end_us
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.run import CONFIG, Run
+from fedsim.analysis.opening.tables import WORLD
+from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
+from fedsim.analysis.statistics.waste import USED
+from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.worlds.availability import UNKNOWNS, Unknown, sessions_of
 from fedsim.worlds.client_statistics import speed, time_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from analysis.opening.arrays import Floats
+from fedsim.analysis.opening.arrays import Floats
 
 
 def tail_size(n_clients: int, percent: int) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from analysis.opening.run import Run
+from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
 from fedsim.common.units import US, show_bytes, show_us

@@ -12,9 +12,9 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from analysis.opening.run import Run, open_all
-from analysis.opening.study import is_study, open_study
-from analysis.statistics.audit import audit_frame, by_age, realised, useful_age
+from fedsim.analysis.opening.run import Run, open_all
+from fedsim.analysis.opening.study import is_study, open_study
+from fedsim.analysis.statistics.audit import audit_frame, by_age, realised, useful_age
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import shown
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 from rich import box
 from rich.table import Table
 
-from analysis.opening.run import Run
-from analysis.opening.tables import word_counts
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
 from fedsim.common.terminal import shown

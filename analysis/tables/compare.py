@@ -9,11 +9,11 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.opening.joining import two_runs
-from analysis.opening.run import Evaluation, Run
-from analysis.opening.study import Point
-from analysis.tables.closing import ACCURACIES, fixed
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.joining import two_runs
+from fedsim.analysis.opening.run import Evaluation, Run
+from fedsim.analysis.opening.study import Point
+from fedsim.analysis.tables.closing import ACCURACIES, fixed
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.terminal import shown

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table
 
-from analysis.statistics.bootstrap import FEWEST
-from analysis.statistics.paired import PairedDifference
-from analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.analysis.statistics.bootstrap import FEWEST
+from fedsim.analysis.statistics.paired import PairedDifference
+from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
 from fedsim.common.terminal import shown
 
 if TYPE_CHECKING:

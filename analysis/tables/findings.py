@@ -11,12 +11,12 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from analysis.opening.study import POINTS, Point, Study, open_study
-from analysis.statistics.bootstrap import interval, mean_of
-from analysis.statistics.paired import PairedDifference, differences_of
-from analysis.tables.closing import ACCURACIES
-from analysis.tables.difference_tables import PLACES, difference_frame, difference_table, plain, span
-from analysis.tables.group_tables import participation_frames, participation_tables
+from fedsim.analysis.opening.study import POINTS, Point, Study, open_study
+from fedsim.analysis.statistics.bootstrap import interval, mean_of
+from fedsim.analysis.statistics.paired import PairedDifference, differences_of
+from fedsim.analysis.tables.closing import ACCURACIES
+from fedsim.analysis.tables.difference_tables import PLACES, difference_frame, difference_table, plain, span
+from fedsim.analysis.tables.group_tables import participation_frames, participation_tables
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
 
@@ -31,7 +31,7 @@ def study_frames(given: Study | str | Path) -> dict[str, pd.DataFrame]:
     `levels.<point>`: a row per metric and combination of levels, with mean, std and interval over seeds.
     `differences.<point>`: a row per metric and comparison, see `difference_frame`. Both for each point of `compare.at`
     (by default `end`). `participation.groups` and `participation.measures`, if `compare.group` asks for a group: see
-    `analysis.tables.group_tables.participation_frames`. Raises RunError if no run is done.
+    `fedsim.analysis.tables.group_tables.participation_frames`. Raises RunError if no run is done.
     """
     study = given if isinstance(given, Study) else open_study(given)
     frames = {}

@@ -10,13 +10,13 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from analysis.opening.run import Run
-from analysis.opening.study import Study
-from analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
-from analysis.statistics.correlation import correlations
-from analysis.statistics.paired import PairedDifference, differences_of
-from analysis.statistics.participation import clients, groupings, groups, losses, worst_group
-from analysis.tables.difference_tables import difference_frame, difference_table, plain, span
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.study import Study
+from fedsim.analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
+from fedsim.analysis.statistics.correlation import correlations
+from fedsim.analysis.statistics.paired import PairedDifference, differences_of
+from fedsim.analysis.statistics.participation import clients, groupings, groups, losses, worst_group
+from fedsim.analysis.tables.difference_tables import difference_frame, difference_table, plain, span
 from fedsim.common import arguments
 from fedsim.common.terminal import shown
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from analysis.worlds.summary import WorldSummary
+from fedsim.analysis.worlds.summary import WorldSummary
 from fedsim.common.units import show_us
 from fedsim.worlds.trace import Trace
 

@@ -6,19 +6,19 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from analysis.opening.arrays import Floats
-from analysis.plots.availability import availability
-from analysis.plots.class_hours import class_hours_picture, told
-from analysis.plots.world_spread import bandwidths, speeds, spell_lengths
-from analysis.report import page
-from analysis.worlds.facts import QUARTILES_NOTE, client_facts, world_facts
-from analysis.worlds.summary import summarize
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.plots.availability import availability
+from fedsim.analysis.plots.class_hours import class_hours_picture, told
+from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
+from fedsim.analysis.report import page
+from fedsim.analysis.worlds.facts import QUARTILES_NOTE, client_facts, world_facts
+from fedsim.analysis.worlds.summary import summarize
 from fedsim.common.files import from_json, write_text
 from fedsim.worlds.trace import Trace
 
 
 def write_world_page(trace: Trace, title: str, out: Path, classes: Floats | None = None) -> None:
-    """Write the page. `classes` [classes, 24] is from `analysis.worlds.summary.class_hours`, if data are known."""
+    """Write the page. `classes` [classes, 24] comes from `summary.class_hours`, if data are known."""
     write_text(out, page.page(title, _body(trace, classes)))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common import arguments
 from fedsim.worlds.client_statistics import clock_us, mean_value, time_us
 from fedsim.worlds.interval_arithmetic import repeated

@@ -16,7 +16,7 @@ def audit(
     ],
 ) -> None:
     """Show how wrong remembered updates were, by age. It also says whether conflicts that they reported were real."""
-    from analysis.tables.audit_tables import audit_groups, audit_tables
+    from fedsim.analysis.tables.audit_tables import audit_groups, audit_tables
 
     console = Terminal()
     for part in audit_tables(audit_groups(runs)):

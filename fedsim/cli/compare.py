@@ -45,7 +45,7 @@ def compare(
     ] = None,
 ) -> None:
     """Show differences of two runs by client, or of studies by seed."""
-    from analysis.opening.study import is_study  # imported late: `fedsim --help` needs no pandas
+    from fedsim.analysis.opening.study import is_study  # imported late: `fedsim --help` needs no pandas
 
     asked = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}
     if is_study(first):
@@ -72,9 +72,9 @@ def _refuse(folder: Path, kind: str, options: dict[str, object]) -> None:
 
 
 def _of_studies(first: Path, second: Path | None, asked: dict[str, object]) -> Iterator[Table]:
-    from analysis.opening.joining import two_studies
-    from analysis.opening.study import open_study
-    from analysis.tables.findings import study_tables
+    from fedsim.analysis.opening.joining import two_studies
+    from fedsim.analysis.opening.study import open_study
+    from fedsim.analysis.tables.findings import study_tables
 
     study = open_study(first)
     if second is not None:
@@ -83,11 +83,11 @@ def _of_studies(first: Path, second: Path | None, asked: dict[str, object]) -> I
 
 
 def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table]:
-    from analysis.opening.run import open_all
-    from analysis.opening.study import POINTS
-    from analysis.tables.compare import compare as pair
-    from analysis.tables.compare import equal_table
-    from analysis.tables.group_tables import run_participation_tables
+    from fedsim.analysis.opening.run import open_all
+    from fedsim.analysis.opening.study import POINTS
+    from fedsim.analysis.tables.compare import compare as pair
+    from fedsim.analysis.tables.compare import equal_table
+    from fedsim.analysis.tables.group_tables import run_participation_tables
 
     runs = open_all([first, second])
     if len(runs) != 2:

@@ -15,7 +15,7 @@ import psutil
 from rich.console import Console
 from rich.live import Live
 
-import analysis
+from fedsim import analysis
 from fedsim.cli.dashboard_state import Arm, Picture
 from fedsim.cli.dashboard_view import View
 from fedsim.cli.progress import shown

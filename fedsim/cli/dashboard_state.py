@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-import analysis
+from fedsim import analysis
 
 METRICS = ("mean_percent", "worst10_percent", "angle_rad")
 

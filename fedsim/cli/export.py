@@ -27,8 +27,8 @@ def perfetto(
     stop: Annotated[str | None, typer.Option("--to", help="Only what happened until then.")] = None,
 ) -> None:
     """Write the virtual timeline of a run for Perfetto. Open the file at https://ui.perfetto.dev."""
-    import analysis  # imported late: `fedsim --help` needs no tables
-    from analysis.export.perfetto import export_perfetto
+    from fedsim import analysis  # imported late: `fedsim --help` needs no tables
+    from fedsim.analysis.export.perfetto import export_perfetto
 
     from_us, to_us = _instant("--from", start), None if stop is None else _instant("--to", stop)
     target = run / "perfetto.json" if out is None else out
@@ -50,8 +50,8 @@ def tensorboard(
     ] = None,
 ) -> None:
     """Write the curves of runs as events for TensorBoard."""
-    from analysis.export.tensorboard import export_tensorboard
-    from analysis.opening.run import open_all
+    from fedsim.analysis.export.tensorboard import export_tensorboard
+    from fedsim.analysis.opening.run import open_all
 
     for found in export_tensorboard(open_all(runs), out):
         say(f"{found.file}: {found.steps:,} steps, {found.evaluations:,} evaluations")

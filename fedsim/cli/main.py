@@ -82,7 +82,7 @@ def _root(
 def list_plugins(
     kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
 ) -> None:
-    """List the plug-ins of a kind with their options and defaults."""
+    """List the plug-ins of a kind with their options and defaults, and the package of those installed beside fedsim."""
     if kind not in _KINDS:
         from fedsim.common.errors import closest
 
@@ -93,7 +93,9 @@ def list_plugins(
     for heading in ("name", "what it does", "options"):
         table.add_column(heading, overflow="fold")
     for name in plugins.names(_KINDS[kind]):
-        table.add_row(name, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
+        source = plugins.distribution(_KINDS[kind], name)
+        shown = f"{name} ({source})" if source else name
+        table.add_row(shown, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
     Terminal().print(table)
 
 

@@ -12,7 +12,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import Terminal
 
 if TYPE_CHECKING:
-    from analysis.report.document import Document
+    from fedsim.analysis.report.document import Document
 
 
 class FigureFormat(StrEnum):
@@ -57,7 +57,7 @@ def report(
     ] = None,
 ) -> None:
     """Write an HTML page about runs, side by side, or about a study. It may write figures and tables instead."""
-    from analysis.report.report import write_page  # imported late: `fedsim --help` needs no matplotlib
+    from fedsim.analysis.report.report import write_page  # imported late: `fedsim --help` needs no matplotlib
 
     if only and figures is None and tables is None:
         raise ConfigError("--only: expected --figures or --tables beside it, found neither")
@@ -71,11 +71,11 @@ def report(
 
 def _opened(paths: list[Path], out: Path | None, each: bool, console: Terminal) -> Document:
     """Open what the paths are, show its closing table, and return the report about it."""
-    from analysis.opening.run import open_all
-    from analysis.opening.study import is_study, open_study
-    from analysis.report.report import report_command, run_document
-    from analysis.report.study_report import study_document, write_each
-    from analysis.tables.closing import closing_table
+    from fedsim.analysis.opening.run import open_all
+    from fedsim.analysis.opening.study import is_study, open_study
+    from fedsim.analysis.report.report import report_command, run_document
+    from fedsim.analysis.report.study_report import study_document, write_each
+    from fedsim.analysis.tables.closing import closing_table
 
     studies = [path for path in paths if is_study(path)]
     if studies and len(paths) > 1:
@@ -102,7 +102,7 @@ def _write_files(
     only: list[str],
     console: Terminal,
 ) -> None:
-    from analysis.report.report_files import check_names, write_figures, write_tables
+    from fedsim.analysis.report.report_files import check_names, write_figures, write_tables
 
     check_names(content, only)
     if figures is not None:

@@ -93,8 +93,8 @@ def fork(
 ) -> None:
     """Branch off a run at an instant. From then on another rule, selector or pacing may hold."""
     when, clients = _at(at), _numbers("--keep-online", keep_online)
-    import analysis
-    from analysis.tables.compare import compare
+    from fedsim import analysis
+    from fedsim.analysis.tables.compare import compare
     from fedsim.cli.progress import shown
     from fedsim.runs.fork import At
     from fedsim.runs.fork import fork as branch

@@ -113,8 +113,8 @@ def replay(
     quiet: Quiet = False,
 ) -> None:
     """Run something else in the world of a finished run. That may be another rule, selector, pacing or cost."""
-    import analysis
-    from analysis.tables.compare import compare
+    from fedsim import analysis
+    from fedsim.analysis.tables.compare import compare
     from fedsim.runs.replay import compare_participation, replay_config
 
     config = replay_config(parent, tuple(sets or ()), same_participation=same_participation, name=name)
@@ -223,7 +223,7 @@ def _simulate(
 def check_tensorboard(asked: Path | None) -> None:
     """Raise ConfigError before anything starts if TensorBoard is asked for and not installed."""
     if asked is not None:
-        from analysis.export.event_file import check_installed
+        from fedsim.analysis.export.event_file import check_installed
 
         check_installed()
 
@@ -254,8 +254,8 @@ def close(
 
 def _show(console: Terminal, results: Sequence[Result], write_report: bool, took_s: float | None) -> None:
     """Show the closing table of runs, and what else there is to say of each."""
-    import analysis
-    from analysis.tables.closing import closing_table
+    from fedsim import analysis
+    from fedsim.analysis.tables.closing import closing_table
 
     folders = [result.folder for result in results]
     runs = [analysis.open(folder) for folder in folders]
@@ -276,7 +276,7 @@ def _show(console: Terminal, results: Sequence[Result], write_report: bool, took
                 soft_wrap=True,
             )
     if write_report:
-        from analysis.report.report import write_report as write
+        from fedsim.analysis.report.report import write_report as write
 
         parent = folders[0].parent if len(folders) > 1 else folders[0]
         console.print(f"report: {write(runs, parent)}", soft_wrap=True)
@@ -286,8 +286,8 @@ def _show(console: Terminal, results: Sequence[Result], write_report: bool, took
 
 def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> None:
     """Show where the time of each run went, and how much of the time that all of them took is accounted for."""
-    import analysis
-    from analysis.tables.closing import profile_table, wall_s
+    from fedsim import analysis
+    from fedsim.analysis.tables.closing import profile_table, wall_s
 
     runs = [analysis.open(folder) for folder in folders]
     for run in runs:

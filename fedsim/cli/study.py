@@ -72,7 +72,7 @@ def study(
 
 def _close(console: Terminal, outcome: Outcome, cells: int) -> None:
     """Show what came out. Exit code 130 after an interrupt, 1 if a cell failed."""
-    from analysis.tables.findings import study_tables
+    from fedsim.analysis.tables.findings import study_tables
 
     for table in study_tables(outcome.folder) if outcome.done else ():
         console.print(table)

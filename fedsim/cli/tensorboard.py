@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 
-import analysis
-from analysis.export.event_file import check_installed
-from analysis.export.tensorboard import Board
+from fedsim import analysis
+from fedsim.analysis.export.event_file import check_installed
+from fedsim.analysis.export.tensorboard import Board
 from fedsim.records.recent_rows import Measured
 from fedsim.runs.result import Progress, Watch
 

@@ -1,7 +1,14 @@
 """Finding plug-ins: the module's name is the plug-in's name, and its factory has the same name.
 
 `fedfv` in the folder of rules is `algorithms/fedfv.py: fedfv(...)`. Code that lives elsewhere is named
-`package.module:factory` or `path/to/file.py:factory`. There is no registry to edit.
+`package.module:factory` or `path/to/file.py:factory`. There is no registry to edit. A distribution that is installed
+beside fedsim gives its plug-ins short names by entry points of the groups in `GROUPS`:
+
+    [project.entry-points."fedsim.rules"]
+    strongest = "my_package.rules:strongest"
+
+The factory's annotation says what it returns, as that of any plug-in in an installed module. Where a shipped plug-in has
+the same name, that one is taken.
 
 A name with a colon is code: who runs a configuration of others runs what it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
 """
@@ -18,11 +25,12 @@ import pkgutil
 import sys
 import tempfile
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 import pydantic_core
@@ -31,19 +39,36 @@ from fedsim.common import option_requirements as idle
 from fedsim.common.errors import ConfigError, Error, RunError, closest, in_words
 from fedsim.common.errors import found as as_found
 
+if TYPE_CHECKING:
+    import importlib.metadata
+
 PACKAGES = {
-    "rule": "algorithms",
-    "wrapper": "algorithms.wrappers",
-    "client": "algorithms.clients",
-    "selector": "algorithms.selection",
-    "scenario": "scenarios",
-    "importer": "scenarios.importers",
+    "rule": "fedsim.algorithms",
+    "wrapper": "fedsim.algorithms.wrappers",
+    "client": "fedsim.algorithms.clients",
+    "selector": "fedsim.algorithms.selection",
+    "scenario": "fedsim.scenarios",
+    "importer": "fedsim.scenarios.importers",
     "task": "fedsim.data.tasks",
     "model": "fedsim.models",
     "partitioner": "fedsim.data.partitioners",
-    "metric": "analysis.metrics",
+    "metric": "fedsim.analysis.metrics",
     "adversary": "fedsim.training.attacks",
 }
+GROUPS = {
+    "rule": "fedsim.rules",
+    "wrapper": "fedsim.wrappers",
+    "client": "fedsim.clients",
+    "selector": "fedsim.selectors",
+    "scenario": "fedsim.scenarios",
+    "importer": "fedsim.importers",
+    "task": "fedsim.tasks",
+    "model": "fedsim.models",
+    "partitioner": "fedsim.partitioners",
+    "metric": "fedsim.metrics",
+    "adversary": "fedsim.adversaries",
+}
+"""The group of entry points of each kind."""
 
 _provided: dict[str, Any] = {}
 """Modules that were made from texts, by the path that names them."""
@@ -75,10 +100,33 @@ ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"
 
 
 def names(kind: str) -> list[str]:
-    """List the plug-ins of a kind (a key of `PACKAGES`), sorted; modules that start with `_` are private."""
+    """List the plug-ins of a kind (a key of `PACKAGES`), sorted: those shipped, and those of entry points."""
+    return sorted(shipped(kind) | entry_points(kind).keys())
+
+
+def shipped(kind: str) -> set[str]:
+    """Return the names of the plug-ins in the folder of a kind; modules that start with `_` are private."""
     package = importlib.import_module(PACKAGES[kind])
     found = pkgutil.iter_modules(package.__path__)
-    return sorted(m.name for m in found if not m.ispkg and not m.name.startswith("_"))
+    return {m.name for m in found if not m.ispkg and not m.name.startswith("_")}
+
+
+@cache
+def entry_points(kind: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
+    """Return the entry points of other distributions by name, those of shipped plug-ins left out."""
+    import importlib.metadata  # reads what is said about each installed distribution: tens of milliseconds
+
+    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    for point in importlib.metadata.entry_points(group=GROUPS[kind]):
+        if point.name not in shipped(kind):
+            found.setdefault(point.name, []).append(point)
+    return found
+
+
+def distribution(kind: str, name: str) -> str | None:
+    """Return the distribution whose entry point gives a plug-in its name; None for one that is shipped."""
+    points = entry_points(kind).get(name, ())
+    return ", ".join(str(point.dist and point.dist.name) for point in points) or None
 
 
 def factory(kind: str, name: str) -> Callable[..., Any]:
@@ -92,7 +140,14 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
     imported = getattr(sys.modules.get(f"{PACKAGES[kind]}.{name}"), name, None)
     if callable(imported):  # looking through the folder takes as long as reading the rest of a configuration
         return imported  # type: ignore[no-any-return]
-    if name not in names(kind):
+    if name not in shipped(kind):
+        if points := entry_points(kind).get(name, ()):
+            if len(points) > 1:
+                raise ConfigError(
+                    f"there is more than one {kind} {name!r}, of {distribution(kind, name)}: write one of "
+                    f"{', '.join(repr(point.value) for point in points)}"
+                )
+            return _elsewhere(kind, points[0].value)
         raise ConfigError(f"there is no {kind} {name!r}{closest(name, names(kind))}")
     return _member(_opened(kind, name, f"{PACKAGES[kind]}.{name}"), name, kind, name)
 
@@ -418,6 +473,14 @@ def line_of(error: BaseException) -> str:
     return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
 
 
+class _TextLoader(SourceFileLoader):
+    """Compiles a file's text each time: bytecode is looked up by second and size, which an edit may not change."""
+
+    def path_stats(self, path: Any) -> Mapping[str, Any]:
+        """Say that there is no bytecode."""
+        raise OSError
+
+
 def _imported(where: str) -> Any:
     return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
 
@@ -428,7 +491,7 @@ def _from_file(path: Path) -> Any:
     qualified = f"{_PREFIX}{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if qualified in sys.modules:
         return sys.modules[qualified]
-    spec = importlib.util.spec_from_file_location(qualified, path)
+    spec = importlib.util.spec_from_file_location(qualified, path, loader=_TextLoader(qualified, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -20,6 +20,7 @@ from typing import Any
 
 import psutil
 
+import fedsim
 from fedsim.common.errors import ConfigError
 from fedsim.execution.lean_ray import fewer_helpers
 from fedsim.execution.ray_forks import POSSIBLE, Forks
@@ -48,8 +49,6 @@ _READ_AT_IMPORT = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "RAY_ENABLE_UV_RUN_RUNTIME_ENV",
 }
 """Constants of Ray, and what they are taken from."""
-_PACKAGES = ("fedsim", "algorithms", "scenarios", "analysis")
-"""What the processes of an existing cluster are given of this program, so that all run the same code."""
 _LEAST_STORE = 2**29
 
 
@@ -179,7 +178,7 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
     import ray
 
     environment = {name: os.environ.get(name, value) for name, value in _WORKERS.items()}
-    code = [str(Path(str(importlib.import_module(name).__file__)).parent) for name in _PACKAGES]
+    code = [str(Path(str(fedsim.__file__)).parent)]  # so that all processes run the same code
     try:
         ray.init(address=address, runtime_env={"py_modules": code, "env_vars": environment}, **quiet)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from analysis.opening.run import open_run
-from analysis.opening.tables import WORLD, read_table
+from fedsim.analysis.opening.run import open_run
+from fedsim.analysis.opening.tables import WORLD, read_table
 from fedsim.common.errors import FolderError
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig

@@ -88,7 +88,7 @@ def data_property(facts: Facts, config: ConfoundConfig, n: int) -> Floats:
 
 def final_losses(run: Path | None, n: int) -> Floats:
     """Return [n] each client's loss at the last evaluation of an earlier run. Raises ConfigError."""
-    from analysis.opening.run import open_run
+    from fedsim.analysis.opening.run import open_run
 
     if run is None:
         raise ConfigError("world.confound.run: missing; to = 'loss' needs the folder of an earlier run")

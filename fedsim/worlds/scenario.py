@@ -270,7 +270,7 @@ def make_trace(
     )
     if problems := metadata_problems(clients, horizon_us, after_end, origin=""):
         raise TraceError(listed(problems))
-    simulate = importlib.import_module("scenarios.processes.simulate").simulate
+    simulate = importlib.import_module("fedsim.scenarios.processes.simulate").simulate
     trace: Trace = simulate(
         scenario,
         clients=clients,

@@ -23,11 +23,11 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, Row, rows, shown, whole
+from fedsim.scenarios.importers.reading.fleet import MOST_MACHINES, Machine, fleet_trace, ranked
+from fedsim.scenarios.importers.reading.series import head, labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers.reading.files import LONGEST_S, Problems, Row, rows, shown, whole
-from scenarios.importers.reading.fleet import MOST_MACHINES, Machine, fleet_trace, ranked
-from scenarios.importers.reading.series import head, labels, told
 
 MS_US = 1000
 _EVENT = re.compile(r"\d{1,13},(add|remove),\S")

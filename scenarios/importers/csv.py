@@ -13,10 +13,16 @@ from typing import Literal
 import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
+from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, rows
+from fedsim.scenarios.importers.reading.interval_tables import (
+    Plain,
+    Unit,
+    plain_trace,
+    row_problem,
+    time_columns,
+)
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers.reading.files import Problems, columns, missing, number, rows
-from scenarios.importers.reading.interval_tables import Plain, Unit, plain_trace, row_problem, time_columns
 
 
 def csv(

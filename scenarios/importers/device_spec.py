@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from fedsim.scenarios.importers.reading.device_tables import entries, fact, factor_option
+from fedsim.scenarios.importers.reading.files import Problems, number, of_type, positive, speed_table
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.device_tables import entries, fact, factor_option
-from scenarios.importers.reading.files import Problems, number, of_type, positive, speed_table
 
 _FACTS = {"cpu_f": "cpu_score", "ram": "ram_gb", "fp16_mem": "fp16_mem_mb", "android_os": "android"}
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
-from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems
-from scenarios.importers.reading.series import (
+from fedsim.scenarios.importers.reading.files import Problems
+from fedsim.scenarios.importers.reading.series import (
     BYTES_PER_MBIT,
     MOST_MBITS_PER_S,
     Series,
@@ -28,6 +27,7 @@ from scenarios.importers.reading.series import (
     steps,
     told,
 )
+from fedsim.worlds.importer import Imported, Importer, Source
 
 STEP_S = 5
 

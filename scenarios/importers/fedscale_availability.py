@@ -20,8 +20,7 @@ import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US, duration_us
-from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import (
+from fedsim.scenarios.importers.reading.files import (
     DAY_US,
     LONGEST_S,
     Problems,
@@ -35,7 +34,8 @@ from scenarios.importers.reading.files import (
     time_us,
     whole,
 )
-from scenarios.importers.reading.pickles import plain_pickle
+from fedsim.scenarios.importers.reading.pickles import plain_pickle
+from fedsim.worlds.importer import Imported, Importer, Source
 
 
 def fedscale_availability(*, period: str | float | None = None) -> Importer:

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedsim.common.errors import TraceError
+from fedsim.scenarios.importers.reading.device_tables import entries, fact, factor_option
+from fedsim.scenarios.importers.reading.files import Problems, positive, speed_table
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.device_tables import entries, fact, factor_option
-from scenarios.importers.reading.files import Problems, positive, speed_table
 
 _FIELDS = ("computation", "communication", "dl_kbps", "ul_kbps")
 

@@ -19,9 +19,16 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems, json_of, member, of_type, positive, shown, speed_table
-from scenarios.importers.reading.flash_classes import (
+from fedsim.scenarios.importers.reading.files import (
+    Problems,
+    json_of,
+    member,
+    of_type,
+    positive,
+    shown,
+    speed_table,
+)
+from fedsim.scenarios.importers.reading.flash_classes import (
     BATCH_MS,
     BATCH_SIZES,
     CLASSES,
@@ -30,6 +37,7 @@ from scenarios.importers.reading.flash_classes import (
     drawn,
     nearest,
 )
+from fedsim.worlds.importer import Imported, Importer, Source
 
 
 def flash_devices(

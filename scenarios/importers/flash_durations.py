@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedsim.common.errors import TraceError
-from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import (
+from fedsim.scenarios.importers.reading.files import (
     Problems,
     client_id,
     json_of,
@@ -21,6 +20,7 @@ from scenarios.importers.reading.files import (
     of_type,
     speed_table,
 )
+from fedsim.worlds.importer import Imported, Importer, Source
 
 _FACTS = {
     "screen_on_duration": "screen_on_s",

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedsim.common.errors import TraceError
+from fedsim.scenarios.importers.reading.files import Problems, json_of, member, of_type, shown, speed_table
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems, json_of, member, of_type, shown, speed_table
 
 _SCALES = np.array([1000.0, 1000.0, 50.0, 10.0])
 _NAMES = ("in_size", "out_size", "batch_size", "seq_len")

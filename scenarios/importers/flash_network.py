@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedsim.common.errors import TraceError
-from fedsim.worlds.importer import Imported, Importer, Source
-from fedsim.worlds.trace import Trace
-from scenarios.importers.reading.files import (
+from fedsim.scenarios.importers.reading.files import (
     Problems,
     client_id,
     json_of,
@@ -24,6 +22,8 @@ from scenarios.importers.reading.files import (
     positive,
     speed_table,
 )
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import Trace
 
 _BYTES = {"kB/s": 1000.0, "kbit/s": 125.0}
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import Ints, Problems, availability, closed, json_of, of_type
+from fedsim.scenarios.importers.reading.flash_events import RULES, Device, device
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import Trace
-from scenarios.importers.reading.files import Ints, Problems, availability, closed, json_of, of_type
-from scenarios.importers.reading.flash_events import RULES, Device, device
 
 
 def flash_states(

@@ -17,10 +17,10 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, availability, columns, whole
+from fedsim.scenarios.importers.reading.series import Ints, head, labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers.reading.files import LONGEST_S, Problems, availability, columns, whole
-from scenarios.importers.reading.series import Ints, head, labels, told
 
 STEP_S = 15
 

@@ -21,10 +21,10 @@ import numpy as np
 from fedsim.common.errors import TraceError
 from fedsim.common.rng import rng
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import DAY_US, Problems, about, columns, missing, number, shown
+from fedsim.scenarios.importers.reading.series import head, labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd, Trace
-from scenarios.importers.reading.files import DAY_US, Problems, about, columns, missing, number, shown
-from scenarios.importers.reading.series import head, labels, told
 
 Place = Literal["unknown", "random", "evening"]
 Repeated = Literal["mean", "first", "last", "max"]

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
-from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems, columns, missing, number, shown
-from scenarios.importers.reading.series import (
+from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, shown
+from fedsim.scenarios.importers.reading.series import (
     BYTES_PER_KBIT,
     Floats,
     Ints,
@@ -38,6 +37,7 @@ from scenarios.importers.reading.series import (
     steps,
     told,
 )
+from fedsim.worlds.importer import Imported, Importer, Source
 
 Idle = Literal["hold", "cut", "zero"]
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import duration_us
+from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, whole
+from fedsim.scenarios.importers.reading.series import Ints, Series, head, labels, link_trace, told
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import LONGEST_S, Problems, whole
-from scenarios.importers.reading.series import Ints, Series, head, labels, link_trace, told
 
 Direction = Literal["by_name", "down", "up"]
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedsim.common.errors import TraceError
+from fedsim.scenarios.importers.reading.files import Problems, json_of, member, number, of_type, speed_table
+from fedsim.scenarios.importers.reading.series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems, json_of, member, number, of_type, speed_table
-from scenarios.importers.reading.series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
 
 SUSPICIOUS_MBITS_PER_S = (0.4209, 0.4210)
 

@@ -23,11 +23,18 @@ from typing import Any
 import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
+from fedsim.scenarios.importers.reading.files import DAY_US, Problems, about
+from fedsim.scenarios.importers.reading.mnn_files import (
+    LEFT_OUT,
+    Client,
+    add_energy,
+    clocks,
+    kind_of,
+    time_table,
+)
+from fedsim.scenarios.importers.reading.series import labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import Trace
-from scenarios.importers.reading.files import DAY_US, Problems, about
-from scenarios.importers.reading.mnn_files import LEFT_OUT, Client, add_energy, clocks, kind_of, time_table
-from scenarios.importers.reading.series import labels, told
 
 LENET_MS = 8.8252
 """Training one batch of one sample through LeNet at 1.7088 GHz, by the benchmark's own table."""

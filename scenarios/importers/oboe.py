@@ -17,9 +17,8 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
-from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems
-from scenarios.importers.reading.series import (
+from fedsim.scenarios.importers.reading.files import Problems
+from fedsim.scenarios.importers.reading.series import (
     BYTES_PER_KBIT,
     Floats,
     Ints,
@@ -30,6 +29,7 @@ from scenarios.importers.reading.series import (
     samples,
     told,
 )
+from fedsim.worlds.importer import Imported, Importer, Source
 
 Between = Literal["interpolate", "hold", "gap"]
 

@@ -17,9 +17,17 @@ from datetime import datetime
 from typing import Any
 
 from fedsim.common.errors import TraceError
+from fedsim.scenarios.importers.reading.files import (
+    Problems,
+    columns,
+    missing,
+    number,
+    rows,
+    shown,
+    speed_table,
+)
+from fedsim.scenarios.importers.reading.series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
-from scenarios.importers.reading.files import Problems, columns, missing, number, rows, shown, speed_table
-from scenarios.importers.reading.series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
 
 _SPEEDS = ("downlink_Mbps", "uplink_Mbps")
 _NUMBERS = {"latency_ms": "latency_ms", "UE_Server_distance_km": "server_distance_km"}

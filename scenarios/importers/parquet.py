@@ -16,10 +16,16 @@ import pyarrow as pa
 
 from fedsim.common.errors import TraceError
 from fedsim.common.files import PARQUET_ERRORS, parquet_table
+from fedsim.scenarios.importers.reading.files import Problems, shown
+from fedsim.scenarios.importers.reading.interval_tables import (
+    Plain,
+    Unit,
+    plain_trace,
+    row_problem,
+    time_columns,
+)
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd, read_trace
-from scenarios.importers.reading.files import Problems, shown
-from scenarios.importers.reading.interval_tables import Plain, Unit, plain_trace, row_problem, time_columns
 
 
 def parquet(

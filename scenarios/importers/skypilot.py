@@ -16,9 +16,7 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
-from fedsim.worlds.importer import Imported, Importer, Source
-from fedsim.worlds.trace import AfterEnd
-from scenarios.importers.reading.files import (
+from fedsim.scenarios.importers.reading.files import (
     DAY_US,
     LONGEST_S,
     Problems,
@@ -28,8 +26,17 @@ from scenarios.importers.reading.files import (
     of_type,
     whole,
 )
-from scenarios.importers.reading.fleet import MOST_MACHINES, Ints, Machine, fleet_trace, present, ranked
-from scenarios.importers.reading.series import labels
+from fedsim.scenarios.importers.reading.fleet import (
+    MOST_MACHINES,
+    Ints,
+    Machine,
+    fleet_trace,
+    present,
+    ranked,
+)
+from fedsim.scenarios.importers.reading.series import labels
+from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.trace import AfterEnd
 
 
 def skypilot(*, machines: Literal["any", "each"] = "any", after_end: AfterEnd = "repeat") -> Importer:

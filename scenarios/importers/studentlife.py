@@ -21,10 +21,10 @@ import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, availability, closed, columns, whole
+from fedsim.scenarios.importers.reading.series import Ints, head, labels, told
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
-from scenarios.importers.reading.files import LONGEST_S, Problems, availability, closed, columns, whole
-from scenarios.importers.reading.series import Ints, head, labels, told
 
 USUAL = ("phonecharge", "phonelock")
 _NAME = re.compile(r"([A-Za-z]\w*)_([A-Za-z0-9]+)\.csv")

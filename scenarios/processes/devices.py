@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fedsim.common.option_requirements import Where
 from fedsim.common.units import duration_us
+from fedsim.scenarios.processes.laws import exponential_us, refuse_unknown
 from fedsim.worlds.scenario import Clock, Life, Me
-from scenarios.processes.laws import exponential_us, refuse_unknown
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Speed = Literal["compute", "downlink", "uplink"]

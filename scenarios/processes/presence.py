@@ -8,8 +8,8 @@ from typing import Annotated
 import numpy as np
 
 from fedsim.common.option_requirements import Unless
+from fedsim.scenarios.processes.laws import exponential_us
 from fedsim.worlds.scenario import Clock, Life, Me, duration_option
-from scenarios.processes.laws import exponential_us
 
 MeanOn = Annotated[str | float, Unless("mean_off", 0, "0", "0s")]
 """The option `mean_on` of scenarios in which `mean_off = 0` keeps everybody online."""

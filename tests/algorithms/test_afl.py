@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.afl import project
+from fedsim.algorithms.afl import project
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import combine
 from stacks import assert_same, distinct_losses, seeds, updates

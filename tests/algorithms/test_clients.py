@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorithms.clients.fedprox import fedprox
 from client_cases import JOB, SPEC, divided_digits, model, oracle, work
+from fedsim.algorithms.clients.fedprox import fedprox
 from fedsim.common import plugins
 from fedsim.common.plugins import build
 from fedsim.data.federated_data import FederatedData

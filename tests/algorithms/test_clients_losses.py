@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from torch.func import functional_call
 from torch.nn import functional
 
-from algorithms.clients.fedcka import cka, contrast
-from algorithms.clients.qmaml import divided
 from client_cases import JOB, SPEC, divided_digits, model, work
+from fedsim.algorithms.clients.fedcka import cka, contrast
+from fedsim.algorithms.clients.qmaml import divided
 from fedsim.common.rng import rng
 from fedsim.data.federated_data import FederatedData, Split
 from fedsim.training.local_sgd import ClientBench

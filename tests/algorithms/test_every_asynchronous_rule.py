@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.mathematics.staleness import discounts
+from fedsim.algorithms.mathematics.staleness import discounts
 from fedsim.server.combine import Combined, combine
 from stacks import assert_same, seeds, updates
 

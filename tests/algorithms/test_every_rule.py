@@ -13,7 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-import algorithms
+from fedsim import algorithms
 from fedsim.common.errors import ConfigError
 from fedsim.common.plugins import build, names, summary
 from fedsim.server.combine import Combined, combine
@@ -24,7 +24,9 @@ from stacks import assert_same, distinct_losses, updates
 RULES = names("rule")
 WRAPPERS = names("wrapper")
 SIZES = [4, 7, 9]
-MODULES = [import_module(found.name) for found in pkgutil.walk_packages(algorithms.__path__, "algorithms.")]
+MODULES = [
+    import_module(found.name) for found in pkgutil.walk_packages(algorithms.__path__, "fedsim.algorithms.")
+]
 MADE_OF = [
     f"{module.__name__}.{name}"
     for module in MODULES

@@ -7,7 +7,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from algorithms.fedavg import Weighting, fedavg
+from fedsim.algorithms.fedavg import Weighting, fedavg
 from fedsim.server.combine import combine
 
 PARAMS = np.array([1.0, -1.0, 2.0])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.fedfa import fedfa
+from fedsim.algorithms.fedfa import fedfa
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined, combine
 from fedsim.server.rule import Needs

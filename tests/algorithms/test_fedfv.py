@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from algorithms.fedfv import fedfv, internal
-from algorithms.mathematics.geometry import off_absent
+from fedsim.algorithms.fedfv import fedfv, internal
+from fedsim.algorithms.mathematics.geometry import off_absent
 from fedsim.common.rng import rng
 from fedsim.runs.build import prepare
 from fedsim.server.combine import combine

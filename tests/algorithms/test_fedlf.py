@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from algorithms.fedlf import fedlf
-from algorithms.mathematics.geometry import fair_weights, unit_fair_weights
-from algorithms.mathematics.min_norm import min_norm
+from fedsim.algorithms.fedlf import fedlf
+from fedsim.algorithms.mathematics.geometry import fair_weights, unit_fair_weights
+from fedsim.algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined, combine
 from fedsim.server.server import Server, ServerSpec

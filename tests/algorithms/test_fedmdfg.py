@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.fedmdfg import angle_deg, fedmdfg
-from algorithms.mathematics.geometry import unit_fair_weights
-from algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
+from fedsim.algorithms.fedmdfg import angle_deg, fedmdfg
+from fedsim.algorithms.mathematics.geometry import unit_fair_weights
+from fedsim.algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import combine
 from fedsim.server.rule import Stack

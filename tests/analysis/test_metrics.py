@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from analysis import improved_users_percent, summary
+from fedsim.analysis import improved_users_percent, summary
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, RunError
 

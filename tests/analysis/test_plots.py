@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-import analysis
-from analysis.drawing.picture import arm_keys, arm_style, time_unit
-from analysis.plots.accuracy_histogram import accuracy_histogram
-from analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
-from analysis.plots.client_accuracy import client_accuracy
-from analysis.plots.lost_jobs import lost_by_phase, lost_jobs
-from analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
-from analysis.plots.staleness import staleness, used_staleness
-from analysis.plots.study_curves import study_curves
-from analysis.report.svg import inline_svg
+from fedsim import analysis
+from fedsim.analysis.drawing.picture import arm_keys, arm_style, time_unit
+from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
+from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
+from fedsim.analysis.plots.client_accuracy import client_accuracy
+from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
+from fedsim.analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
+from fedsim.analysis.plots.staleness import staleness, used_staleness
+from fedsim.analysis.plots.study_curves import study_curves
+from fedsim.analysis.report.svg import inline_svg
 from fedsim.common.errors import RunError
 from fedsim.worlds.trace import Trace
 from synthetic_runs import evals_table, jobs_table, world_table, write_run
@@ -232,7 +232,7 @@ def test_a_figure_is_drawn_as_matplotlib_saves_it(monkeypatch: pytest.MonkeyPatc
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
     found = drawn()
-    monkeypatch.setattr("analysis.report.svg._print", saved)
+    monkeypatch.setattr("fedsim.analysis.report.svg._print", saved)
     assert found == drawn()
 
 

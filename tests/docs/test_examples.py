@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import analysis
+from fedsim import analysis
 import inputs
 import programs
 from fedsim.config.load import load

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import analysis
+from fedsim import analysis
 import inputs
 from fedsim.common.files import from_toml
 from fedsim.config.data import federation

@@ -21,11 +21,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from analysis.export.perfetto import export_perfetto
-from analysis.opening.facts import facts
-from analysis.opening.run import open_all
-from analysis.statistics.waste import waste_rows
-from analysis.tables.closing import closing_table
+from fedsim.analysis.export.perfetto import export_perfetto
+from fedsim.analysis.opening.facts import facts
+from fedsim.analysis.opening.run import open_all
+from fedsim.analysis.statistics.waste import waste_rows
+from fedsim.analysis.tables.closing import closing_table
 from fedsim.cli.main import main
 from fedsim.common import plugins
 from fedsim.common.errors import Error, FolderError, RunError

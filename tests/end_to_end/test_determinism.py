@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.config.load import load
 from fedsim.engine.event_loop import Timeline
 from fedsim.engine.state import Course

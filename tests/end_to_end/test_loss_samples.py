@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import Setup, prepare

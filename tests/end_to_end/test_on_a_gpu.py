@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData

@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 from torch.nn import functional
 
-import analysis
+from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.runs.build import prepare

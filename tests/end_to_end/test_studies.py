@@ -9,7 +9,7 @@ import pytest
 
 import inputs
 import programs
-from analysis import open_study
+from fedsim.analysis import open_study
 from golden_digests import difference
 
 ROOT = Path(__file__).resolve().parents[2]

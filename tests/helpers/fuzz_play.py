@@ -199,7 +199,7 @@ def _check(played: Played, folder: Path) -> None:
 
 
 def _events(folder: Path) -> Counter[str]:
-    import analysis
+    from fedsim import analysis
 
     run = analysis.open(folder)
     seen = Counter({f"job: {status}": n for status, n in run.manifest["jobs"].items()})

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import norm
 
-from algorithms.mathematics.geometry import fair_weights
+from fedsim.algorithms.mathematics.geometry import fair_weights
 from fedsim.common.plugins import build
 from fedsim.server.combine import combine
 from golden_tools import EXACT, INTERIOR_POINT, POLISHED, Case, assert_close, rounds

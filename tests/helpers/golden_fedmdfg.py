@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.fedmdfg import angle_deg
-from algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
+from fedsim.algorithms.fedmdfg import angle_deg
+from fedsim.algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
 from fedsim.server.combine import combine
 from golden_tools import EXACT, INTERIOR_POINT, Case, assert_close
 

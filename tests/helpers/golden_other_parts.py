@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from algorithms.clients.ditto_global import ditto_global
-from algorithms.clients.fedprox import fedprox
-from analysis import summary
+from fedsim.algorithms.clients.ditto_global import ditto_global
+from fedsim.algorithms.clients.fedprox import fedprox
+from fedsim.analysis import summary
 from fedsim.data.tasks.synthetic import draw, lognormal_sizes
 from fedsim.training.client_method import ClientMethod, Correct
 from golden_tools import EXACT, Case, assert_close

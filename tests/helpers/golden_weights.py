@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.afl import project
+from fedsim.algorithms.afl import project
 from fedsim.server.combine import combine
 from golden_tools import EXACT, INTERIOR_POINT, Case, assert_close
 

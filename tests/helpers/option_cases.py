@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from scenarios.fitted import FittedDevices, Length
-from scenarios.processes.devices import Devices
-from scenarios.processes.laws import Law
+from fedsim.scenarios.fitted import FittedDevices, Length
+from fedsim.scenarios.processes.devices import Devices
+from fedsim.scenarios.processes.laws import Law
 
 
 @dataclass(frozen=True)

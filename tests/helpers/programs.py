@@ -34,7 +34,7 @@ def fedsim(*arguments: str, place: Path, **environment: str) -> Done:
 
 
 def _run(code: str, argv: list[str], place: Path, environment: dict[str, str]) -> Done:
-    _CONTEXT.set_forkserver_preload(["fedsim.studies.cell", "analysis.report.report"])
+    _CONTEXT.set_forkserver_preload(["fedsim.studies.cell", "fedsim.analysis.report.report"])
     with tempfile.TemporaryDirectory() as folder:
         given = (code, argv, place, environment, Path(folder))
         process = _CONTEXT.Process(target=_child, args=given)

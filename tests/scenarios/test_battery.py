@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng_streams import Streams
 from fedsim.common.units import US
+from fedsim.scenarios.battery import Phone
 from fedsim.worlds.scenario import Me, Rows
 from fedsim.worlds.world import World
 from made_worlds import DAY, HOUR, NO_FAULTS, made
-from scenarios.battery import Phone
 
 REGULAR = {"habit_shift": 0, "forget_share": 0.0, "use_every": "9000d", "devices": NO_FAULTS}
 MINUTE = 60 * US

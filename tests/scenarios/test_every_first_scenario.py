@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
+from fedsim.scenarios.diurnal import CELL_US, CELLS, EDGES_US, _next_us
+from fedsim.scenarios.processes.devices import Devices
+from fedsim.scenarios.processes.simulate import simulate
 from fedsim.worlds.scenario import Scenario, make_trace
 from fedsim.worlds.world import World
 from made_worlds import DAY, HOUR, NAMES, durations, made
-from scenarios.diurnal import CELL_US, CELLS, EDGES_US, _next_us
-from scenarios.processes.devices import Devices
-from scenarios.processes.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 

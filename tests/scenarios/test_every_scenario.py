@@ -10,10 +10,10 @@ from fedsim.common import background as ahead
 from fedsim.common import plugins
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
+from fedsim.scenarios.processes import simulate as _simulate
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.trace_writer import Rows
 from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
-from scenarios.processes import simulate as _simulate
 
 joined = Rows.joined
 

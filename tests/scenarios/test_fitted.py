@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
+from fedsim.scenarios.processes.hazards import LAWS, Day, Hazard
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace
-from scenarios.processes.hazards import LAWS, Day, Hazard
 
 HOUR, DAY = 3600 * US, 86400 * US
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import ConfigError
+from fedsim.scenarios.shared_uplink import stationary_users
 from made_worlds import DAY, HOUR, NO_FAULTS, durations, made, online_share
-from scenarios.shared_uplink import stationary_users
 
 CAPACITY = 6e6
 FAST = NO_FAULTS | {"uplink_bytes_per_s": 1e15, "uplink_sigma": 0.0}

@@ -24,7 +24,7 @@ from small import run, small
         {"selection": {"name": "shutil:rmtree", "path": "."}},
         {"world": {"scenario": "os:system", "options": {"command": f"touch {MARK}"}}},
         {"client": {"name": "builtins:exec", "source": touching()}},
-        {"partition": {"name": "algorithms.fedavg:fedavg"}},
+        {"partition": {"name": "fedsim.algorithms.fedavg:fedavg"}},
     ],
 )
 def test_a_configuration_calls_no_function_that_is_no_plug_in(table: dict[str, Any], here: Path) -> None:
@@ -36,7 +36,7 @@ def test_a_configuration_calls_no_function_that_is_no_plug_in(table: dict[str, A
 def test_code_from_elsewhere_can_be_refused(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "mine.py").write_text(f"{touching()}\ndef rule(): ...\n")
     monkeypatch.setenv(plugins.ONLY_SHIPPED, "1")
-    for name in ("mine.py:rule", "algorithms.fedavg:fedavg"):
+    for name in ("mine.py:rule", "fedsim.algorithms.fedavg:fedavg"):
         with pytest.raises(ConfigError, match="is code from elsewhere, and FEDSIM_ONLY_SHIPPED refuses it"):
             small(algorithm={"name": name})
     assert small(algorithm={"name": "fedavg"}).algorithm.name == "fedavg"

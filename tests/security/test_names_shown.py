@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-import analysis
-from analysis.worlds.page import write_world_page
+from fedsim import analysis
+from fedsim.analysis.worlds.page import write_world_page
 from fedsim.common.terminal import visible
 from fedsim.worlds.trace import Trace
 from received import EVIL, MARKED_UP, command, configured, said

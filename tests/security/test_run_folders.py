@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import analysis
+from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.common.errors import Error, RunError
 from fedsim.records.run_folder import make_folder

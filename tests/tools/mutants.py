@@ -72,7 +72,9 @@ class Mutant:
 
 
 def name_of(file: str) -> str:
-    return file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    """Return the module that a file is imported as: the packages beside `fedsim` are linked into it."""
+    module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return module if module.partition(".")[0] not in PACKAGES[1:] else f"fedsim.{module}"
 
 
 # ---------------------------------------------------------------- mutants

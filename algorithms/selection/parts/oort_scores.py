@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from algorithms.selection.parts.draws import highest, lowest, others, part, proportional, share_of
-from algorithms.selection.parts.durations import durations_us, known_us
+from fedsim.algorithms.selection.parts.draws import highest, lowest, others, part, proportional, share_of
+from fedsim.algorithms.selection.parts.durations import durations_us, known_us
 from fedsim.engine.selector import Clients, Floats, State, View
 
 Variant = Literal["paper", "fedscale"]

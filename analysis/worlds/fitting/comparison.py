@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.worlds.fitting.portrait import FEW_CLIENTS, Curve, Portrait, portrait
-from analysis.worlds.fitting.spells import HOUR_US, spells_of
+from fedsim.analysis.worlds.fitting.portrait import FEW_CLIENTS, Curve, Portrait, portrait
+from fedsim.analysis.worlds.fitting.spells import HOUR_US, spells_of
 from fedsim.worlds.trace import Trace
 
 LAGS_H = (1, 6, 12, 24)

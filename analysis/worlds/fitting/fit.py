@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-from analysis.opening.arrays import Floats
-from analysis.worlds.fitting.devices import device_options, duration_text
-from analysis.worlds.fitting.spell_hours import Side, fit_side
-from analysis.worlds.fitting.spells import DAY_US, Spells, spells_of
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.worlds.fitting.devices import device_options, duration_text
+from fedsim.analysis.worlds.fitting.spell_hours import Side, fit_side
+from fedsim.analysis.worlds.fitting.spells import DAY_US, Spells, spells_of
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.trace import Trace

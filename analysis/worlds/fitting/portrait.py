@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.worlds.fitting.spells import DAY_US, HOUR_US, HOURS, Mask, Spells, parts_of
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.worlds.fitting.spells import DAY_US, HOUR_US, HOURS, Mask, Spells, parts_of
 
 CURVE_LAGS_H = tuple(range(49))
 FEW_CLIENTS = 5

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analysis.opening.arrays import Floats, Ints
-from analysis.worlds.fitting.spell_laws import Factors, LawFit, Lengths, factors, fit_law
-from analysis.worlds.fitting.spells import HOUR_US, HOURS, Parts, Spells, parts_of
-from scenarios.processes.hazards import Day
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.worlds.fitting.spell_laws import Factors, LawFit, Lengths, factors, fit_law
+from fedsim.analysis.worlds.fitting.spells import HOUR_US, HOURS, Parts, Spells, parts_of
+from fedsim.scenarios.processes.hazards import Day
 
 _ROUNDS = 25
 _LEAST_MULTIPLIER = 1e-3

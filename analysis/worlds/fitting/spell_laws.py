@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from analysis.opening.arrays import Floats, Ints
-from scenarios.processes.hazards import Hazard
+from fedsim.analysis.opening.arrays import Floats, Ints
+from fedsim.scenarios.processes.hazards import Hazard
 
 LEAST_CLIENTS = 5
 """Fewer clients do not show how much clients differ."""

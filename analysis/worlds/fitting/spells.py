@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from analysis.opening.arrays import Floats, Ints
+from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.common.errors import TraceError
 from fedsim.worlds.trace import Spans, Trace
 

@@ -69,7 +69,7 @@ def _shipped(scenario: Path) -> Path:
     """Return a file as it is, or the one of that name that comes with fedsim. Raises ConfigError for another name."""
     if scenario.exists() or scenario.suffix or len(scenario.parts) != 1:
         return scenario
-    import scenarios
+    from fedsim import scenarios
 
     shipped = {p.stem: p for p in Path(scenarios.__path__[0]).glob("*.toml")}
     if scenario.name not in shipped:

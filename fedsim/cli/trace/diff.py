@@ -13,7 +13,7 @@ from fedsim.common.terminal import Terminal
 from fedsim.common.units import show_us
 
 if TYPE_CHECKING:
-    from analysis.worlds.difference import WorldDiff
+    from fedsim.analysis.worlds.difference import WorldDiff
     from fedsim.worlds.trace import Trace
 
 
@@ -24,7 +24,7 @@ def diff(
     """Say what differs between two worlds. Clients are compared by number."""
     from rich.table import Table
 
-    from analysis.worlds.difference import compare_worlds
+    from fedsim.analysis.worlds.difference import compare_worlds
     from fedsim.worlds.trace import read_trace
 
     one, other = read_trace(a), read_trace(b)

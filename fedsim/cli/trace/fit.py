@@ -14,8 +14,8 @@ from fedsim.common.terminal import say, visible
 from fedsim.common.units import US
 
 if TYPE_CHECKING:
-    from analysis.worlds.fitting.comparison import Comparison
-    from analysis.worlds.fitting.fit import Fit
+    from fedsim.analysis.worlds.fitting.comparison import Comparison
+    from fedsim.analysis.worlds.fitting.fit import Fit
     from fedsim.worlds.trace import Trace
 
 _PICTURES = (".png", ".svg", ".pdf")
@@ -36,8 +36,8 @@ def fit(
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Fit a model to a trace, and say how well it agrees. The trace is compared with a world made of the model."""
-    from analysis.worlds.fitting import fit as fitting
-    from analysis.worlds.fitting.comparison import compare
+    from fedsim.analysis.worlds.fitting import fit as fitting
+    from fedsim.analysis.worlds.fitting.comparison import compare
     from fedsim.worlds.scenario import make_trace
     from fedsim.worlds.trace import read_trace
 
@@ -121,7 +121,7 @@ def _write(out: Path, text: str) -> None:
 
 
 def _draw(comparison: Comparison, file: Path, png: Path) -> None:
-    from analysis.plots.fit import fit as draw
+    from fedsim.analysis.plots.fit import fit as draw
 
     picture = draw(comparison, title=file.name)
     try:

@@ -32,8 +32,8 @@ def show(
     ] = None,
 ) -> None:
     """Show what a trace file holds, and who is online over time."""
-    from analysis.worlds.facts import QUARTILES_NOTE, world_facts
-    from analysis.worlds.summary import class_hours, online_share, summarize
+    from fedsim.analysis.worlds.facts import QUARTILES_NOTE, world_facts
+    from fedsim.analysis.worlds.summary import class_hours, online_share, summarize
     from fedsim.worlds.trace import read_trace
 
     _check_name("--png", png, _PICTURES)
@@ -114,12 +114,12 @@ def _written(
     title = f"{file.name}: {trace.clients:,} clients"
     try:
         if png is not None:
-            from analysis.plots.availability import availability
+            from fedsim.analysis.plots.availability import availability
 
             availability(trace, title).figure.savefig(png, dpi=150, facecolor="white")
             yield f"\npicture: {png}"
         if html is not None:
-            from analysis.worlds.page import write_world_page
+            from fedsim.analysis.worlds.page import write_world_page
 
             write_world_page(trace, title, html, classes)
             yield f"\npage: {html}"

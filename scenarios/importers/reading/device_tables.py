@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedsim.common.errors import ConfigError, TraceError
+from fedsim.scenarios.importers.reading.files import client_id, member, of_type, shown
+from fedsim.scenarios.importers.reading.pickles import plain_pickle
 from fedsim.worlds.importer import Source
-from scenarios.importers.reading.files import client_id, member, of_type, shown
-from scenarios.importers.reading.pickles import plain_pickle
 
 
 def entries(sources: Sequence[Source], required: Sequence[str]) -> Iterator[tuple[str, str, dict[Any, Any]]]:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedsim.common.errors import TraceError, closest
-from scenarios.importers.reading.files import member, of_type, shown
+from fedsim.scenarios.importers.reading.files import member, of_type, shown
 
 RULES: Mapping[str, frozenset[str]] = {
     "flash": frozenset({"locked", "wifi", "charging"}),

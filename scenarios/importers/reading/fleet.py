@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedsim.scenarios.importers.reading.files import availability
 from fedsim.worlds.trace import AfterEnd, Trace
-from scenarios.importers.reading.files import availability
 
 Ints = NDArray[np.int64]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import duration_us
+from fedsim.scenarios.importers.reading.files import Ints, Problems, about, shown
 from fedsim.worlds.importer import Imported
 from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
-from scenarios.importers.reading.files import Ints, Problems, about, shown
 
 Unit = Literal["us", "ms", "s", "min", "h"]
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}

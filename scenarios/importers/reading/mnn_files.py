@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedsim.common.errors import TraceError
-from fedsim.worlds.importer import Source
-from scenarios.importers.reading.files import (
+from fedsim.scenarios.importers.reading.files import (
     LONGEST_S,
     Problems,
     columns,
@@ -21,7 +20,8 @@ from scenarios.importers.reading.files import (
     rows,
     whole,
 )
-from scenarios.importers.reading.series import Series, head, steps
+from fedsim.scenarios.importers.reading.series import Series, head, steps
+from fedsim.worlds.importer import Source
 
 LEFT_OUT = {
     "performance": "memory, processor share and battery readings by batch size: no times",

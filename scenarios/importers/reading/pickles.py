@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedsim.common.errors import TraceError
+from fedsim.scenarios.importers.reading.files import shown
 from fedsim.worlds.importer import Source
-from scenarios.importers.reading.files import shown
 
 _SCALARS = {"f8": "d", "f4": "f", "i8": "q", "i4": "i"}
 _GLOBALS = {

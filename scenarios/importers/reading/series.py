@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
+from fedsim.scenarios.importers.reading.files import DAY_US, LONGEST_S, Problems, about, number, rows
 from fedsim.worlds.importer import Source
 from fedsim.worlds.trace import Trace
-from scenarios.importers.reading.files import DAY_US, LONGEST_S, Problems, about, number, rows
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from algorithms.mathematics import geometry
-from algorithms.mathematics.blocks import Part, solved, table_of
+from fedsim.algorithms.mathematics import geometry
+from fedsim.algorithms.mathematics.blocks import Part, solved, table_of
 from fedsim.server.rule import Floats
 
 ROWS = np.array([[3.0, 0, 1, 0], [0, 4, 0, 1], [-1, 1, 2, 2]])

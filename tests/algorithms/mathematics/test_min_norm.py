@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from algorithms.mathematics import min_norm as _qp
-from algorithms.mathematics import min_norm_start as _qp_start
-from algorithms.mathematics.min_norm import min_norm
+from fedsim.algorithms.mathematics import min_norm as _qp
+from fedsim.algorithms.mathematics import min_norm_start as _qp_start
+from fedsim.algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import SolverError
 from stacks import seeds, updates
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.mathematics.rows import grown, latest, over_present, room, shares
+from fedsim.algorithms.mathematics.rows import grown, latest, over_present, room, shares
 
 
 def some(**columns: Any) -> Any:

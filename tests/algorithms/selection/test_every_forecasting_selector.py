@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.selection.parts.hours_of_day import HOUR_US, chances, looked, overlaps
-from algorithms.selection.parts.world import online_throughout
+from fedsim.algorithms.selection.parts.hours_of_day import HOUR_US, chances, looked, overlaps
+from fedsim.algorithms.selection.parts.world import online_throughout
 from fedsim.common.units import US
 from fedsim.engine.selector import Selector, State
 from fedsim.worlds.trace import Trace

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from algorithms.selection.parts.draws import highest, lowest, part, proportional, topped_up
-from algorithms.selection.parts.durations import durations_us, known_us
+from fedsim.algorithms.selection.parts.draws import highest, lowest, part, proportional, topped_up
+from fedsim.algorithms.selection.parts.durations import durations_us, known_us
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.engine.selector import Selector, View

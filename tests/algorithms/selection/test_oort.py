@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analysis
-from algorithms.selection.parts.oort_scores import Pace, Rating, not_barred, places, utility
+from fedsim import analysis
+from fedsim.algorithms.selection.parts.oort_scores import Pace, Rating, not_barred, places, utility
 from fedsim.common.units import US
 from fedsim.config.load import parse
 from fedsim.engine.selector import View

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from algorithms.selection.tifl import ranked_odds
+from fedsim.algorithms.selection.tifl import ranked_odds
 from fedsim.common.units import US
 from views import after_jobs, choose, lookup, make, view
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analysis
-from analysis.export.perfetto import COLOURS, export_perfetto
+from fedsim import analysis
+from fedsim.analysis.export.perfetto import COLOURS, export_perfetto
 from fedsim.cli.main import main
 from fedsim.common.errors import RunError
 from fedsim.engine.record_words import STATUSES

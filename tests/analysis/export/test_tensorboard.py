@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analysis
-from analysis.export.tensorboard import COUNTS, METRICS, Board, export_tensorboard
+from fedsim import analysis
+from fedsim.analysis.export.tensorboard import COUNTS, METRICS, Board, export_tensorboard
 from fedsim.cli.main import main
 from fedsim.cli.tensorboard import writing_events
 from fedsim.common.errors import ConfigError, RunError
@@ -166,7 +166,8 @@ def test_a_full_disk_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:
 @there
 def test_neither_tensorflow_nor_torch_is_imported_for_it(runs: tuple[Path, Path], tmp_path: Path) -> None:
     code = (
-        "import sys, analysis; from pathlib import Path; from analysis.export.tensorboard import export_tensorboard;"
+        "import sys; from fedsim import analysis; from pathlib import Path;"
+        "from fedsim.analysis.export.tensorboard import export_tensorboard;"
         f"export_tensorboard([analysis.open({str(runs[0] / 'one')!r})], Path({str(tmp_path)!r}));"
         "print(sorted({'tensorflow', 'torch', 'ray', 'grpc'} & set(sys.modules)))"
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import analysis
-from analysis.opening.facts import facts
+from fedsim import analysis
+from fedsim.analysis.opening.facts import facts
 from synthetic_runs import write_run
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError
 from synthetic_runs import MANIFEST, evals_table, jobs_table, steps_table, world_table, write_run
 

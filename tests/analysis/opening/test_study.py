@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analysis
-from analysis.opening.joining import two_runs, two_studies
-from analysis.opening.study import POINTS, Study, bytes_by
+from fedsim import analysis
+from fedsim.analysis.opening.joining import two_runs, two_studies
+from fedsim.analysis.opening.study import POINTS, Study, bytes_by
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
 from fedsim.config.study import _COLUMNS, StudyConfig

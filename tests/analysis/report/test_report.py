@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import analysis
-from analysis.drawing.picture import COLOURS
+from fedsim import analysis
+from fedsim.analysis.drawing.picture import COLOURS
 from fedsim.cli.report import report as report_command
 from fedsim.common.errors import RunError
 from pages import Page

@@ -9,13 +9,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from typer.testing import CliRunner, Result
 
-import analysis
-from analysis.drawing.picture import arm_keys
-from analysis.plots.accuracy_histogram import accuracy_histogram
-from analysis.report.document import Column, Table, heading_of, slugs
-from analysis.report.report import run_document
-from analysis.report.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
-from analysis.tables.closing import ACCURACIES, closing
+from fedsim import analysis
+from fedsim.analysis.drawing.picture import arm_keys
+from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
+from fedsim.analysis.report.document import Column, Table, heading_of, slugs
+from fedsim.analysis.report.report import run_document
+from fedsim.analysis.report.report_files import _add_legend, as_csv, as_latex, write_figures, write_tables
+from fedsim.analysis.tables.closing import ACCURACIES, closing
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
 from synthetic_runs import evals_table, jobs_table, write_run

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from analysis.opening.study import Study, open_study
-from analysis.plots.paired_differences import paired_differences
-from analysis.plots.study_curves import on_one_grid
-from analysis.report.difference_block import difference_block
-from analysis.report.report import write_page
-from analysis.report.report_files import as_csv, as_latex, write_tables
-from analysis.report.study_report import study_document
-from analysis.statistics.paired import differences
+from fedsim.analysis.opening.study import Study, open_study
+from fedsim.analysis.plots.paired_differences import paired_differences
+from fedsim.analysis.plots.study_curves import on_one_grid
+from fedsim.analysis.report.difference_block import difference_block
+from fedsim.analysis.report.report import write_page
+from fedsim.analysis.report.report_files import as_csv, as_latex, write_tables
+from fedsim.analysis.report.study_report import study_document
+from fedsim.analysis.statistics.paired import differences
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError
 from pages import Page

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import analysis
-from analysis.plots.audit_by_age import audit_by_age
-from analysis.plots.audit_losses import audit_losses
-from analysis.statistics.audit import audit_frame, by_age, conflicts_found, realised, useful_age
-from analysis.tables.audit_tables import age_rows, change_rows
+from fedsim import analysis
+from fedsim.analysis.plots.audit_by_age import audit_by_age
+from fedsim.analysis.plots.audit_losses import audit_losses
+from fedsim.analysis.statistics.audit import audit_frame, by_age, conflicts_found, realised, useful_age
+from fedsim.analysis.tables.audit_tables import age_rows, change_rows
 from fedsim.common.errors import RunError
 from small import run, small
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import RunError
 from small import run, small
 

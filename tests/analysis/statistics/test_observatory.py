@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import analysis
-from analysis.drawing.picture import Picture
-from analysis.plots.conflict_layers import conflict_layers
-from analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
-from analysis.plots.weights_over_clients import weights_over_clients
-from analysis.statistics.observatory import (
+from fedsim import analysis
+from fedsim.analysis.drawing.picture import Picture
+from fedsim.analysis.plots.conflict_layers import conflict_layers
+from fedsim.analysis.plots.conflicts_over_time import conflict_angles, conflict_counts
+from fedsim.analysis.plots.weights_over_clients import weights_over_clients
+from fedsim.analysis.statistics.observatory import (
     by_client,
     by_layer,
     history_age,
@@ -83,7 +83,7 @@ def test_conflicts_over_time_by_hand(run: analysis.Run) -> None:
 
 
 def test_neighbouring_steps_are_put_together(run: analysis.Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.statistics.observatory.spans", lambda n: np.zeros(n, dtype=np.int64))
+    monkeypatch.setattr("fedsim.analysis.statistics.observatory.spans", lambda n: np.zeros(n, dtype=np.int64))
     found = over_time(recorded(run), run.frame("steps").set_index("step").time_us).set_index("kind")
     assert found.loc["present", "conflict_percent"] == 25
     assert found.loc["present", "steps"] == 3

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-import analysis
-from analysis.opening.study import Cell, Study
-from analysis.plots.paired_differences import paired_differences
-from analysis.statistics.paired import differences_of
-from analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
-from analysis.tables.findings import level_frame, study_frames, study_tables
+from fedsim import analysis
+from fedsim.analysis.opening.study import Cell, Study
+from fedsim.analysis.plots.paired_differences import paired_differences
+from fedsim.analysis.statistics.paired import differences_of
+from fedsim.analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
+from fedsim.analysis.tables.findings import level_frame, study_frames, study_tables
 from fedsim.common import plugins
 from fedsim.common.errors import RunError
 from synthetic_runs import evals_table

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from analysis.opening.arrays import Floats
-from analysis.statistics import bootstrap
-from analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
-from analysis.statistics.paired import _ratio, _std
-from analysis.statistics.paired_tests import (
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.statistics import bootstrap
+from fedsim.analysis.statistics.bootstrap import FEWEST, Statistic, client_draws, interval, mean_of
+from fedsim.analysis.statistics.paired import _ratio, _std
+from fedsim.analysis.statistics.paired_tests import (
     MOST_SEEDS,
     holm,
     power,
@@ -21,7 +21,7 @@ from analysis.statistics.paired_tests import (
     signed_rank_test,
     smallest_p,
 )
-from analysis.statistics.pairing import pairing_factor
+from fedsim.analysis.statistics.pairing import pairing_factor
 
 few = settings(max_examples=60, deadline=None)
 whole = st.lists(st.integers(-5, 5), min_size=1, max_size=9)

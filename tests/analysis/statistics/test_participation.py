@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-import analysis
-from analysis.plots.paired_differences import paired_differences
-from analysis.statistics.correlation import correlations, pearson, spearman
-from analysis.statistics.participation import (
+from fedsim import analysis
+from fedsim.analysis.plots.paired_differences import paired_differences
+from fedsim.analysis.statistics.correlation import correlations, pearson, spearman
+from fedsim.analysis.statistics.participation import (
     availability,
     clients,
     groupings,
@@ -23,7 +23,7 @@ from analysis.statistics.participation import (
     losses,
     worst_group,
 )
-from analysis.tables.group_tables import (
+from fedsim.analysis.tables.group_tables import (
     participation_differences,
     participation_frames,
     participation_tables,

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-import analysis
-from analysis.statistics.waste import (
+from fedsim import analysis
+from fedsim.analysis.statistics.waste import (
     FATES,
     MEASURES,
     OPEN,

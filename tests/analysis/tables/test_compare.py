@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-import analysis
-from analysis.tables.closing import closing
-from analysis.tables.compare import Comparison, equal_table
+from fedsim import analysis
+from fedsim.analysis.tables.closing import closing
+from fedsim.analysis.tables.compare import Comparison, equal_table
 from fedsim.common.errors import RunError
 from synthetic_runs import evals_table, jobs_table, steps_table, world_table, write_run
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.worlds.difference import compare_worlds, ks_distance
+from fedsim.analysis.worlds.difference import compare_worlds, ks_distance
 from fedsim.worlds.trace import Trace
 
 lines = st.lists(st.booleans(), min_size=12, max_size=12)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from analysis.plots.availability import availability
-from analysis.plots.class_hours import class_hours_picture, told
-from analysis.plots.world_spread import bandwidths, speeds, spell_lengths
-from analysis.worlds.facts import client_facts, world_facts
-from analysis.worlds.summary import (
+from fedsim.analysis.plots.availability import availability
+from fedsim.analysis.plots.class_hours import class_hours_picture, told
+from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
+from fedsim.analysis.worlds.facts import client_facts, world_facts
+from fedsim.analysis.worlds.summary import (
     class_hours,
     gap_lengths_us,
     hours_online,

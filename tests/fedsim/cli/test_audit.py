@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-import analysis
-from analysis.statistics.audit import audit_frame, by_age
-from analysis.tables.audit_tables import advice, age_rows, audit_groups
+from fedsim import analysis
+from fedsim.analysis.statistics.audit import audit_frame, by_age
+from fedsim.analysis.tables.audit_tables import advice, age_rows, audit_groups
 from fedsim.cli.main import app
 from fedsim.common.errors import RunError
 from fedsim.common.files import write_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import analysis
+from fedsim import analysis
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from small import run, small

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.live import Live
 
-import analysis
+from fedsim import analysis
 from fedsim.cli import dashboard as live
 from fedsim.cli.dashboard import Dashboard, dashboard
 from fedsim.cli.dashboard_state import Arm, Picture

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pytest
 from numpy.typing import ArrayLike
 
-import analysis
 import fedsim
-from analysis.export import perfetto, tensorboard
-from analysis.report import report, report_files
-from analysis.statistics import audit, bootstrap
-from analysis.tables import closing
-from analysis.worlds import difference as world_diff
-from analysis.worlds import summary as worlds
+from fedsim import analysis
+from fedsim.analysis.export import perfetto, tensorboard
+from fedsim.analysis.report import report, report_files
+from fedsim.analysis.statistics import audit, bootstrap
+from fedsim.analysis.tables import closing
+from fedsim.analysis.worlds import difference as world_diff
+from fedsim.analysis.worlds import summary as worlds
 from fedsim.common.arguments import hints_of
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config import study as config_study

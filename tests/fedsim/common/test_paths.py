@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import analysis
 import fedsim
+from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.runs.fork import At, fork
 from fedsim.runs.simulate import resume

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,20 @@ def test_a_file_elsewhere_is_a_plug_in(tmp_path: Path) -> None:
         plugins.factory("rule", f"{path}:weakest")
 
 
+def test_an_edit_within_a_second_that_leaves_the_size_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would take its bytecode of the file for good, which is known by the second of its time and its size."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "mine.py"
+    for number in ("1", "2"):
+        path.write_text(f"def mine(*, share: int = {number}): pass\n")
+        os.utime(path, (10, 10))
+        assert plugins.resolved("rule", f"{path}:mine", {}, ()) == {"share": int(number)}
+        for name in [name for name in sys.modules if name.startswith("fedsim_plugin_")]:
+            monkeypatch.delitem(sys.modules, name)
+
+
 DEFAULTS = """
 import enum
 from pathlib import Path
@@ -68,7 +85,7 @@ def test_defaults_are_written_as_toml_can_say_them(tmp_path: Path) -> None:
 
 
 def test_a_module_elsewhere_is_a_plug_in() -> None:
-    assert plugins.factory("rule", "algorithms.fedavg:fedavg") is plugins.factory("rule", "fedavg")
+    assert plugins.factory("rule", "fedsim.algorithms.fedavg:fedavg") is plugins.factory("rule", "fedavg")
 
 
 def test_every_kind_says_what_its_factories_make() -> None:
@@ -116,9 +133,64 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, text: s
 def test_a_broken_file_in_the_folder_of_its_kind_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import analysis.metrics
+    import fedsim.analysis.metrics
 
     (tmp_path / "half.py").write_text("def half(accuracy, n):\n    return accuracy.mean(\n")
-    monkeypatch.setattr(analysis.metrics, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(fedsim.analysis.metrics, "__path__", [str(tmp_path)])
     with pytest.raises(ConfigError, match=r"cannot import the metric 'half': .* \(half\.py, line 2\)"):
         plugins.factory("metric", "half")
+
+
+def installed(folder: Path, distribution: str, module: str, group: str, name: str) -> None:
+    """Lay a distribution with one entry point into a folder of the search path, as an installer would."""
+    about = folder / (distribution.replace("-", "_") + "-1.0.dist-info")
+    about.mkdir()
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[{group}]\n{name} = {module}:strongest\n")
+    (folder / f"{module}.py").write_text(RULE)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.entry_points.cache_clear()
+    yield tmp_path
+    plugins.entry_points.cache_clear()
+
+
+def test_every_kind_has_a_group_of_entry_points() -> None:
+    assert plugins.GROUPS.keys() == plugins.PACKAGES.keys()
+    assert len(set(plugins.GROUPS.values())) == len(plugins.PACKAGES)
+
+
+def test_an_installed_package_gives_its_rules_short_names(site: Path) -> None:
+    installed(site, "strong-rules", "strong_rules_1", "fedsim.rules", "strongest")
+    assert "strongest" in plugins.names("rule")
+    assert "strongest" not in plugins.names("selector")
+    assert plugins.distribution("rule", "strongest") == "strong-rules"
+    assert plugins.distribution("rule", "fedavg") is None
+    assert plugins.build("rule", "strongest", {"share": 0.5}).weigh
+    with pytest.raises(ConfigError, match="no option 'shere'; did you mean 'share'"):
+        plugins.check("rule", "strongest", {"shere": 0.5}, ())
+    with pytest.raises(ConfigError, match="there is no rule 'stronges'; did you mean 'strongest'"):
+        plugins.factory("rule", "stronges")
+
+
+def test_an_entry_point_is_code_from_elsewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(site, "strong-rules", "strong_rules_2", "fedsim.rules", "strongest")
+    installed(site, "strong-selectors", "strong_rules_3", "fedsim.selectors", "strongest")
+    with pytest.raises(ConfigError, match=r"expected a function .* returns a Selector"):
+        plugins.factory("selector", "strongest")
+    monkeypatch.setenv(plugins.ONLY_SHIPPED, "1")
+    with pytest.raises(ConfigError, match="refuses it"):
+        plugins.factory("rule", "strongest")
+
+
+def test_a_name_of_two_packages_is_refused_and_one_that_is_shipped_comes_first(site: Path) -> None:
+    installed(site, "strong-rules", "strong_rules_4", "fedsim.rules", "strongest")
+    installed(site, "stronger-rules", "strong_rules_5", "fedsim.rules", "strongest")
+    installed(site, "another-average", "strong_rules_6", "fedsim.rules", "fedavg")
+    with pytest.raises(ConfigError, match=r"more than one rule 'strongest', of .*strong_rules_4:strongest'"):
+        plugins.factory("rule", "strongest")
+    assert plugins.factory("rule", "fedavg").__module__ == "fedsim.algorithms.fedavg"
+    assert plugins.distribution("rule", "fedavg") is None

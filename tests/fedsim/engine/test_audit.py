@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.engine.audit import Audit, parts_of

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US

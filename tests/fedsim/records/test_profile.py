@@ -14,8 +14,8 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-import analysis
-from analysis.tables.closing import profile, profile_table
+from fedsim import analysis
+from fedsim.analysis.tables.closing import profile, profile_table
 from fedsim.cli.main import main
 from fedsim.common.stopwatch import DRIVER, ENGINE, IDLE, SERVER, Spans, Times
 from fedsim.execution.inline_trainer import InlineTrainer

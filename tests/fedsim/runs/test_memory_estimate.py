@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import programs
-from algorithms.clients.ditto import ditto
-from algorithms.clients.fedcka import fedcka
+from fedsim.algorithms.clients.ditto import ditto
+from fedsim.algorithms.clients.fedcka import fedcka
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.engine.pacing import fedbuff, sync

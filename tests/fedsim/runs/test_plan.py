@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 from rich.console import Console
 
-import analysis
+from fedsim import analysis
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import analysis
+from fedsim import analysis
 from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.plugins import build

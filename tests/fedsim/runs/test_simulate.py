@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
 from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.config.load import load

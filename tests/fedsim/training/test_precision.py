@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-import analysis
+from fedsim import analysis
 from fedsim.common.threads import at_most
 from fedsim.config.load import parse
 from fedsim.config.run import ConfigError, RunConfig

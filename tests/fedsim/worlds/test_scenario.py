@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.rng import rng
 from fedsim.common.rng_streams import Streams
+from fedsim.scenarios.processes.simulate import simulate
 from fedsim.worlds.scenario import AskedTooSoon, FactsToCome, Place, Scenario, make_trace
 from fedsim.worlds.trace import read_trace
-from scenarios.processes.simulate import simulate
 
 
 def world(client, *, clients=1, horizon_us=100, **shared):
@@ -340,8 +340,8 @@ def test_a_mistake_is_told_with_scenario_client_and_line(tmp_path, body, message
 
 @pytest.mark.parametrize("steps", ["yield env.timeout(0)", "yield store.put(1); yield store.get()"])
 def test_a_client_for_whom_no_time_passes_is_told_with_the_instant(tmp_path, monkeypatch, steps):
-    monkeypatch.setattr("scenarios.processes.simulate._MOST", 500)
-    monkeypatch.setattr("scenarios.processes.simulate._MOST_OF_EACH", 10)
+    monkeypatch.setattr("fedsim.scenarios.processes.simulate._MOST", 500)
+    monkeypatch.setattr("fedsim.scenarios.processes.simulate._MOST_OF_EACH", 10)
     file = tmp_path / "mine.py"
     file.write_text(
         "import simpy\nfrom fedsim.worlds.scenario import Scenario\ndef mine():\n    def client(env, me):\n"

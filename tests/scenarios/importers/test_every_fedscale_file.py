@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import inputs
 from fedsim.common.errors import ConfigError, TraceError
+from fedsim.scenarios.importers.reading.pickles import plain_pickle
 from fedsim.worlds.importer import build_importer, import_trace
 from published import imported, refused, sources, values, windows
-from scenarios.importers.reading.pickles import plain_pickle
 
 S = 1_000_000
 DAY = 86_400 * S

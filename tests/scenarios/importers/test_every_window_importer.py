@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import inputs
 from fedsim.common.errors import ConfigError, TraceError
+from fedsim.scenarios.importers import studentlife as studentlife_module
 from fedsim.worlds.importer import import_trace
-from scenarios.importers import studentlife as studentlife_module
 from trace_files import DAY_S, imported, notes, seconds
 
 # StudentLife

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from fedsim.common.rng import rng
 from fedsim.common.units import US
-from scenarios.processes.laws import Law, exponentials
+from fedsim.scenarios.processes.laws import Law, exponentials
 
 SECOND_MOMENTS = {
     ("exponential", None): 2.0,

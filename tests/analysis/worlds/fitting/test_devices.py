@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analysis.worlds.fitting.devices import device_options, duration_text
+from fedsim.analysis.worlds.fitting.devices import device_options, duration_text
 from fedsim.common.units import US, duration_us
+from fedsim.scenarios.fitted import FittedDevices
 from fedsim.worlds.trace import MODELLED, Trace
-from scenarios.fitted import FittedDevices
 
 
 def with_speeds(rows: list[tuple[int, str, float]], clients: int) -> Trace:

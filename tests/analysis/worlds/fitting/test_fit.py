@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import inputs
-from analysis.worlds.fitting.comparison import compare
-from analysis.worlds.fitting.fit import Fit, fit
-from analysis.worlds.fitting.spell_laws import Lengths, fit_law
-from analysis.worlds.fitting.spells import spells_of
+from fedsim.analysis.worlds.fitting.comparison import compare
+from fedsim.analysis.worlds.fitting.fit import Fit, fit
+from fedsim.analysis.worlds.fitting.spell_laws import Lengths, fit_law
+from fedsim.analysis.worlds.fitting.spells import spells_of
 from fedsim.cli.trace.app import trace_app
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US, duration_us
+from fedsim.scenarios.processes.hazards import Hazard
 from fedsim.worlds.importer import import_trace
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace, read_trace
-from scenarios.processes.hazards import Hazard
 
 HOUR, DAY = 3600 * US, 86400 * US
 
@@ -252,7 +252,7 @@ def test_too_few_spells_are_said_to_be_too_few() -> None:
 
 
 def test_so_many_clients_are_used_that_enough_lengths_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analysis.worlds.fitting.fit.MOST_SPELLS", 20)
+    monkeypatch.setattr("fedsim.analysis.worlds.fitting.fit.MOST_SPELLS", 20)
     rows = [(c, 100 + c, 200 + 2 * c) for c in range(40)] + [(c, 300 + 5 * c, 900) for c in range(1, 40, 2)]
     side = fitted_to(online(rows, 40, 1000)).off
     assert side

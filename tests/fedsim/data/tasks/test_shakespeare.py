@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.func import functional_call
 
-import analysis
 import inputs
+from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.config.load import parse
