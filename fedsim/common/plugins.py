@@ -7,7 +7,7 @@ beside fedsim gives its plug-ins short names by entry points of the groups in `G
     [project.entry-points."fedsim.rules"]
     strongest = "my_package.rules:strongest"
 
-The factory's annotation says what it returns, as that of any plug-in in an installed module. Where a shipped plug-in has
+The factory's annotation says what it returns, as for any plug-in in an installed module. Where a shipped plug-in has
 the same name, that one is taken.
 
 A name with a colon is code: who runs a configuration of others runs what it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
