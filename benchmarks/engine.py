@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fashion_mnist.toml"
@@ -38,7 +38,7 @@ def config(rounds: int, pacing: str) -> RunConfig:
     return load(EXAMPLE, tuple(sets))[0]
 
 
-def bare_s(setup: Setup, rounds: int) -> float:
+def bare_s(setup: RunSpec, rounds: int) -> float:
     """Seconds per round of the bare loop."""
     torch.set_num_threads(1)
     data, sgd = setup.data, setup.bench.sgd

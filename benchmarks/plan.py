@@ -12,8 +12,8 @@ import argparse
 import time
 
 from fedsim.config.load import parse
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.state import Course
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.state import RunState
 from fedsim.runs.build import prepare
 from fedsim.runs.plan import CountingTrainer, Tally, Window
 
@@ -40,19 +40,19 @@ def main() -> None:
     started = time.perf_counter()
     setup = prepare(parse(raw, "plan", "plan")[0])
     prepared = time.perf_counter()
-    course = Course(setup.data.n_clients)
-    tally = Tally(course.ledger, Window(setup.server))
-    timeline = Timeline(setup.world, setup.plan, CountingTrainer(setup, ahead=True), tally, course)
-    timeline.run()
-    timeline.abandon()
+    run_state = RunState(setup.data.n_clients)
+    tally = Tally(run_state.job_table, Window(setup.server))
+    event_loop = EventLoop(setup.world, setup.plan, CountingTrainer(setup, ahead=True), tally, run_state)
+    event_loop.run()
+    event_loop.abandon()
     tally.crowded()
     planned = time.perf_counter()
     jobs = sum(tally.jobs.values())
     print(
-        "| clients | days | jobs | steps | data and world | timeline | per job |\n|---|---|---|---|---|---|---|"
+        "| clients | days | jobs | steps | data and world | event loop | per job |\n|---|---|---|---|---|---|---|"
     )
     print(
-        f"| {given.clients:,} | {given.days:g} | {jobs:,} | {timeline.course.step:,} | {prepared - started:.1f} s "
+        f"| {given.clients:,} | {given.days:g} | {jobs:,} | {event_loop.run_state.step:,} | {prepared - started:.1f} s "
         f"| {planned - prepared:.1f} s | {1e6 * (planned - prepared) / max(jobs, 1):.0f} us |"
     )
 

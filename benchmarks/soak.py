@@ -86,9 +86,9 @@ def soak(steps: int, out: Path, pool: RayPool, *, samples: int = 10) -> list[Sam
     found: list[Sample] = []
 
     def measure(progress: Progress) -> None:
-        if progress.course.step in wanted:
-            wanted.remove(progress.course.step)
-            found.append(_sample(progress.course.step))
+        if progress.run_state.step in wanted:
+            wanted.remove(progress.run_state.step)
+            found.append(_sample(progress.run_state.step))
 
     simulate(config(steps), out=out, pool=pool, force=True, watch=measure)
     return found

@@ -31,7 +31,7 @@ from fedsim.config.load import changed, parse
 from fedsim.config.run import RunConfig
 
 if TYPE_CHECKING:
-    from fedsim.runs.build import Setup
+    from fedsim.runs.build import RunSpec
 
 HERE = Path(__file__).resolve().parent
 PEERS_PYTHON = Path(os.environ.get("FEDSIM_PEERS_PYTHON", HERE.parent / ".venv-peers" / "bin" / "python"))
@@ -39,7 +39,7 @@ OURS = ("p2", "loop1", "loop2", "inline", "ray2")
 PEERS = ("pfl", "flgo", "flower")
 TITLES = {"inline": "fedsim inline", "ray2": "fedsim, 2 workers", "flgo": "FLGo", "flower": "Flower"}
 
-Found = dict[str, float]
+Measured = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def configured(
     return parse(changed(raw, sets), "works.py", name)[0]
 
 
-def write_partition(setup: Setup, path: Path) -> None:
+def write_partition(setup: RunSpec, path: Path) -> None:
     """Write who holds which samples, for the contestants that are not fedsim."""
     from contest import Partition, Spec  # torch, which this process needs for nothing else
 
@@ -181,7 +181,7 @@ def environment(threads: int = 1) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(HERE), "OMP_NUM_THREADS": str(threads)}
 
 
-def compete(name: str, argv: Sequence[str], rounds: int, timeout_s: float) -> Found | None:
+def compete(name: str, argv: Sequence[str], rounds: int, timeout_s: float) -> Measured | None:
     """Run a contestant and return what it printed; None, with its last words on standard error, if it failed."""
     since = time.time()
     try:
@@ -200,15 +200,15 @@ def compete(name: str, argv: Sequence[str], rounds: int, timeout_s: float) -> Fo
     if done.returncode or not lines:
         print(f"{name} failed ({done.returncode}):\n{done.stderr[-2000:]}", file=sys.stderr)
         return None
-    found: Found = json.loads(lines[-1])
+    found: Measured = json.loads(lines[-1])
     return found
 
 
-def measure(work: str, names: Sequence[str], given: argparse.Namespace) -> dict[str, list[Found | None]]:
+def measure(work: str, names: Sequence[str], given: argparse.Namespace) -> dict[str, list[Measured | None]]:
     """Let all contestants run once per repetition, one after the other; returns what each found by repetition."""
     from fedsim.runs.build import prepare  # torch, which contestants that import this module load later
 
-    found: dict[str, list[Found | None]] = {name: [] for name in names}
+    found: dict[str, list[Measured | None]] = {name: [] for name in names}
     rounds = given.rounds or (2 if given.quick else WORKS[work].rounds)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "work.npz"
@@ -227,7 +227,7 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(there) if there else math.nan
 
 
-def rows(work: str, found: Mapping[str, Sequence[Found | None]]) -> list[list[str]]:
+def rows(work: str, found: Mapping[str, Sequence[Measured | None]]) -> list[list[str]]:
     """Return the four rows of a work: a title and a cell per contestant in each."""
 
     def cells(key: str, show: str, *, ratios: bool = False) -> list[str]:

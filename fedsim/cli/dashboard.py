@@ -21,7 +21,7 @@ from fedsim.cli.dashboard_view import View
 from fedsim.cli.progress import shown
 from fedsim.cli.tensorboard import evaluation_of
 from fedsim.engine.record_words import PERSONAL
-from fedsim.records.recent_rows import News
+from fedsim.records.recent_rows import RecentRows
 from fedsim.runs.result import Progress, Watch, share_done
 
 _EVERY_S = 0.25
@@ -63,7 +63,7 @@ class Dashboard:
         if self.last is None or progress.folder != self.last.folder:
             self._begin(progress, now)
         self.last = progress
-        self._note(progress.news)
+        self._note(progress.recent_rows)
         if now >= self.due:
             self._stand(progress, now)
             self._look(progress, now)
@@ -90,13 +90,13 @@ class Dashboard:
         arm = self.picture.arm
         arm.state, arm.begun = "running", share_done(progress)
 
-    def _note(self, news: News) -> None:
+    def _note(self, recent_rows: RecentRows) -> None:
         """Note what was recorded since the step before."""
         picture = self.picture
-        for row in news.steps:
+        for row in recent_rows.steps:
             picture.late += row["late"]
             picture.updates, picture.staleness = row["updates"], row["mean_staleness"]
-        for measured in news.evaluations:
+        for measured in recent_rows.evaluations:
             if not measured.split.endswith(PERSONAL) and len(measured.found.n):
                 found = evaluation_of(measured)
                 picture.accuracy.append(100 * float(found.accuracy.mean()))
@@ -104,17 +104,17 @@ class Dashboard:
 
     def _stand(self, progress: Progress, now: float) -> None:
         """Note where the run stands."""
-        arm, course = self.picture.arm, progress.course
-        arm.done, arm.step, arm.now_us = share_done(progress), course.step, course.now_us
+        arm, run_state = self.picture.arm, progress.run_state
+        arm.done, arm.step, arm.now_us = share_done(progress), run_state.step, run_state.now_us
         arm.wall_s = now - self.begun
 
     def _look(self, progress: Progress, now: float) -> None:
         """Note what only the picture needs."""
-        picture, course = self.picture, progress.course
+        picture, run_state = self.picture, progress.run_state
         picture.elapsed_s = now - picture.started_s
-        picture.in_flight, picture.lost = course.in_flight, course.lost_total
-        picture.online = int(progress.setup.world.online(course.now_us).sum())
-        self.recent.append((now, course.step))
+        picture.in_flight, picture.lost = run_state.in_flight, run_state.lost_total
+        picture.online = int(progress.setup.world.online(run_state.now_us).sum())
+        self.recent.append((now, run_state.step))
         (before, step), (_, last) = self.recent[0], self.recent[-1]
         picture.steps_per_s = (last - step) / (now - before) if now > before else math.nan
         picture.memory_bytes = self.process.memory_info().rss

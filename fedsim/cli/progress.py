@@ -61,7 +61,7 @@ class EndWatch:
         setup, name = progress.setup, progress.setup.config.name
         if name == self._told or setup.outlives(setup.plan.stop.time_us):
             return
-        if said := setup.outlives(progress.course.now_us):
+        if said := setup.outlives(progress.run_state.now_us):
             self._told = name
             self._console.print(said, highlight=False, soft_wrap=True)
 
@@ -79,7 +79,7 @@ class _Line:
         name = progress.setup.config.name
         if name != self.run:
             self.run, self.started, self.last = name, now, now
-            self.begun = share_done(progress) if progress.course.step > 1 else 0.0
+            self.begun = share_done(progress) if progress.run_state.step > 1 else 0.0
         if now - self.last >= self.every_s:
             self.last = now
             self.write(line(progress, now - self.started, self.begun))
@@ -90,13 +90,13 @@ def line(progress: Progress, elapsed_s: float, begun: float = 0.0) -> str:
 
     begun: how much of it was done before these seconds, as of a run that is resumed.
     """
-    course, setup = progress.course, progress.setup
+    run_state, setup = progress.run_state, progress.setup
     stop, done = setup.plan.stop, share_done(progress)
-    steps = f"{course.step}/{stop.steps}" if stop.steps else f"{course.step}"
-    online = int(setup.world.online(course.now_us).sum())
+    steps = f"{run_state.step}/{stop.steps}" if stop.steps else f"{run_state.step}"
+    online = int(setup.world.online(run_state.now_us).sum())
     accuracy = "-" if math.isnan(progress.accuracy) else f"{progress.accuracy:.1%}"
     eta = "-" if done <= begun else f"{elapsed_s * (1 - done) / (done - begun):.0f} s"
     return (
-        f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(course.now_us)}  online {online}  "
-        f"training {course.in_flight}  lost {course.lost_total}  accuracy {accuracy}  to go {eta}"
+        f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(run_state.now_us)}  online {online}  "
+        f"training {run_state.in_flight}  lost {run_state.lost_total}  accuracy {accuracy}  to go {eta}"
     )

@@ -61,9 +61,9 @@ class _Boards:
             self.finish()
             self.run, self.board = progress.folder, Board(self.out / progress.setup.config.name)
             self.board.catch_up(analysis.open(progress.folder))  # a run that is resumed has rows
-        for row in progress.news.steps:
+        for row in progress.recent_rows.steps:
             self.board.step(row)
-        for measured in progress.news.evaluations:
+        for measured in progress.recent_rows.evaluations:
             self.board.evaluation(evaluation_of(measured))
         if monotonic() - self.flushed >= _FLUSH_S:
             self.board.flush()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 DRIVER, SERVER, WORKER = "driver", "server", "worker"
 """Labels of the processes that keep time."""
 ENGINE = "engine"
-"""What no part covers, in the process that runs the timeline."""
+"""What no part covers, in the process that runs the event loop."""
 IDLE = "idle"
 """The same in a process that waits to be called."""
 SHORT_S = 20e-6

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from fedsim.config.section import PluginSection, Section
 from fedsim.config.world import Duration
-from fedsim.server.update_screening import BadUpdates, Policy
+from fedsim.server.update_screening import Policy, UpdateScreening
 from fedsim.training.attack import Adversary
 
 
@@ -79,6 +79,6 @@ class BadUpdatesSection(Section):
             raise ValueError("policy 'clip' needs 'limit', the norm that longer updates are cut to")
         return self
 
-    def rule(self) -> BadUpdates:
+    def rule(self) -> UpdateScreening:
         """Return what the server is told."""
-        return BadUpdates(self.policy, self.limit)
+        return UpdateScreening(self.policy, self.limit)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim.common.rng import rng
-from fedsim.engine.client_records import Known
+from fedsim.engine.client_records import ClientRecords
 from fedsim.training.job import Cohort
 
 _PART_BYTES = 64 * 2**20
@@ -31,7 +31,7 @@ class Audit:
     """Server steps for which the rule remembers a row."""
     seed: int
 
-    def cohort(self, step: int, now_us: int, known: Known) -> Cohort | None:
+    def cohort(self, step: int, now_us: int, records: ClientRecords) -> Cohort | None:
         """Return the jobs that clients would be given now, None at a step without an audit.
 
         Those go first whose rows the server has: present ones, and absent ones that the rule remembers. The others
@@ -39,8 +39,8 @@ class Audit:
         """
         if step == 0 or step % self.every:
             return None
-        age = step - known.last_step
-        held = (known.last_step >= 0) & (age <= self.memory)
+        age = step - records.last_step
+        held = (records.last_step >= 0) & (age <= self.memory)
         draws = rng(self.seed, "audit", step)
         order = np.concatenate([draws.permutation(np.flatnonzero(group)) for group in (held, ~held)])
         clients = np.sort(order[: self.clients])
@@ -48,7 +48,7 @@ class Audit:
         return Cohort(
             ids=-1 - np.arange(len(clients)),
             clients=clients,
-            nths=known.dispatched[clients].astype(np.int64),
+            nths=records.dispatched[clients].astype(np.int64),
             versions=same * step,
             shares=np.ones(len(clients)),
             dispatch_us=same * now_us,

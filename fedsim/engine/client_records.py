@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(slots=True)
-class Known:
+class ClientRecords:
     """Arrays [K], one entry per client; see `fedsim.engine.selector.View` for their meaning."""
 
     busy: NDArray[np.bool_]
@@ -33,13 +33,15 @@ class Known:
     accuracy: Floats
 
     @staticmethod
-    def of(n: int) -> Known:
+    def of(n: int) -> ClientRecords:
         """Nothing is known yet of `n` clients."""
-        columns: dict[str, NDArray[Any]] = {f.name: np.full(n, -1, dtype=np.int64) for f in fields(Known)}
+        columns: dict[str, NDArray[Any]] = {
+            f.name: np.full(n, -1, dtype=np.int64) for f in fields(ClientRecords)
+        }
         columns |= {name: np.zeros(n, dtype=np.int64) for name in ("dispatched", "received", "lost")}
         unknown = ("last_loss", "last_loss_rms", "last_batch_rms", "accuracy")
         columns |= {name: np.full(n, np.nan) for name in unknown}
-        return Known(**columns | {"busy": np.zeros(n, dtype=bool)})
+        return ClientRecords(**columns | {"busy": np.zeros(n, dtype=bool)})
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return read-only views of the columns of a View, by name."""

@@ -17,7 +17,7 @@ from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
 from fedsim.engine.costs import Costs
 from fedsim.engine.selector import View, checked, proposed, state_of
-from fedsim.engine.state import Course, Ints, Kind, Plan
+from fedsim.engine.state import Ints, Kind, Plan, RunState
 from fedsim.engine.trainer import Trainer
 from fedsim.training.job import Cohort
 from fedsim.worlds.job_outcomes import Outcomes, without
@@ -30,11 +30,13 @@ _AGAIN_US = US
 """How long after a loss a client may be drawn again at the earliest, if nothing happens before."""
 
 
-class Handout:
-    """Gives jobs to clients, on the course of one run."""
+class Dispatcher:
+    """Gives jobs to clients, on the state of one run."""
 
-    def __init__(self, world: World, plan: Plan, trainer: Trainer, course: Course, clock: Stopwatch) -> None:
-        self.world, self.plan, self.trainer, self.course = world, plan, trainer, course
+    def __init__(
+        self, world: World, plan: Plan, trainer: Trainer, run_state: RunState, clock: Stopwatch
+    ) -> None:
+        self.world, self.plan, self.trainer, self.run_state = world, plan, trainer, run_state
         self._select, self._world, self._dispatch = map(clock.part, ("select", "world", "dispatch"))
         self._view = self._first_view()
         self._draws = Draws(plan.seed, "select")
@@ -43,7 +45,7 @@ class Handout:
         self._single = world.single if alike and not plan.dropout.partial and plan.droppers is None else None
         work = plan.costs.work
         columns = (work.download_bytes, work.samples, work.upload_bytes)
-        self._busy: Any = course.known.busy.data
+        self._busy: Any = run_state.client_records.busy.data
         """A view whose entries are plain truth values; reading one costs less than from the array."""
         self._unsent: list[int] = []
         """Rows of single jobs that are to be trained, all from the current version."""
@@ -51,10 +53,10 @@ class Handout:
 
     def refill(self) -> None:
         """Fill the free places, or see to it that somebody looks again."""
-        course, pacing = self.course, self.plan.pacing
-        taken = 0 if pacing.refill == "arrival" else len(course.buffer)
-        places = pacing.concurrency - course.working - taken
-        if pacing.late == "keep" and (course.working or places <= 0):
+        run_state, pacing = self.run_state, self.plan.pacing
+        taken = 0 if pacing.refill == "arrival" else len(run_state.buffer)
+        places = pacing.concurrency - run_state.working - taken
+        if pacing.late == "keep" and (run_state.working or places <= 0):
             self.arm()
         if places <= 0:
             return
@@ -69,30 +71,34 @@ class Handout:
             return
         if len(chosen):
             self.give(chosen)
-        elif not course.working:
-            course.waits += 1
+        elif not run_state.working:
+            run_state.waits += 1
         keeps_filling = pacing.refill == "arrival" or self.plan.dropout.replace
-        if not course.working or (keeps_filling and len(chosen) < places):
+        if not run_state.working or (keeps_filling and len(chosen) < places):
             self._wake_later()
 
     def waits_in_vain(self) -> bool:
         """Whether nobody has worked for two laps of the world, and no time is set for the run's end."""
-        course = self.course
-        if course.in_flight or self.plan.stop.time_us is not None:
+        run_state = self.run_state
+        if run_state.in_flight or self.plan.stop.time_us is not None:
             return False
-        arrived_us = course.ledger.table["end_us"][[*course.buffer, *course.overdue]].max(initial=0)
-        return bool(course.now_us - max(course.step_us, course.lost_us, arrived_us) > 2 * self.world.lap_us)
+        arrived_us = run_state.job_table.table["end_us"][[*run_state.buffer, *run_state.overdue]].max(
+            initial=0
+        )
+        return bool(
+            run_state.now_us - max(run_state.step_us, run_state.lost_us, arrived_us) > 2 * self.world.lap_us
+        )
 
     def _choose_one(self) -> int | None:
         """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
-        course = self.course
-        if self._proposals is None or (course.buffer and self.plan.pacing.refill == "step"):
+        run_state = self.run_state
+        if self._proposals is None or (run_state.buffer and self.plan.pacing.refill == "step"):
             return None
-        online, busy, lost = self.world.peek(course.now_us), self._busy, course.lost_now
+        online, busy, lost = self.world.peek(run_state.now_us), self._busy, run_state.lost_now
         client: int
-        for client in self._proposals.of(course.draws):
+        for client in self._proposals.of(run_state.draws):
             if online[client] and not busy[client] and client not in lost:
-                course.draws += 1
+                run_state.draws += 1
                 return client
         return None
 
@@ -104,29 +110,29 @@ class Handout:
 
     def _candidates(self) -> Ints:
         """Return who is online and idle, has not just been lost, and is not in this round already."""
-        course = self.course
-        free = self.world.online(course.now_us) > course.known.busy
-        if course.lost_now:
-            free[course.lost_now] = False
-        if course.buffer and self.plan.pacing.refill == "step":
-            free[course.ledger.table["client"][course.buffer]] = False
+        run_state = self.run_state
+        free = self.world.online(run_state.now_us) > run_state.client_records.busy
+        if run_state.lost_now:
+            free[run_state.lost_now] = False
+        if run_state.buffer and self.plan.pacing.refill == "step":
+            free[run_state.job_table.table["client"][run_state.buffer]] = False
         found: Ints = free.nonzero()[0]
         return found
 
     def _choose(self, candidates: Ints, k: int) -> Ints:
-        course, selector = self.course, self.plan.selector
+        run_state, selector = self.run_state, self.plan.selector
         view = self._view
-        view.now_us, view.step, view.step_us = course.now_us, course.step, course.step_us
+        view.now_us, view.step, view.step_us = run_state.now_us, run_state.step, run_state.step_us
         candidates.flags.writeable = False
         view.candidates = candidates
-        found: Any = selector.select(view, k, self._draws.at(course.draws), course.selector_state)
+        found: Any = selector.select(view, k, self._draws.at(run_state.draws), run_state.selector_state)
         if not (isinstance(found, tuple) and len(found) == 2):
             raise RunError(
-                f"step {course.step}: a selector must return clients and its new state, it returned "
+                f"step {run_state.step}: a selector must return clients and its new state, it returned "
                 f"{type(found).__name__}; one that remembers nothing is made with fedsim.engine.selector.stateless"
             )
-        chosen, course.selector_state = found[0], state_of(found[1], f"step {course.step}: a selector")
-        course.draws += 1
+        chosen, run_state.selector_state = found[0], state_of(found[1], f"step {run_state.step}: a selector")
+        run_state.draws += 1
         return checked(chosen, view, k)
 
     def _first_view(self) -> View:
@@ -140,10 +146,10 @@ class Handout:
             step_us=0,
             buffer=pacing.concurrency if pacing.buffer is None else pacing.buffer,
             deadline_us=pacing.deadline_us,
-            expected_us=partial(_expected_us, self.world, self.plan.costs, self.course),
-            ask_losses=partial(_ask_losses, self.trainer, self.course),
+            expected_us=partial(_expected_us, self.world, self.plan.costs, self.run_state),
+            ask_losses=partial(_ask_losses, self.trainer, self.run_state),
             world=self.world if self.plan.selector.clairvoyant else None,
-            **self.course.known.columns(),
+            **self.run_state.client_records.columns(),
         )
 
     def give(self, chosen: Ints, attempt: int = 0) -> None:
@@ -153,72 +159,76 @@ class Handout:
             return
         self.arm()
         self._give_many(chosen, attempt)
-        self.course.handed = True
+        self.run_state.handed = True
 
     def give_one(self, client: int, attempt: int = 0) -> None:
         """The same for a single client."""
         self.arm()
         if not self._give_quickly(client, attempt):
             self._give_many(np.array([client]), attempt)
-        self.course.handed = True
+        self.run_state.handed = True
 
     def _give_many(self, chosen: Ints, attempt: int) -> None:
-        course, costs = self.course, self.plan.costs
+        run_state, costs = self.run_state, self.plan.costs
         with self._world:
-            nths = course.known.dispatched[chosen]
+            nths = run_state.client_records.dispatched[chosen]
             shares = costs.shares(chosen, nths)
-            if self.plan.dropout.partial and course.armed:
+            if self.plan.dropout.partial and run_state.armed:
                 shares = self._in_time(chosen, nths, shares)
-            fates = self.world.outcomes(chosen, course.now_us, costs.of(chosen, nths, shares))
+            fates = self.world.outcomes(chosen, run_state.now_us, costs.of(chosen, nths, shares))
             fates = self._dropped(chosen, nths, fates)
-            rows = course.ledger.open(
-                course.next_job, chosen, nths, course.step, shares, attempt, course.now_us, fates
+            rows = run_state.job_table.open(
+                run_state.next_job, chosen, nths, run_state.step, shares, attempt, run_state.now_us, fates
             )
         seen_us = np.where(fates.ok, fates.end_us, fates.end_us + self.plan.dropout.notice_us)
         kinds = np.where(fates.ok, _ARRIVE, _LOST)
-        course.heap.extend(zip(seen_us.tolist(), kinds.tolist(), chosen.tolist(), rows.tolist(), strict=True))
-        heapq.heapify(course.heap)
-        course.next_job += len(chosen)
-        course.in_flight += len(chosen)
-        course.known.give(chosen, course.step)
+        run_state.heap.extend(
+            zip(seen_us.tolist(), kinds.tolist(), chosen.tolist(), rows.tolist(), strict=True)
+        )
+        heapq.heapify(run_state.heap)
+        run_state.next_job += len(chosen)
+        run_state.in_flight += len(chosen)
+        run_state.client_records.give(chosen, run_state.step)
         with self._dispatch:
             useful = rows[self._useful(chosen, rows, fates.ok, fates.end_us)]
             if len(useful):
                 self.send()
-                self.trainer.submit(course.ledger.cohort(useful))
+                self.trainer.submit(run_state.job_table.cohort(useful))
 
     def _dropped(self, chosen: Ints, nths: Ints, fates: Outcomes) -> Outcomes:
         """Let the updates be lost of those who send none."""
-        course, droppers = self.course, self.plan.droppers
+        run_state, droppers = self.run_state, self.plan.droppers
         if droppers is None:
             return fates
         same = np.ones(len(chosen), dtype=np.int64)
-        jobs = Cohort(same * -1, chosen, nths, same * course.step, np.ones(len(chosen)), same * course.now_us)
+        jobs = Cohort(
+            same * -1, chosen, nths, same * run_state.step, np.ones(len(chosen)), same * run_state.now_us
+        )
         return without(fates, droppers.drop(jobs))
 
     def _give_quickly(self, client: int, attempt: int) -> bool:
         """Do the same for a single job, quickly; says whether that could be done."""
         if self._single is None:
             return False
-        course, known, number = self.course, self.course.known, self.course.next_job
+        run_state, records, number = self.run_state, self.run_state.client_records, self.run_state.next_job
         with self._world:
             down, samples, up = self._amounts
-            fate = self._single.outcome(client, course.now_us, down[client], samples[client], up[client])
+            fate = self._single.outcome(client, run_state.now_us, down[client], samples[client], up[client])
             if fate is None:
                 return False
-            nth = int(known.dispatched[client])
-            job = (number, client, nth, course.step)
-            row = course.ledger.open_one(job, attempt, course.now_us, fate)
+            nth = int(records.dispatched[client])
+            job = (number, client, nth, run_state.step)
+            row = run_state.job_table.open_one(job, attempt, run_state.now_us, fate)
         end_us, ok = fate[2], fate[3]
         event = (
             (end_us, _ARRIVE, client, row)
             if ok
             else (end_us + self.plan.dropout.notice_us, _LOST, client, row)
         )
-        heapq.heappush(course.heap, event)
-        course.next_job = number + 1
-        course.in_flight += 1
-        known.give_one(client, course.step)
+        heapq.heappush(run_state.heap, event)
+        run_state.next_job = number + 1
+        run_state.in_flight += 1
+        records.give_one(client, run_state.step)
         if ok and self._is_useful(end_us):
             self._unsent.append(row)
         return True
@@ -227,7 +237,7 @@ class Handout:
         """Pass on the single jobs handed out since the last step; before the server steps, or anybody asks for them."""
         if self._unsent:
             rows, self._unsent = self._unsent, []
-            self.trainer.submit(self.course.ledger.cohort(np.array(rows)))
+            self.trainer.submit(self.run_state.job_table.cohort(np.array(rows)))
 
     def _in_time(self, chosen: Ints, nths: Ints, shares: Floats) -> Floats:
         """Let who would miss the deadline do the most whole epochs with which they arrive in time, if any do."""
@@ -242,26 +252,26 @@ class Handout:
 
     def _fits(self, clients: Ints, nths: Ints, shares: Floats) -> NDArray[np.bool_]:
         work = self.plan.costs.of(clients, nths, shares)
-        return self.world.in_time(clients, self.course.now_us, work, self.course.deadline_us)
+        return self.world.in_time(clients, self.run_state.now_us, work, self.run_state.deadline_us)
 
     def arm(self) -> None:
         """Set the deadline, unless it is set."""
         deadline_us = self.plan.pacing.deadline_us
-        if deadline_us is not None and not self.course.armed:
-            self.course.arm(deadline_us)
+        if deadline_us is not None and not self.run_state.armed:
+            self.run_state.arm(deadline_us)
 
     def _is_useful(self, end_us: int) -> bool:
         """Whether the update of a job that arrives then can still be used: otherwise it need not be trained."""
-        course, stop_us = self.course, self.plan.stop.time_us
-        in_time = not (self.plan.pacing.cancels and course.armed) or end_us <= course.deadline_us
+        run_state, stop_us = self.run_state, self.plan.stop.time_us
+        in_time = not (self.plan.pacing.cancels and run_state.armed) or end_us <= run_state.deadline_us
         return in_time and (stop_us is None or end_us <= stop_us)
 
     def _useful(self, clients: Ints, rows: Ints, ok: NDArray[np.bool_], end_us: Ints) -> NDArray[np.bool_]:
         """Return [k] of which jobs, handed out together, the update can still be used."""
-        pacing, course = self.plan.pacing, self.course
+        pacing, run_state = self.plan.pacing, self.run_state
         limit_us = math.inf if self.plan.stop.time_us is None else self.plan.stop.time_us
-        if pacing.cancels and course.armed:
-            limit_us = min(limit_us, course.deadline_us)
+        if pacing.cancels and run_state.armed:
+            limit_us = min(limit_us, run_state.deadline_us)
         useful: NDArray[np.bool_] = ok & (end_us <= limit_us)
         if pacing.cancels and pacing.buffer is not None and useful.sum() > pacing.buffer:
             among = np.flatnonzero(useful)
@@ -271,29 +281,31 @@ class Handout:
         return useful
 
     def _wake_later(self) -> None:
-        course = self.course
-        change = self.world.next_change(course.now_us)
-        if course.lost_now and self.world.online(course.now_us)[course.lost_now].any():
-            change = course.now_us + _AGAIN_US if change is None else min(change, course.now_us + _AGAIN_US)
-        if change is not None and change != course.wake_us:
-            course.wake_us = change
-            heapq.heappush(course.heap, (change, Kind.WAKE, -1, -1))
+        run_state = self.run_state
+        change = self.world.next_change(run_state.now_us)
+        if run_state.lost_now and self.world.online(run_state.now_us)[run_state.lost_now].any():
+            change = (
+                run_state.now_us + _AGAIN_US if change is None else min(change, run_state.now_us + _AGAIN_US)
+            )
+        if change is not None and change != run_state.wake_us:
+            run_state.wake_us = change
+            heapq.heappush(run_state.heap, (change, Kind.WAKE, -1, -1))
 
     def cut(self, rows: Ints, dispatch_us: int) -> None:
         """Let jobs that started together end now, with what they have done so far."""
-        jobs: Cohort = self.course.ledger.cohort(rows)
+        jobs: Cohort = self.run_state.job_table.cohort(rows)
         work = self.plan.costs.of(jobs.clients, jobs.nths, jobs.shares)
-        done = self.world.outcomes(jobs.clients, dispatch_us, work, until_us=self.course.now_us)
-        self.course.ledger.cut(rows, done)
+        done = self.world.outcomes(jobs.clients, dispatch_us, work, until_us=self.run_state.now_us)
+        self.run_state.job_table.cut(rows, done)
 
 
-def _expected_us(world: World, costs: Costs, course: Course, clients: Ints) -> Ints:
+def _expected_us(world: World, costs: Costs, run_state: RunState, clients: Ints) -> Ints:
     """Return how long a job of each of the clients would take at the speeds that they have now."""
     none_before = np.zeros(len(clients), dtype=np.int64)
     plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
-    return world.expected_us(clients, course.now_us, plain)
+    return world.expected_us(clients, run_state.now_us, plain)
 
 
-def _ask_losses(trainer: Trainer, course: Course, clients: Ints) -> Floats:
+def _ask_losses(trainer: Trainer, run_state: RunState, clients: Ints) -> Floats:
     """Return the mean training loss [k] of the current model on the data of each of the clients."""
-    return trainer.losses(clients, course.step)
+    return trainer.losses(clients, run_state.step)

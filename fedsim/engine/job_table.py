@@ -49,7 +49,7 @@ _ROW = struct.Struct("=" + "".join(kind for _, kind in _COLUMNS))
 _NAN = float("nan")
 
 
-class Ledger:
+class JobTable:
     """The jobs of a run that are not yet written.
 
     `ended` holds rows in order of their end. Whoever records a run takes them from there; then their rows are free.
@@ -78,13 +78,13 @@ class Ledger:
         return columns | {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
 
     @staticmethod
-    def restored(state: Mapping[str, Any]) -> Ledger:
-        """Return the ledger whose state this is."""
-        ledger = Ledger(len(state["id"]))
+    def restored(state: Mapping[str, Any]) -> JobTable:
+        """Return the job table whose state this is."""
+        job_table = JobTable(len(state["id"]))
         for name, _ in _COLUMNS:
-            ledger.table[name] = state[name]
-        ledger.ended, ledger._free = state["ended"].tolist(), state["free"].tolist()
-        return ledger
+            job_table.table[name] = state[name]
+        job_table.ended, job_table._free = state["ended"].tolist(), state["free"].tolist()
+        return job_table
 
     def open(
         self,

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.engine.audit import Audit
-from fedsim.engine.client_records import Known
+from fedsim.engine.client_records import ClientRecords
 from fedsim.engine.costs import Costs
-from fedsim.engine.job_table import Ledger
+from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.selector import State as SelectorState
@@ -37,13 +37,13 @@ class Kind(IntEnum):
 
 
 class Records(Protocol):
-    """Where the timeline writes what happened; see `fedsim.records.schemas` for the columns.
+    """Where the event loop writes what happened; see `fedsim.records.schemas` for the columns.
 
-    Jobs that ended are in the ledger of the course, in the order in which they ended.
+    Jobs that ended are in the job table of the run state, in the order in which they ended.
     """
 
     def step(self, result: Pending[Stepped], rows: Ints) -> None:
-        """Record a step, which may still be under way; `rows` of the ledger are the jobs whose reports it brings."""
+        """Record a step, which may still be under way; `rows` of the job table are the jobs whose reports it brings."""
 
     def crowded(self) -> None:
         """Make room: many jobs have ended since the last step."""
@@ -101,7 +101,7 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that decides the course of events besides the world."""
+    """Everything that decides what happens, besides the world."""
 
     pacing: Pacing
     selector: Selector
@@ -117,21 +117,21 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Course:
-    """Where a run stands: the timeline's whole state, as plain data."""
+class RunState:
+    """Where a run stands: the event loop's whole state, as plain data."""
 
     n_clients: int
     begun: bool = False
-    """Whether the first work was handed out; a course that goes on after a checkpoint has begun."""
+    """Whether the first work was handed out; a run state that goes on after a checkpoint has begun."""
     now_us: int = 0
     step: int = 0
     step_us: int = 0
     next_job: int = 0
     draws: int = 0
     heap: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(time, kind, client, row of the ledger), for deadlines their number in place of the row; void deadlines and
+    """(time, kind, client, row of the job table), for deadlines their number in place of the row; void deadlines and
     wakings are skipped."""
-    ledger: Ledger = field(default_factory=Ledger)
+    job_table: JobTable = field(default_factory=JobTable)
     in_flight: int = 0
     """Running jobs."""
     buffer: list[int] = field(default_factory=list)
@@ -140,7 +140,7 @@ class Course:
     """Rows of jobs that arrived too late for their step, and wait for the next one to refresh the history."""
     overdue_running: int = 0
     """How many running jobs are too late for their step already."""
-    known: Known = field(init=False)
+    client_records: ClientRecords = field(init=False)
     selector_state: SelectorState = field(default_factory=dict)
     deadlines: int = 0
     """Deadlines set so far; the last of them counts while `armed`."""
@@ -167,25 +167,26 @@ class Course:
     reached: bool = False
 
     def __post_init__(self) -> None:
-        self.known = Known.of(self.n_clients)
+        self.client_records = ClientRecords.of(self.n_clients)
 
     def state(self) -> dict[str, Any]:
         """Return everything as plain values and arrays, for a checkpoint."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return values | {
             "heap": np.array(self.heap, dtype=np.int64).reshape(-1, 4),
-            "ledger": self.ledger.state(),
-            "known": self.known.columns(),
+            "job_table": self.job_table.state(),
+            "client_records": self.client_records.columns(),
         }
 
     @staticmethod
-    def restored(state: Mapping[str, Any]) -> Course:
-        """Return the course whose state this is. Raises KeyError or ValueError for what is none."""
-        course = Course(**{f.name: state[f.name] for f in fields(Course) if f.init})
-        course.heap = [tuple(event) for event in state["heap"].tolist()]
-        course.ledger = Ledger.restored(state["ledger"])
-        course.known = Known(**{name: np.array(column) for name, column in state["known"].items()})
-        return course
+    def restored(state: Mapping[str, Any]) -> RunState:
+        """Return the run state whose state this is. Raises KeyError or ValueError for what is none."""
+        run_state = RunState(**{f.name: state[f.name] for f in fields(RunState) if f.init})
+        run_state.heap = [tuple(event) for event in state["heap"].tolist()]
+        run_state.job_table = JobTable.restored(state["job_table"])
+        columns = state["client_records"].items()
+        run_state.client_records = ClientRecords(**{name: np.array(column) for name, column in columns})
+        return run_state
 
     def arm(self, deadline_us: int) -> None:
         """Set the deadline, so long from now; one that was set before no longer counts."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.stopwatch import Times
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort, Reports
 
@@ -41,7 +41,7 @@ class Stepped:
 class Trainer(Protocol):
     """Trains jobs, evaluates models and passes rows to the server, in this process or in others.
 
-    The timeline calls it in virtual order and never sees a tensor or, unless it asks, what clients report. So it may go
+    The event loop calls it in virtual order and never sees a tensor or, unless it asks, what clients report. It may go
     on while workers work. Equal calls give equal results whatever the number of workers and the order in which they
     finish.
     """
@@ -58,7 +58,7 @@ class Trainer(Protocol):
     def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
         """Return [k] the mean training loss of the current model, which is of this version, on each client's data."""
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Let the server take a step with submitted jobs, in the order of `arrivals`, and only once with each.
 
         Later submissions start from its result.

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Memories(Generic[T]):
+class ClientStates(Generic[T]):
     """What clients keep from job to job, as the trainer knows it: rows, or handles of rows that may not exist yet.
 
     A client's next job starts from what its last one keeps that was submitted and not forgotten. `settled` holds, by

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fedsim.common.stopwatch import Stopwatch, Times
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
-from fedsim.execution.client_state import Memories
+from fedsim.execution.client_state import ClientStates
 from fedsim.server.server import Server
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Job, Reports
-from fedsim.training.threaded_workbench import Crew
+from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 
 
@@ -38,14 +38,16 @@ class Work:
 class InlineTrainer:
     """Trains in the calling process when a step asks for it, so that jobs nobody asks for cost nothing."""
 
-    def __init__(self, bench: Workbench | Crew, server: Server, clock: Stopwatch | None = None) -> None:
+    def __init__(
+        self, bench: Workbench | ThreadedWorkbench, server: Server, clock: Stopwatch | None = None
+    ) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that running jobs started from, also those that are not to be trained."""
         self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
         """By job, what somebody asked for before the step."""
         self._waiting: dict[int, Work] = {}
-        self._memories: Memories[Work] = Memories()
+        self._memories: ClientStates[Work] = ClientStates()
 
     def submit(self, cohort: Cohort) -> None:
         """Remember the start parameters."""
@@ -124,7 +126,7 @@ class InlineTrainer:
         models = self.server.params[None].to(self.bench.device)
         return np.asarray(self.bench.trial_losses(models, clients, version)[0])
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Train, and take the step now."""
         with self.clock.part("train"):
             reports, rows = self._collected(cohort)
@@ -211,7 +213,7 @@ class InlineTrainer:
         self._waiting.clear()
         self._early.clear()
         self._starts.clear()
-        self._memories = Memories()
+        self._memories = ClientStates()
 
 
 def saved_parts(

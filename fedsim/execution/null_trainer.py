@@ -1,4 +1,4 @@
-"""A timeline without training: for `fedsim plan`, and for tests of timing."""
+"""An event loop without training: for `fedsim plan`, and for tests of timing."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from fedsim.common.stopwatch import Times
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort, Reports
 
 
-class PlanningTrainer:
-    """Trains nothing: the same timeline without its computation, for planning and for tests of timing."""
+class NullTrainer:
+    """Trains nothing: the same event loop without its computation, for planning and for tests of timing."""
 
     def submit(self, cohort: Cohort) -> None:
         """Do nothing."""
@@ -33,7 +33,7 @@ class PlanningTrainer:
         """Know none."""
         return np.full(len(clients), np.nan)
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Say what the server would have been given."""
         columns: StepColumns = {"status": "applied" if arrivals.m else "empty"} | arrivals.columns(arrivals.m)
         stepped = Stepped(columns, Reports.nothing(len(cohort)))

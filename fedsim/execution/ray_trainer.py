@@ -22,13 +22,13 @@ from fedsim.common.stopwatch import SERVER, WORKER, Times
 from fedsim.data.federated_data import FederatedData, Split
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
-from fedsim.execution.client_state import Memories
+from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import kept_of, named, named_personal, saved_parts, starts_of
 from fedsim.execution.ray_actors import Build, Processes, fetch
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import code_of
 from fedsim.server.server import ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Reports
@@ -96,7 +96,7 @@ class RayTrainer:
         self._forks = processes.there.forks
         self._searches = searches
         self._splits, self._params, self._row_bytes, self._costs = splits, params, row_bytes, costs
-        self._method, self._memories = method, Memories[Any]()
+        self._method, self._memories = method, ClientStates[Any]()
         self._average: Any = None
         self._starts: dict[int, Any] = {}
         """By version, the parameters that running jobs started from, also those that are not to be trained."""
@@ -180,7 +180,7 @@ class RayTrainer:
             _, rows = self._at(i % workers, "train", part, self._params, returns=2)
             self._at_server("audit", 1, part.clients, rows)
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Hand the rows to the server actor; returns at once."""
         jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
         taken = [self._take(job, client) for job, client in zip(jobs, clients, strict=True)]
@@ -307,7 +307,7 @@ class RayTrainer:
         self._later.clear()
         self._chunks.clear()
         self._starts.clear()
-        self._memories = Memories()
+        self._memories = ClientStates()
         self._params = self._average = None
 
     def _at(self, worker: int, method: str, *args: Any, returns: int = 1) -> Any:

@@ -20,7 +20,7 @@ from fedsim.data.federated_data import FederatedData
 from fedsim.engine.trainer import Stepped
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort, Reports
 from fedsim.training.settings import WorkbenchSpec
 from fedsim.training.workbench import Workbench
@@ -185,7 +185,7 @@ class ServerActor:
         self.server.load(unpacked(saved))
 
     def propose(
-        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
+        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
         """Find the direction of a step; returns the models to try, the clients to try them with, and its number.
 
@@ -214,7 +214,7 @@ class ServerActor:
         return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
 
     def step(
-        self, arrivals: Arrivals, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
+        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
     ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
         """Propose and accept in one go, for rules that try nothing."""
         self.propose(arrivals, takes, *stores)

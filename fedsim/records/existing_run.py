@@ -32,7 +32,7 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ExistingRun:
     """What is in the folder of a run."""
 
     state: State
@@ -45,21 +45,21 @@ class Found:
         return self.state.status in ("interrupted", "failed") and not self.differences
 
 
-def found_in(folder: Path, wanted: RunConfig) -> Found:
+def found_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     """Look at a run folder that may not be there. Raises FolderError if it is something else, or leads elsewhere."""
     if not folder.exists():
-        return Found(State())
+        return ExistingRun(State())
     refuse_links(folder, FolderError)
     manifest = read_manifest(folder)
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
-        return Found(State())
+        return ExistingRun(State())
     status = manifest.get("status")
     known: Status = "done" if status == "done" else "failed" if status == "failed" else "interrupted"
     state = State(known, manifest.get("digest"), manifest.get("error"))
-    return Found(state, tuple(_differences(folder, wanted)))
+    return ExistingRun(state, tuple(_differences(folder, wanted)))
 
 
-def refuse_others(runs: Sequence[tuple[Path, str, Found]], kind: str) -> None:
+def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> None:
     """Raise ConfigError if work would be lost that another configuration cost; a run that failed is no loss.
 
     Args:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedsim.common.errors import FolderError
 from fedsim.common.files import write_json, write_text
 from fedsim.config.run import RunConfig
-from fedsim.engine.job_table import Ledger
-from fedsim.engine.state import Course
+from fedsim.engine.job_table import JobTable
+from fedsim.engine.state import RunState
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import make_folder
@@ -22,7 +22,7 @@ _PLANNED = "planned"
 
 
 def begin(
-    folder: Path, config: RunConfig, n_samples: NDArray[np.int64], ledger: Ledger, *, force: bool
+    folder: Path, config: RunConfig, n_samples: NDArray[np.int64], job_table: JobTable, *, force: bool
 ) -> Recorder:
     """Make the folder of a plan, and return what records into it.
 
@@ -33,10 +33,10 @@ def begin(
     make_folder(folder, force=force, manifest={"name": config.name, "status": _PLANNED})
     write_text(folder / "config.resolved.toml", tomli_w.dumps(config.resolved()))
     _manifest(folder, config)
-    return Recorder(folder, n_samples, ledger)
+    return Recorder(folder, n_samples, job_table)
 
 
-def finish(recorder: Recorder, config: RunConfig, course: Course, ended_by: str) -> None:
+def finish(recorder: Recorder, config: RunConfig, run_state: RunState, ended_by: str) -> None:
     """Merge the tables, and say in the manifest how the plan ended."""
     recorder.settle()
     recorder.close(None)
@@ -44,8 +44,8 @@ def finish(recorder: Recorder, config: RunConfig, course: Course, ended_by: str)
         recorder.folder,
         config,
         ended_by=ended_by,
-        virtual_us=course.now_us,
-        steps=course.step,
+        virtual_us=run_state.now_us,
+        steps=run_state.step,
         jobs=dict(sorted(recorder.counts.items())),
         waits=recorder.waits,
     )

@@ -20,7 +20,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RecentRows:
     """Rows in the order in which they were recorded: those of a step follow one step after it.
 
     A run that goes back to a checkpoint tells what follows again.

@@ -24,10 +24,10 @@ from safetensors.torch import save_file
 from fedsim.common.arrow_columns import array, coded, column
 from fedsim.common.errors import RunError
 from fedsim.common.files import parquet_writer, read_parquet, sync_folder, write_atomically
-from fedsim.engine.job_table import Ledger
+from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import PERSONAL, STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
-from fedsim.records.recent_rows import Measured, News
+from fedsim.records.recent_rows import Measured, RecentRows
 from fedsim.records.schemas import OPTIONAL, PARTS, TABLES, part_name
 from fedsim.records.truncation import cut_tables
 from fedsim.training.evaluation import Evaluation
@@ -69,12 +69,12 @@ class Recorder:
         self,
         folder: Path,
         n_samples: NDArray[np.int64],
-        ledger: Ledger,
+        job_table: JobTable,
         optional: Collection[str] = (),
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder = folder
-        self._n_samples, self._ledger = n_samples, ledger
+        self._n_samples, self._ledger = n_samples, job_table
         self.counts: dict[str, int] = {}
         self.waits = 0
         self.clipped = 0
@@ -82,7 +82,7 @@ class Recorder:
         self.last_accuracy = float("nan")
         self._measured = False
         """Whether the global model was evaluated on at least one client."""
-        self._news: News | None = None
+        self._news: RecentRows | None = None
         """Nothing is kept for a watcher before one asks."""
         self._tables: dict[str, list[pa.Table]] = {
             name: [] for name in TABLES if name in optional or name not in OPTIONAL
@@ -152,10 +152,10 @@ class Recorder:
         self._evaluations = [e for e in self._evaluations if e[:3] != (step, time_us, split)]
         self._evaluations.append((step, time_us, split, result))
 
-    def news(self) -> News:
+    def recent_rows(self) -> RecentRows:
         """Return what was recorded since this was last asked; it is kept from the first time on."""
-        news, self._news = self._news, News()
-        return news or News()
+        recent_rows, self._news = self._news, RecentRows()
+        return recent_rows or RecentRows()
 
     def settle(self) -> None:
         """Wait for what is still under way and append it."""
@@ -210,7 +210,7 @@ class Recorder:
         self._tables[table].append(_arrow(columns, TABLES[table]))
 
     def _take_jobs(self, count: int | None) -> None:
-        """Move the first `count` jobs that ended, of which nothing is under way, from the ledger to the buffer."""
+        """Move the first `count` jobs that ended, of which nothing is under way, from the job table to the buffer."""
         jobs = self._ledger.take(count)
         if not len(jobs):
             return

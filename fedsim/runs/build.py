@@ -45,7 +45,7 @@ _LEVELS: dict[str, GramLevel] = {"off": "none", "model": "model", "layers": "blo
 
 
 @dataclass(frozen=True)
-class Setup:
+class RunSpec:
     """All parts of a run, built from its configuration; nothing in it changes while the run goes on."""
 
     config: RunConfig
@@ -92,7 +92,7 @@ class Setup:
 
 
 @plugins.contained()
-def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None) -> Setup:
+def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None) -> RunSpec:
     """Build all parts. Raises ConfigError, DataError or TraceError before anything is written.
 
     `shop` is where data and world are made, and perhaps have been already.
@@ -149,7 +149,7 @@ def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None
     world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
     _check_ends(config, world)
     plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
-    return Setup(config, data, trace, world, plan, bench, server, network)
+    return RunSpec(config, data, trace, world, plan, bench, server, network)
 
 
 def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 
 from fedsim.common.signals import Interrupts
 from fedsim.config.checkpoint import CheckpointSection
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.job_table import LANDED, RUNNING, Ledger
-from fedsim.engine.state import Course
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.job_table import LANDED, RUNNING, JobTable
+from fedsim.engine.state import RunState
 from fedsim.records import checkpoint
 from fedsim.records.recorder import Recorder
 from fedsim.training.job import Cohort
@@ -23,8 +23,8 @@ class Reached(Exception):
     """A run stands where it was to stop."""
 
 
-class Saver:
-    """Writes checkpoints of a run between the instants of its timeline.
+class Checkpointer:
+    """Writes checkpoints of a run between the instants of its event loop.
 
     Args:
         owner: which run it is; see `fedsim.records.checkpoint.read`.
@@ -35,7 +35,7 @@ class Saver:
         self,
         folder: Path,
         section: CheckpointSection,
-        course: Course,
+        run_state: RunState,
         recorder: Recorder,
         interrupts: Interrupts,
         *,
@@ -43,11 +43,11 @@ class Saver:
         spent_s: float = 0.0,
     ) -> None:
         self.folder, self.section, self.owner = folder, section, owner
-        self.course, self.recorder, self.interrupts = course, recorder, interrupts
-        self.timeline: Timeline | None = None
+        self.run_state, self.recorder, self.interrupts = run_state, recorder, interrupts
+        self.event_loop: EventLoop | None = None
         self._began = self._last = monotonic()
-        self._spent_s, self._step = spent_s, course.step
-        self.until: Callable[[Course], bool] = lambda course: False
+        self._spent_s, self._step = spent_s, run_state.step
+        self.until: Callable[[RunState], bool] = lambda run_state: False
         """Where to stop for another reason; then Reached is raised."""
 
     @property
@@ -57,7 +57,7 @@ class Saver:
 
     def between(self) -> None:
         """Save if it is time; if somebody asked to stop, save and raise KeyboardInterrupt."""
-        if self.until(self.course):
+        if self.until(self.run_state):
             raise Reached
         asked = self.interrupts.asked
         if asked or self._due():
@@ -67,7 +67,7 @@ class Saver:
 
     def _due(self) -> bool:
         section, every = self.section, self.section.every_steps
-        if every and self.course.step // every > self._step // every:  # an instant may have several steps
+        if every and self.run_state.step // every > self._step // every:  # an instant may have several steps
             return True
         return 0 < section.every_s <= monotonic() - self._last
 
@@ -76,36 +76,36 @@ class Saver:
         path = checkpoint.write(
             self.folder,
             self.state(),
-            step=self.course.step,
-            jobs=self.course.next_job,
+            step=self.run_state.step,
+            jobs=self.run_state.next_job,
             owner=self.owner,
             keep=self.section.keep,
         )
-        self._last, self._step = monotonic(), self.course.step
+        self._last, self._step = monotonic(), self.run_state.step
         return path
 
     def state(self) -> dict[str, Any]:
         """Return where the run stands: it goes on as if nobody had asked, but for waiting for the step under way."""
-        assert self.timeline is not None
-        self.timeline.handout.send()
+        assert self.event_loop is not None
+        self.event_loop.dispatcher.send()
         records = self.recorder.save()  # first: reports of the last step may amend jobs
         return {
             "records": records,
-            "course": self.course.state(),
-            "trainer": self.timeline.trainer.save(),
+            "run_state": self.run_state.state(),
+            "trainer": self.event_loop.trainer.save(),
             "spent_s": self.spent_s,
         }
 
 
-def open_jobs(ledger: Ledger, versions: Sequence[int]) -> Iterator[Cohort]:
+def open_jobs(job_table: JobTable, versions: Sequence[int]) -> Iterator[Cohort]:
     """Return the jobs whose updates may still arrive, one cohort for each of these versions, the oldest first.
 
     If the current version is not among them, no job was submitted that started from it: none would come in time.
     """
-    table = ledger.table
+    table = job_table.table
     rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))
     rows = rows[np.argsort(table["id"][rows], kind="stable")]
     started = table["version"][rows]
     for version in versions:
         if (started == version).any():
-            yield ledger.cohort(rows[started == version])
+            yield job_table.cohort(rows[started == version])

@@ -25,7 +25,7 @@ from fedsim.config.load import changed, load, parse
 from fedsim.config.run import ParentSection, RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
-from fedsim.engine.state import Course, Kind
+from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool, begun
 from fedsim.execution.inline_trainer import starts_of
 from fedsim.records import checkpoint
@@ -34,7 +34,7 @@ from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD, make_folder, refuse_parent
 from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import Workshop
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Run, optional_tables, owner_of
@@ -70,26 +70,26 @@ class At:
             if value < 0:
                 raise ConfigError(f"{name}: expected at least 0, found {value}")
 
-    def reached(self, course: Course) -> bool:
+    def reached(self, run_state: RunState) -> bool:
         """Whether a run that stands between two instants stands there.
 
         By time, all that happens until then has happened, and the first work was handed out.
         """
         if (time_us := self.time_us) is not None:
-            return course.begun and all(e[0] > time_us or not course.holds(e) for e in course.heap)
-        return course.step >= (self.step or 0)
+            return run_state.begun and all(e[0] > time_us or not run_state.holds(e) for e in run_state.heap)
+        return run_state.step >= (self.step or 0)
 
     def after(self, state: State) -> bool:
         """Whether a saved run had not gone further yet."""
-        course = state["course"]
+        run_state = state["run_state"]
         if self.time_us is not None:
-            return bool(course["now_us"] <= self.time_us)
-        return bool(course["step"] < (self.step or 0))
+            return bool(run_state["now_us"] <= self.time_us)
+        return bool(run_state["step"] < (self.step or 0))
 
     def begins(self, state: State, origin: ParentSection) -> bool:
         """Whether a saved run is a fork at its very beginning, which left its own parent where this one leaves it."""
-        course = state["course"]
-        there = (course["step"], course["now_us"]) == (origin.forked_step, origin.forked_us)
+        run_state = state["run_state"]
+        there = (run_state["step"], run_state["now_us"]) == (origin.forked_step, origin.forked_us)
         return there and origin.forked_at == "step" and self.step == origin.forked_step
 
 
@@ -145,13 +145,13 @@ def fork(
         make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
         _take_tables(folder, parent, saved)
         state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
-        course = state["course"]
-        _check_stop(child, course["step"], course["now_us"])
+        run_state = state["run_state"]
+        _check_stop(child, run_state["step"], run_state["now_us"])
         origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
-        origin |= _departure(at, course, keep_online)
+        origin |= _departure(at, run_state, keep_online)
         child = parse(raw | {"parent": origin}, "fork", config.label, before)[0]
         if len(keep_online):
-            trace = _kept(trace, keep_online, course["now_us"], child.stop.time, manifest)
+            trace = _kept(trace, keep_online, run_state["now_us"], child.stop.time, manifest)
             shop = _shop(child, trace)
         tell_of_end(other := prepare(child, place, shop))
         begin = _changed(state, config, setup, other, keep_online)
@@ -174,11 +174,11 @@ def _shop(config: RunConfig, trace: Trace) -> Workshop:
     return shop
 
 
-def _departure(at: At, course: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:
+def _departure(at: At, run_state: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:
     """Return what `[parent]` says of when and how a fork left its parent."""
     return {
-        "forked_step": course["step"],
-        "forked_us": course["now_us"],
+        "forked_step": run_state["step"],
+        "forked_us": run_state["now_us"],
         "forked_at": "step" if at.time_us is None else "time",
         "kept_online": sorted(keep_online) or None,
     }
@@ -186,12 +186,12 @@ def _departure(at: At, course: Mapping[str, Any], keep_online: Sequence[int]) ->
 
 def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
     """Write what a fork goes on from: its configuration, its world and a checkpoint in place of its parent's."""
-    course = begin["course"]
+    run_state = begin["run_state"]
     write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
     trace.write(folder / WORLD)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
     checkpoint.write(
-        folder, begin, step=course["step"], jobs=course["next_job"], owner=owner_of(folder), keep="all"
+        folder, begin, step=run_state["step"], jobs=run_state["next_job"], owner=owner_of(folder), keep="all"
     )
 
 
@@ -259,23 +259,23 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
 
 
 def _changed(
-    state: State, config: RunConfig, before: Setup, after: Setup, keep_online: Sequence[int]
+    state: State, config: RunConfig, before: RunSpec, after: RunSpec, keep_online: Sequence[int]
 ) -> State:
     """Return the state with which a run with other parts goes on."""
     child = after.config
-    course, trainer = dict(state["course"]), _with_current(state)
+    run_state, trainer = dict(state["run_state"]), _with_current(state)
     if child.selection != config.selection:
-        course["selector_state"] = after.plan.selector.start()
+        run_state["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
-        course = _repaced(course, before.plan.pacing, after.plan.pacing).state()
+        run_state = _repaced(run_state, before.plan.pacing, after.plan.pacing).state()
     whole, now = before.plan.costs.work.samples, after.plan.costs.work.samples
     if not np.array_equal(whole, now):
-        course = _of_as_much_work(course, whole, now).state()
+        run_state = _of_as_much_work(run_state, whole, now).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
-        course["evaluate_us"] = -(-course["now_us"] // every_us) * every_us if every_us else 0
+        run_state["evaluate_us"] = -(-run_state["now_us"] // every_us) * every_us if every_us else 0
     if _watched(child) != _watched(config):
-        course |= {"best": float("nan"), "unimproved": 0, "reached": False}
+        run_state |= {"best": float("nan"), "unimproved": 0, "reached": False}
     if child.client != config.client:
         trainer |= {"keepers": [], "kept": []}
     if after.server != before.server:
@@ -284,10 +284,10 @@ def _changed(
         server.inherit(trainer["server"], starts_of(trainer), same_rule=same)
         trainer["server"] = server.save()
     if len(keep_online):
-        course = _retold(course, after, keep_online).state()
+        run_state = _retold(run_state, after, keep_online).state()
     left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
     rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
-    return state | {"course": course, "trainer": trainer, "records": state["records"] | {"rows": rows}}
+    return state | {"run_state": run_state, "trainer": trainer, "records": state["records"] | {"rows": rows}}
 
 
 def _watched(config: RunConfig) -> tuple[object, ...]:
@@ -297,7 +297,7 @@ def _watched(config: RunConfig) -> tuple[object, ...]:
 
 def _with_current(state: State) -> State:
     """Return the trainer's state with the current model among those that jobs start from: any job may be used now."""
-    trainer, step = dict(state["trainer"]), state["course"]["step"]
+    trainer, step = dict(state["trainer"]), state["run_state"]["step"]
     if step in trainer["versions"]:
         return trainer
     return trainer | {
@@ -306,50 +306,50 @@ def _with_current(state: State) -> State:
     }
 
 
-def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> Course:
+def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> RunState:
     """Let another pacing say which jobs are late, and when the deadline is: where it changes, it begins anew."""
-    course = Course.restored(state)
-    table, late = course.ledger.table, np.array(course.overdue, dtype=np.int64)
-    old = (table["status"] == RUNNING) & (table["version"] < course.step)
-    course.overdue_running = int(old.sum()) if after.late == "history" else 0
+    run_state = RunState.restored(state)
+    table, late = run_state.job_table.table, np.array(run_state.overdue, dtype=np.int64)
+    old = (table["status"] == RUNNING) & (table["version"] < run_state.step)
+    run_state.overdue_running = int(old.sum()) if after.late == "history" else 0
     if after.late != "history":
-        course.overdue = []
+        run_state.overdue = []
     if after.late == "keep":  # what came too late for its step counts in the next one
-        rows = np.array([*late, *course.buffer], dtype=np.int64)
+        rows = np.array([*late, *run_state.buffer], dtype=np.int64)
         order = np.lexsort((table["id"][rows], table["client"][rows], table["end_us"][rows]))
-        course.buffer = rows[order].tolist()
+        run_state.buffer = rows[order].tolist()
     elif after.late == "drop":
-        course.moved_bytes += course.ledger.end(late, "late")
-        course.late += len(late)
+        run_state.moved_bytes += run_state.job_table.end(late, "late")
+        run_state.late += len(late)
     if after.deadline_us != before.deadline_us:
-        course.armed = False
-        if after.deadline_us is not None and course.working:
-            course.arm(after.deadline_us)
-    return course
+        run_state.armed = False
+        if after.deadline_us is not None and run_state.working:
+            run_state.arm(after.deadline_us)
+    return run_state
 
 
-def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> Course:
+def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> RunState:
     """Let jobs under way compute what they were given: a whole job of each client was `whole` [K], and is `now` [K]."""
-    course = Course.restored(state)
-    table = course.ledger.table
+    run_state = RunState.restored(state)
+    table = run_state.job_table.table
     rows = np.flatnonzero(np.isin(table["status"], (RUNNING, LANDED)))
     clients = table["client"][rows]
     table["share"][rows] *= np.divide(whole, now, out=np.ones(len(now)), where=now > 0)[clients]
-    return course
+    return run_state
 
 
-def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> Course:
+def _retold(state: Mapping[str, Any], setup: RunSpec, clients: Sequence[int]) -> RunState:
     """Decide anew what becomes of the jobs that these clients have, in a world that has changed for them."""
-    course = Course.restored(state)
-    table, plan = course.ledger.table, setup.plan
+    run_state = RunState.restored(state)
+    table, plan = run_state.job_table.table, setup.plan
     rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
     for row in rows.tolist():
-        job = course.ledger.cohort(np.array([row]))
+        job = run_state.job_table.cohort(np.array([row]))
         work = plan.costs.of(job.clients, job.nths, job.shares)
         fates = setup.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
         if plan.droppers is not None:
             fates = without(fates, plan.droppers.drop(job))
-        course.ledger.cut(np.array([row]), fates)
+        run_state.job_table.cut(np.array([row]), fates)
         ok, end_us = bool(fates.ok[0]), int(fates.end_us[0])
         event = (
             end_us if ok else end_us + plan.dropout.notice_us,
@@ -358,7 +358,7 @@ def _retold(state: Mapping[str, Any], setup: Setup, clients: Sequence[int]) -> C
             row,
         )
         mine = (int(Kind.ARRIVE), int(Kind.LOST))
-        course.heap = [e for e in course.heap if not (e[1] in mine and e[3] == row)]
-        course.heap.append(event)
-    heapq.heapify(course.heap)
-    return course
+        run_state.heap = [e for e in run_state.heap if not (e[1] in mine and e[3] == row)]
+        run_state.heap.append(event)
+    heapq.heapify(run_state.heap)
+    return run_state

@@ -27,7 +27,7 @@ FACTS = ("n_samples", "min_label", "max_label", "n_labels", "labels")
 
 
 @dataclass(frozen=True, slots=True)
-class Materials:
+class RunInputs:
     """The data and the world of a run."""
 
     model: str
@@ -42,7 +42,7 @@ class Workshop:
     """Makes materials, and keeps the last ones: the arms of an experiment share their data and their world."""
 
     def __init__(self) -> None:
-        self._last: tuple[RunConfig, Materials] | None = None
+        self._last: tuple[RunConfig, RunInputs] | None = None
         self._begun: RunConfig | None = None
         """Of which run the data, and perhaps the world, are under way."""
         self._data: Ahead[tuple[str, FederatedData]] | None = None
@@ -64,7 +64,7 @@ class Workshop:
         """Use a world that is there already, for runs with this configuration of it."""
         self._given = config, trace
 
-    def materials(self, config: RunConfig) -> Materials:
+    def materials(self, config: RunConfig) -> RunInputs:
         """Return the materials of a run. Raises ConfigError, DataError or TraceError."""
         if self._last and alike(self._last[0], config):
             return self._last[1]
@@ -74,7 +74,7 @@ class Workshop:
         counts = label_counts(data)
         if trace is None:
             trace = _world(config, data, counts)
-        self._last = config, Materials(model, data, counts, trace)
+        self._last = config, RunInputs(model, data, counts, trace)
         return self._last[1]
 
     def _ready(self, config: RunConfig) -> tuple[tuple[str, FederatedData] | None, Trace | None]:

@@ -1,4 +1,4 @@
-"""What a run will do, without training: the same timeline, and how long it will take and how much memory it needs."""
+"""What a run will do, without training: the same event loop, and how long it will take and how much memory it needs."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from fedsim.common.paths import as_path
 from fedsim.common.terminal import shown
 from fedsim.common.units import show_bytes, show_us, show_wall
 from fedsim.config.run import RunConfig
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.job_table import Ledger
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import STATUSES
-from fedsim.engine.state import Course
+from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.actor_pool import workers_of
-from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.plan_folder import begin, finish
 from fedsim.records.recorder import Recorder
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import Workshop
 from fedsim.runs.simulate import one_thread, refuse_fork
 from fedsim.runs.time_estimate import wall_s
 from fedsim.server.server import ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort, Ints
 
@@ -42,7 +42,7 @@ _LOSSES = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
-class Forecast:
+class PlannedRun:
     """What a run will do."""
 
     name: str
@@ -69,7 +69,7 @@ class Forecast:
     """Passes that audits take beside them."""
     evaluations: int
     exact: str
-    """Why the timeline might differ from the run's; empty if it cannot."""
+    """Why the event loop might differ from the run's; empty if it cannot."""
     wall_s: float
     """Predicted wall time of the run."""
     memory_bytes: dict[str, int]
@@ -109,7 +109,7 @@ class Window:
 class Tally:
     """Counts what happens, and passes it on to a Recorder if there is one."""
 
-    ledger: Ledger
+    job_table: JobTable
     window: Window
     recorder: Recorder | None = None
     staleness: list[Ints] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Tally:
         columns = result().columns
         self.step_us.append(columns["time_us"])
         self.waits += columns["waits"]
-        ended = self.ledger.table[rows]
+        ended = self.job_table.table[rows]
         used = ended["step"] >= 0
         self.staleness.append((ended["step"] - ended["version"])[used])
         kept = used | (ended["status"] == _REMEMBERED)
@@ -144,7 +144,7 @@ class Tally:
         if self.recorder is not None:
             self.recorder.crowded()
             return
-        codes, counts = np.unique(self.ledger.take()["status"], return_counts=True)
+        codes, counts = np.unique(self.job_table.take()["status"], return_counts=True)
         for status, n in zip(codes.tolist(), counts.tolist(), strict=True):
             self.jobs[STATUSES[status]] = self.jobs.get(STATUSES[status], 0) + n
 
@@ -153,10 +153,10 @@ class Tally:
         self.evaluations += 1
 
 
-class CountingTrainer(PlanningTrainer):
+class CountingTrainer(NullTrainer):
     """Trains nothing, and counts what a run would train: `ahead`, in actors, also jobs that end up without use."""
 
-    def __init__(self, setup: Setup, *, ahead: bool) -> None:
+    def __init__(self, setup: RunSpec, *, ahead: bool) -> None:
         self.sizes, self.ahead = setup.plan.facts.n_samples, ahead
         self.passes_each = setup.bench.method().passes(setup.bench.sgd.epochs)
         self.passes = self.audited = 0.0
@@ -170,7 +170,7 @@ class CountingTrainer(PlanningTrainer):
         if self.ahead:
             self._count(cohort)
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Count the samples of jobs that are trained when they are asked for."""
         if not self.ahead:
             self._count(cohort)
@@ -196,8 +196,8 @@ def forecast(
     out: Path | str | None = None,
     force: bool = False,
     shop: Workshop | None = None,
-) -> Forecast:
-    """Run the timeline of a configuration without training, and predict the real run's wall time and memory.
+) -> PlannedRun:
+    """Run the event loop of a configuration without training, and predict the real run's wall time and memory.
 
     The steps are exactly those of the run unless the selector or the stop rule looks at results of training. With
     `out`, the plan's `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of status `planned`. Raises
@@ -209,40 +209,44 @@ def forecast(
         config = setup.config
         count = workers_of(workers)
         predicted = setup.footprint(count).parts()
-        course = Course(setup.data.n_clients)
+        run_state = RunState(setup.data.n_clients)
         recorder = None
         if out is not None:
             recorder = begin(
-                as_path(out, "out") / config.name, config, setup.data.train.sizes, course.ledger, force=force
+                as_path(out, "out") / config.name,
+                config,
+                setup.data.train.sizes,
+                run_state.job_table,
+                force=force,
             )
         started = time.perf_counter()
-        tally = Tally(course.ledger, Window(setup.server), recorder)
+        tally = Tally(run_state.job_table, Window(setup.server), recorder)
         trainer = CountingTrainer(setup, ahead=count > 0)
-        timeline = Timeline(setup.world, setup.plan, trainer, tally, course)
-        ended_by = timeline.run()
-        timeline.abandon()
+        event_loop = EventLoop(setup.world, setup.plan, trainer, tally, run_state)
+        ended_by = event_loop.run()
+        event_loop.abandon()
         planned_s = time.perf_counter() - started
         if recorder is None:
             tally.crowded()
         else:
-            finish(recorder, config, course, ended_by)
+            finish(recorder, config, run_state, ended_by)
             tally.jobs = recorder.counts
         remembered = np.array(tally.remembered, dtype=np.int64)
         passes = trainer.passes + trainer.audited
         loop_s = wall_s(setup, passes, trainer.evaluated, remembered, count)
-    return Forecast(
+    return PlannedRun(
         name=config.name,
         ended_by=ended_by,
-        steps=course.step,
-        virtual_us=course.now_us,
+        steps=run_state.step,
+        virtual_us=run_state.now_us,
         jobs=dict(sorted(tally.jobs.items())),
         clients=setup.data.n_clients,
-        chosen=int((course.known.dispatched > 0).sum()),
-        received=course.known.received,
+        chosen=int((run_state.client_records.dispatched > 0).sum()),
+        received=run_state.client_records.received,
         staleness=np.concatenate([np.zeros(0, dtype=np.int64), *tally.staleness]),
         step_us=np.array(tally.step_us, dtype=np.int64),
         waits=tally.waits,
-        moved_bytes=course.moved_bytes,
+        moved_bytes=run_state.moved_bytes,
         passes=trainer.passes,
         audited=trainer.audited,
         evaluations=tally.evaluations,
@@ -250,7 +254,7 @@ def forecast(
         wall_s=planned_s + loop_s,
         memory_bytes=predicted,
         planned_s=planned_s,
-        outlives=setup.outlives(max(course.now_us, setup.plan.stop.time_us or 0)),
+        outlives=setup.outlives(max(run_state.now_us, setup.plan.stop.time_us or 0)),
     )
 
 
@@ -263,7 +267,7 @@ def _check_ends(config: RunConfig) -> None:
         )
 
 
-def _exact(setup: Setup) -> str:
+def _exact(setup: RunSpec) -> str:
     plan = setup.plan
     needs = sorted(plan.selector.needs - {"labels", "deadline"})
     if needs:
@@ -273,7 +277,7 @@ def _exact(setup: Setup) -> str:
     return "the run may end earlier, by wall time" if plan.stop.wall_s is not None else ""
 
 
-def table(found: Forecast) -> Table:
+def table(found: PlannedRun) -> Table:
     """Return what a forecast says, for the terminal."""
     result = Table(title=shown(f"plan of {found.name}"), show_header=False, box=None, title_justify="left")
     result.add_column(style="bold")
@@ -283,7 +287,7 @@ def table(found: Forecast) -> Table:
     return result
 
 
-def _lines(found: Forecast) -> list[tuple[str, str]]:
+def _lines(found: PlannedRun) -> list[tuple[str, str]]:
     total = max(sum(found.jobs.values()), 1)
     jobs = ", ".join(f"{n:,} {status} ({100 * n / total:.1f} %)" for status, n in found.jobs.items())
     gaps = np.diff(np.concatenate([[0], found.step_us]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedsim.common.errors import LethalJob
 from fedsim.config.run import RunConfig
-from fedsim.engine.state import Course
+from fedsim.engine.state import RunState
 
 _AHEAD = 2
 """Steps by which a job may be under way before the step that is being recorded."""
@@ -35,10 +35,10 @@ def reproduction(folder: Path, step: int, config: RunConfig) -> str:
 
 
 @contextmanager
-def saying_how_to_reproduce(folder: Path, course: Course, config: RunConfig) -> Iterator[None]:
+def saying_how_to_reproduce(folder: Path, run_state: RunState, config: RunConfig) -> Iterator[None]:
     """Add to the error of a job that kills its process the command that lets one watch it do so."""
     try:
         yield
     except LethalJob as error:
-        command = reproduction(folder, course.step, config)
+        command = reproduction(folder, run_state.step, config)
         raise LethalJob(f"{error}. This reproduces it in one process: {command}") from error

@@ -7,32 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fedsim.engine.state import Course
-from fedsim.records.recent_rows import News
-from fedsim.runs.build import Setup
+from fedsim.engine.state import RunState
+from fedsim.records.recent_rows import RecentRows
+from fedsim.runs.build import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """What a watcher is told after each step."""
 
-    setup: Setup
+    setup: RunSpec
     folder: Path
-    course: Course
+    run_state: RunState
     accuracy: float
     """Mean accuracy over clients at the last evaluation that is known; NaN before."""
-    news: News
+    recent_rows: RecentRows
 
 
 def share_done(progress: Progress) -> float:
     """Return how much of a run is done, from 0 to 1, by whichever of its ends is nearest; 0 if nothing says."""
-    course, stop = progress.course, progress.setup.plan.stop
+    run_state, stop = progress.run_state, progress.setup.plan.stop
     shares = [
         there / end
         for there, end in (
-            (course.step, stop.steps),
-            (course.now_us, stop.time_us),
-            (course.moved_bytes, stop.moved_bytes),
+            (run_state.step, stop.steps),
+            (run_state.now_us, stop.time_us),
+            (run_state.moved_bytes, stop.moved_bytes),
         )
         if end
     ]

@@ -25,8 +25,8 @@ from fedsim.common.machine import peak_bytes
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import DRIVER, Stopwatch, Times
 from fedsim.config.run import RunConfig
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.state import Course
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Trainer
 from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import InlineTrainer
@@ -39,13 +39,13 @@ from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import CONFIG, WORLD, alone, make_folder
 from fedsim.records.schemas import OPTIONAL
 from fedsim.runs import memory_estimate as memory
-from fedsim.runs.build import Setup
-from fedsim.runs.checkpointer import Reached, Saver, open_jobs
+from fedsim.runs.build import RunSpec
+from fedsim.runs.checkpointer import Checkpointer, Reached, open_jobs
 from fedsim.runs.reproduce import saying_how_to_reproduce
 from fedsim.runs.result import Progress, Result, Watch
 from fedsim.server.server import Server
 from fedsim.training.evaluation import Evaluation
-from fedsim.training.threaded_workbench import Crew
+from fedsim.training.threaded_workbench import ThreadedWorkbench
 
 _SERVERS = 3
 """How often the server's process may die before a run gives up."""
@@ -64,7 +64,7 @@ class Run:
 
     def __init__(
         self,
-        setup: Setup,
+        setup: RunSpec,
         folder: Path,
         clock: Stopwatch,
         workers: int,
@@ -99,7 +99,7 @@ class Run:
             else:
                 before = read_manifest(folder)
                 self.started = before.get("started") or self.started
-                step = saved["course"]["step"] if saved else 0
+                step = saved["run_state"]["step"] if saved else 0
                 now = {"step": step, "at": _now(), "changed": changed(before, config.resolved())}
                 self.resumed = [*(before.get("resumed") or []), now]
             self._go_on_from(saved)
@@ -110,18 +110,20 @@ class Run:
         """Stand where a checkpoint was, or at the start."""
         self.saved = saved
         config, n_samples = self.setup.config, self.setup.data.train.sizes
-        self.course = Course(self.setup.data.n_clients) if saved is None else Course.restored(saved["course"])
-        checkpoint.remove_after(self.folder, step=self.course.step, jobs=self.course.next_job)
+        self.run_state = (
+            RunState(self.setup.data.n_clients) if saved is None else RunState.restored(saved["run_state"])
+        )
+        checkpoint.remove_after(self.folder, step=self.run_state.step, jobs=self.run_state.next_job)
         self.recorder = Recorder(
             self.folder,
             n_samples,
-            self.course.ledger,
+            self.run_state.job_table,
             optional_tables(config),
             None if saved is None else saved["records"],
         )
         owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
-        also = (self.course, self.recorder, self.interrupts)
-        self.saver = Saver(self.folder, config.checkpoint, *also, owner=owner, spent_s=spent_s)
+        also = (self.run_state, self.recorder, self.interrupts)
+        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *also, owner=owner, spent_s=spent_s)
 
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
@@ -140,34 +142,34 @@ class Run:
                 self._manifest("interrupted")
 
     @plugins.contained()
-    def until(self, pool: RayPool | None, reached: Callable[[Course], bool]) -> checkpoint.State:
-        """Run until the course is there, and return where it stands. Raises RunError if the run ends before."""
+    def until(self, pool: RayPool | None, reached: Callable[[RunState], bool]) -> checkpoint.State:
+        """Run until the run state is there, and return where it stands. Raises RunError if the run ends before."""
         with self._held:
             self._went = True
             trainer = self._trainer(pool)
-            timeline = self._timeline(trainer, lambda progress: None)
-            self.saver.until = reached
+            event_loop = self._timeline(trainer, lambda progress: None)
+            self.checkpointer.until = reached
             try:
-                if not reached(self.course):
-                    ended_by = timeline.run()
-                    raise RunError(f"the run ends at step {self.course.step}, before that, by {ended_by}")
+                if not reached(self.run_state):
+                    ended_by = event_loop.run()
+                    raise RunError(f"the run ends at step {self.run_state.step}, before that, by {ended_by}")
             except Reached:
                 pass
-            state = self.saver.state()
+            state = self.checkpointer.state()
             trainer.close()
         return state
 
     def _go(self, pool: RayPool | None, watch: Watch) -> Result:
-        timeline, trainer = None, None
+        event_loop, trainer = None, None
         try:
             with plugins.contained(), self.clock.part("start"):
                 trainer = self._trainer(pool)
-            timeline = self._timeline(trainer, watch)
-            with plugins.contained(), saying_how_to_reproduce(self.folder, self.course, self.setup.config):
-                ended_by = timeline.run()
-                digest = self._finish(timeline, trainer, "done", ended_by)
+            event_loop = self._timeline(trainer, watch)
+            with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.setup.config):
+                ended_by = event_loop.run()
+                digest = self._finish(event_loop, trainer, "done", ended_by)
         except KeyboardInterrupt:
-            self._finish(timeline, None, "interrupted", "interrupt")
+            self._finish(event_loop, None, "interrupted", "interrupt")
             return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
         except ServerLost:
             if trainer:
@@ -175,14 +177,14 @@ class Run:
                     trainer.close()
             raise
         except Exception as error:
-            self._fail(timeline, error)
+            self._fail(event_loop, error)
             error.add_note(
-                f"{self.folder}: failed at step {self.course.step}; what was recorded can be read, and when the cause "
-                f"is mended it goes on with: fedsim resume {shlex.quote(str(self.folder))}"
+                f"{self.folder}: failed at step {self.run_state.step}; what was recorded can be read, and when the "
+                f"cause is mended it goes on with: fedsim resume {shlex.quote(str(self.folder))}"
             )
             raise
         finally:
-            self.saver.timeline = (
+            self.checkpointer.event_loop = (
                 None  # they know each other: the data would stay until somebody looks for such circles
             )
         if self.setup.config.checkpoint.keep != "all":
@@ -198,39 +200,45 @@ class Run:
         found = checkpoint.checkpoints(self.folder)
         self._go_on_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
 
-    def _fail(self, timeline: Timeline | None, error: Exception) -> None:
+    def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
         with suppress(RunError):  # on a full disk the first error counts, and the manifest may say less
-            self._finish(timeline, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
+            self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
-    def _timeline(self, trainer: Trainer, watch: Watch) -> Timeline:
-        def tell(course: Course) -> None:
+    def _timeline(self, trainer: Trainer, watch: Watch) -> EventLoop:
+        def tell(run_state: RunState) -> None:
             watch(
-                Progress(self.setup, self.folder, course, self.recorder.last_accuracy, self.recorder.news())
+                Progress(
+                    self.setup,
+                    self.folder,
+                    run_state,
+                    self.recorder.last_accuracy,
+                    self.recorder.recent_rows(),
+                )
             )
 
-        self.recorder.news()
-        plan, saver = self.setup.plan, self.saver
+        self.recorder.recent_rows()
+        plan, checkpointer = self.setup.plan, self.checkpointer
         limit = math.inf if plan.stop.wall_s is None else plan.stop.wall_s
-        saver.timeline = Timeline(
+        checkpointer.event_loop = EventLoop(
             self.setup.world,
             plan,
             trainer,
             self.recorder,
-            self.course,
+            self.run_state,
             self.clock,
             tell,
             measure_of(plan.stop.metric),
-            lambda: saver.spent_s >= limit,
-            saver.between,
+            lambda: checkpointer.spent_s >= limit,
+            checkpointer.between,
         )
-        return saver.timeline
+        return checkpointer.event_loop
 
     def _trainer(self, pool: RayPool | None) -> Trainer:
         setup = self.setup
         if pool is None:
             server = Server(setup.server, setup.initial(), self.clock)
-            trainer: Trainer = InlineTrainer(Crew(setup.bench, setup.data), server, self.clock)
+            trainer: Trainer = InlineTrainer(ThreadedWorkbench(setup.bench, setup.data), server, self.clock)
         else:
             trainer = pool.trainer(
                 setup.bench,
@@ -242,20 +250,20 @@ class Run:
             )
         if self.saved is not None:
             saved = self.saved["trainer"]
-            trainer.load(saved, open_jobs(self.course.ledger, saved["versions"]))
+            trainer.load(saved, open_jobs(self.run_state.job_table, saved["versions"]))
             self.saved = None
         return trainer
 
     def _finish(
         self,
-        timeline: Timeline | None,
+        event_loop: EventLoop | None,
         trainer: Trainer | None,
         status: str,
         ended_by: str,
         error: str | None = None,
     ) -> str | None:
-        if timeline:
-            timeline.abandon()
+        if event_loop:
+            event_loop.abandon()
         with self.clock.part("record"):
             self._settle(status)
             digest = self._closed(status, trainer)
@@ -263,14 +271,14 @@ class Run:
             self.others_peak = trainer.peak_bytes()
             self.others = trainer.times()
             trainer.close()
-        course = self.course
+        run_state = self.run_state
         self._manifest(
             status,
             error=error,
             digest=digest,
             ended_by=ended_by,
-            virtual_us=course.now_us,
-            steps=course.step,
+            virtual_us=run_state.now_us,
+            steps=run_state.step,
             jobs=dict(sorted(self.recorder.counts.items())),
             waits=self.recorder.waits,
             clipped=self.recorder.clipped,

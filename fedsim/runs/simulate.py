@@ -32,7 +32,7 @@ from fedsim.records import checkpoint
 from fedsim.records.existing_run import Status, found_in, refuse_others
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD, check_free, refuse_parent
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import Workshop
 from fedsim.runs.result import Progress, Result, Watch
 from fedsim.runs.session import Run, owner_of
@@ -115,7 +115,7 @@ def simulate(
             raise
 
 
-def tell_of_end(setup: Setup) -> None:
+def tell_of_end(setup: RunSpec) -> None:
     """Warn of a run whose time is longer than its world's."""
     if said := setup.outlives(setup.plan.stop.time_us):
         warnings.warn(said, EndOfWorld, stacklevel=3)
@@ -163,7 +163,7 @@ def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
     return [None] * len(folders)
 
 
-def _made(setup: Setup, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
+def _made(setup: RunSpec, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
     """Return a run in this process, or in those of a pool, begun or to go on as `how` says."""
     count, forked = (pool.workers, pool.forked) if pool else (0, False)
     return Run(setup, folder, clock, count, forked=forked, **how)

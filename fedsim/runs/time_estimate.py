@@ -20,13 +20,13 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.common.threads import at_most, gain
-from fedsim.runs.build import Setup
+from fedsim.runs.build import RunSpec
 from fedsim.server.gram import WORTH
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Cohort, Ints, Report, Reports
-from fedsim.training.threaded_workbench import Crew
+from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 
 _MEASURED_S, _OFTEN_S, _OFTEN = 0.03, 0.1, 7
@@ -45,7 +45,7 @@ _GROWTH = (1.0, 3.0)
 """With which power of the number of rows solving may grow."""
 
 
-def wall_s(setup: Setup, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
+def wall_s(setup: RunSpec, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
     """Predict the wall time of a run's loop in seconds.
 
     Args:
@@ -54,7 +54,7 @@ def wall_s(setup: Setup, passes: float, evaluated: int, remembered: Ints, worker
         remembered: [S] rows of absent clients at each server step.
         workers: training and evaluation are spread over them, server steps are not; 0 for the process itself.
     """
-    bench = (Workbench if workers else Crew)(setup.bench, setup.data)
+    bench = (Workbench if workers else ThreadedWorkbench)(setup.bench, setup.data)
     start, split = setup.initial(), setup.plan.evaluate.split
     rows = len(bench.splits[split].indices)
     few, tried = min(rows, _SAMPLES), min(rows, _BATCHES * EVAL_ROWS)
@@ -65,13 +65,15 @@ def wall_s(setup: Setup, passes: float, evaluated: int, remembered: Ints, worker
     return clients_s / max(workers, 1) + float(_steps_s(setup, remembered).sum())
 
 
-def _pass_s(setup: Setup, bench: Workbench | Crew, start: torch.Tensor) -> float:
+def _pass_s(setup: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
     """Return the time of one pass over a sample, where clients of middling size train side by side."""
     sizes, sgd = setup.data.train.sizes, setup.bench.sgd
     steps = sgd.epochs * -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
     order = np.argsort(sizes, kind="stable")
 
-    def trained(bench: Workbench | Crew, k: int, most: int | None = None) -> tuple[Callable[[], Any], Ints]:
+    def trained(
+        bench: Workbench | ThreadedWorkbench, k: int, most: int | None = None
+    ) -> tuple[Callable[[], Any], Ints]:
         """Return what trains k clients, with `most` minibatches or all of them, and who they are."""
         first = (len(sizes) - k) // 2
         clients, still, number = order[first : first + k], np.zeros(k, dtype=np.int64), np.arange(k)
@@ -96,14 +98,14 @@ def _pass_s(setup: Setup, bench: Workbench | Crew, start: torch.Tensor) -> float
     return taken / max(float(sizes[clients].sum()) * setup.bench.method().passes(sgd.epochs), 1.0)
 
 
-def _plain(setup: Setup, bench: Workbench | Crew) -> Workbench | Crew:
+def _plain(setup: RunSpec, bench: Workbench | ThreadedWorkbench) -> Workbench | ThreadedWorkbench:
     """Return a bench that trains alone: what losses take beside that may hide what a minibatch takes."""
     if not (setup.bench.losses or setup.bench.after):
         return bench
     return type(bench)(replace(setup.bench, losses=False, after=False), setup.data)
 
 
-def _steps_s(setup: Setup, remembered: Ints) -> NDArray[np.float64]:
+def _steps_s(setup: RunSpec, remembered: Ints) -> NDArray[np.float64]:
     """Return the time [S] of each server step."""
     spec = replace(setup.server, device="cpu")
     m = min(setup.plan.pacing.most_updates, setup.data.n_clients)
@@ -158,11 +160,11 @@ def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
         return _seconds(lambda: server.step(present, rows))
 
 
-def _arrivals(clients: Ints) -> Arrivals:
+def _arrivals(clients: Ints) -> StepInput:
     """Return updates of clients that are all of the same step, so that none grows too old to be remembered."""
     k = len(clients)
     reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * k)
-    return Arrivals(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
+    return StepInput(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
 
 
 def _once(work: Callable[[], Any]) -> float:

@@ -1,4 +1,4 @@
-"""How the server keeps the rows of absent clients: the first rung of a ladder of ever smaller memories that fits.
+"""How the server keeps the rows of absent clients: the first rung of a ladder of ever smaller histories that fits.
 
 The rungs are float32 on the server's device, bfloat16 there, and, where that device is a GPU, float32 and bfloat16 on
 the host; the last one remembers fewer clients. The choice is made from sizes alone before a run starts.

@@ -20,8 +20,8 @@ from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
 from fedsim.server.rule_check import begun, moved, not_finite, weighed
 from fedsim.server.rule_factory import build_rule
-from fedsim.server.step_input import Arrivals
-from fedsim.server.update_screening import SKIP, BadUpdates, diverged, judge
+from fedsim.server.step_input import StepInput
+from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, judge
 from fedsim.training.job import Reports
 from fedsim.training.precision import device_named
 
@@ -58,7 +58,7 @@ class ServerSpec:
     """If updates that are too late for their step refresh the history: most jobs that start from one version."""
     history: HistoryPlan | None = None
     """How rows of absent clients are kept; None: all that the rule may ask for, in float32."""
-    bad_updates: BadUpdates = SKIP
+    bad_updates: UpdateScreening = SKIP
     """What is done about updates that are not finite, or too long."""
 
     def algorithm(self) -> Algorithm:
@@ -173,7 +173,7 @@ class Server:
             known = not self.algorithm.needs.losses
             self.history.inherit(saved["history"], lambda notes: known | np.isfinite(notes["loss"]))
 
-    def step(self, arrivals: Arrivals, rows: Rows) -> dict[str, Any]:
+    def step(self, arrivals: StepInput, rows: Rows) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
 
         No rows: the model stays as it is. For a rule that searches for the length of its step use `propose` and
@@ -182,7 +182,7 @@ class Server:
         self.propose(arrivals, rows)
         return self.accept(None)
 
-    def propose(self, arrivals: Arrivals, rows: Rows) -> torch.Tensor:
+    def propose(self, arrivals: StepInput, rows: Rows) -> torch.Tensor:
         """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
         self._proposal, self._audited, self._evicted = None, [], self.history.evicted
         arrived = arrivals.m
@@ -224,7 +224,7 @@ class Server:
         steps = direction.search.steps if direction.search else ()
         return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
 
-    def _remember(self, late: Arrivals, rows: Rows) -> None:
+    def _remember(self, late: StepInput, rows: Rows) -> None:
         """Let rows refresh the history, each as if it had come in time for the step of its version.
 
         Those that do count as received, as they would have then.
@@ -237,7 +237,7 @@ class Server:
                 self.history.settle(self.history.add(row, one.clients, version, one.notes(), one.now_us))
                 self.participations[one.clients] += 1
 
-    def _from_current(self, arrivals: Arrivals, rows: Rows) -> list[torch.Tensor]:
+    def _from_current(self, arrivals: StepInput, rows: Rows) -> list[torch.Tensor]:
         """Turn rows `start - end` into `current - end`."""
         self._starts[arrivals.step] = self.params
         versions = (arrivals.step - arrivals.staleness).tolist()
@@ -311,7 +311,7 @@ class Server:
                 columns["each"] = each_row(stack, diagnosis, self.spec.conflicts == "blocks")
         return columns | dict(direction.diagnostics)
 
-    def _stacks(self, slots: Ints, arrivals: Arrivals, n_seen: int) -> tuple[Stack, Stack]:
+    def _stacks(self, slots: Ints, arrivals: StepInput, n_seen: int) -> tuple[Stack, Stack]:
         """Return the stack with the inner products that are recorded, and with those that the rule asked for."""
         history = self.history
         clients, grams = history.client[slots], history.grams_of(slots)

@@ -14,7 +14,7 @@ from fedsim.training.job import Cohort, Reports
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
+class StepInput:
     """What the server is told of one step's updates, in order of arrival: n of them, of which the first m count.
 
     The others came too late for their step: they refresh the history and have no weight as present rows.
@@ -48,15 +48,15 @@ class Arrivals:
         """Number of updates that count in this step."""
         return len(self.clients) if self.present is None else self.present
 
-    def split(self) -> tuple[Arrivals, Arrivals]:
+    def split(self) -> tuple[StepInput, StepInput]:
         """Return the updates that count in this step and those that came too late."""
         return self.part(slice(0, self.m)), self.part(slice(self.m, len(self.clients)))
 
-    def usable(self, usable: NDArray[np.bool_]) -> Arrivals:
+    def usable(self, usable: NDArray[np.bool_]) -> StepInput:
         """Return the updates that may be used, given [n] which these are."""
         return replace(self.part(np.flatnonzero(usable)), present=int(usable[: self.m].sum()))
 
-    def part(self, which: slice | Ints) -> Arrivals:
+    def part(self, which: slice | Ints) -> StepInput:
         """Return some of the updates, all of which count."""
         names = ("clients", "staleness", "n_samples", *(("jobs",) if len(self.jobs) else ()))
         columns = {name: getattr(self, name)[which] for name in names}

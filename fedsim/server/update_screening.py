@@ -21,20 +21,20 @@ from fedsim.common.errors import RunError
 if TYPE_CHECKING:
     import torch  # a configuration is read without it
 
-    from fedsim.server.step_input import Arrivals
+    from fedsim.server.step_input import StepInput
 
 Policy = Literal["skip_and_record", "clip", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
-class BadUpdates:
+class UpdateScreening:
     """A policy, and the norm above which an update is too long."""
 
     policy: Policy = "skip_and_record"
     limit: float | None = None
 
 
-SKIP = BadUpdates()
+SKIP = UpdateScreening()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Judged:
     clipped: int = 0
 
 
-def judge(how: BadUpdates, arrivals: Arrivals, rows: Sequence[torch.Tensor] | torch.Tensor) -> Judged:
+def judge(how: UpdateScreening, arrivals: StepInput, rows: Sequence[torch.Tensor] | torch.Tensor) -> Judged:
     """Apply the policy to rows [n] x [P], of which `arrivals.reports` says whether they are finite.
 
     Raises RunError with policy `stop`.
@@ -88,7 +88,7 @@ def diverged(
     )
 
 
-def _named(arrivals: Arrivals, i: int) -> str:
+def _named(arrivals: StepInput, i: int) -> str:
     job = f" (job {arrivals.jobs[i]})" if len(arrivals.jobs) else ""
     return f"step {arrivals.step}: the update of client {arrivals.clients[i]}{job}"
 

@@ -29,7 +29,7 @@ _FREE_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CellStatus:
     """Where a running cell stands."""
 
     number: int
@@ -50,7 +50,7 @@ class Ended:
     """Mean over clients at the last evaluation in this process; NaN if there was none."""
 
 
-class Player:
+class CellRunner:
     """Runs one cell after the other; those that follow each other share data and world where these are alike.
 
     Args:
@@ -60,7 +60,7 @@ class Player:
     def __init__(self, device: Device, interrupts: Interrupts, shop: Workshop | None = None) -> None:
         self._device, self._interrupts, self._shop = device, interrupts, shop or Workshop()
 
-    def play(self, cell: Cell, folder: Path, tell: Callable[[Standing], None]) -> Ended:
+    def play(self, cell: Cell, folder: Path, tell: Callable[[CellStatus], None]) -> Ended:
         """Run a cell in `folder`, or let the run that is there go on; a run that fails is an answer, not an error.
 
         Raises KeyboardInterrupt at the second interrupt.
@@ -101,7 +101,7 @@ class Player:
 class _Watch:
     """Tells now and then where a run stands, and passes an interrupt on that came before the run listened."""
 
-    def __init__(self, number: int, interrupts: Interrupts, tell: Callable[[Standing], None]) -> None:
+    def __init__(self, number: int, interrupts: Interrupts, tell: Callable[[CellStatus], None]) -> None:
         self.number, self.interrupts, self.tell = number, interrupts, tell
         self._told = 0.0
         self._passed = False
@@ -113,8 +113,8 @@ class _Watch:
         now = time.monotonic()
         if now - self._told >= _TELL_EVERY_S:
             self._told = now
-            course = progress.course
-            self.tell(Standing(self.number, course.step, course.now_us, share_done(progress)))
+            run_state = progress.run_state
+            self.tell(CellStatus(self.number, run_state.step, run_state.now_us, share_done(progress)))
 
 
 def _wait_until_free(folder: Path) -> None:

@@ -11,9 +11,9 @@ from rich.table import Table
 from fedsim.common.terminal import shown
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import Workshop
-from fedsim.runs.plan import Forecast, forecast
+from fedsim.runs.plan import PlannedRun, forecast
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.progress import shown_duration
 from fedsim.studies.run import check_memory, one_of_each, processes_of
@@ -43,7 +43,7 @@ class StudyPlan:
     memory_bytes: int
     """Of one process, at most."""
     unsure: tuple[str, ...]
-    """Why cells may take another course than predicted."""
+    """Why cells may differ from the prediction."""
 
 
 def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> StudyPlan:
@@ -84,7 +84,7 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     )
 
 
-def disk_bytes(found: Forecast, setup: Setup) -> int:
+def disk_bytes(found: PlannedRun, setup: RunSpec) -> int:
     """Predict the bytes of a finished run's folder, from the rows of its tables; the world counts uncompressed."""
     evaluated = min(setup.config.evaluate.clients or found.clients, found.clients)
     rows = {

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fedsim.common.terminal import shown
 from fedsim.common.units import show_us
-from fedsim.studies.cell import Ended, Standing
+from fedsim.studies.cell import CellStatus, Ended
 from fedsim.studies.grid import Cell
 
 _LEAST_WORKED = 0.05
@@ -31,7 +31,7 @@ class Board:
     def __init__(self, console: Console, live: Live | None = None) -> None:
         self._console, self._live = console, live
         self._cells = self._before = self._done = self._failed = 0
-        self._running: dict[int, tuple[Cell, Standing]] = {}
+        self._running: dict[int, tuple[Cell, CellStatus]] = {}
         self._first: dict[int, float] = {}
         """How much of a cell was done when it was first heard of: it may go on from a checkpoint."""
         self._started = monotonic()
@@ -45,10 +45,10 @@ class Board:
 
     def begun(self, cell: Cell) -> None:
         """Show a cell as running."""
-        self._running[cell.number] = (cell, Standing(cell.number, 0, 0, 0.0))
+        self._running[cell.number] = (cell, CellStatus(cell.number, 0, 0, 0.0))
         self._show()
 
-    def told(self, standing: Standing) -> None:
+    def told(self, standing: CellStatus) -> None:
         """Show where a running cell stands."""
         if standing.number in self._running:
             self._running[standing.number] = (self._running[standing.number][0], standing)

@@ -20,10 +20,10 @@ from fedsim.config.study import StudyConfig
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.existing_run import found_in
 from fedsim.records.run_folder import alone
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import Workshop
 from fedsim.runs.simulate import Device, device_of, one_thread
-from fedsim.studies.cell import Ended, Player, Standing
+from fedsim.studies.cell import CellRunner, CellStatus, Ended
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, cells_of
 from fedsim.studies.progress import Board
@@ -87,7 +87,7 @@ def run_study(
                     del shop  # each process has its own
                     Pool(count, folder.path, device, told, interrupts).run(queue)
                 else:
-                    _run_here(queue, folder, Player(device, interrupts, shop), told, interrupts)
+                    _run_here(queue, folder, CellRunner(device, interrupts, shop), told, interrupts)
         finally:
             folder.release()
     return Outcome(
@@ -108,7 +108,7 @@ def one_of_each(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def _prepared(folder: StudyFolder, device: Device, shop: Workshop) -> Iterator[Setup]:
+def _prepared(folder: StudyFolder, device: Device, shop: Workshop) -> Iterator[RunSpec]:
     """Build the parts of one run of each combination of levels that is left; in the end, raise if any cannot be."""
     place = device_of(device, anywhere=False)
     wrong: dict[str, tuple[Cell, Error]] = {}
@@ -140,11 +140,13 @@ def check_memory(needed: int, processes: int) -> None:
     )
 
 
-def _run_here(queue: Queue, folder: StudyFolder, player: Player, told: _Told, interrupts: Interrupts) -> None:
+def _run_here(
+    queue: Queue, folder: StudyFolder, runner: CellRunner, told: _Told, interrupts: Interrupts
+) -> None:
     last: Cell | None = None
     while not (interrupts.asked or told.interrupted) and (cell := queue.take(last)) is not None:
         told.begun(cell)
-        told.ended(cell, player.play(cell, folder.path / cell.folder, told.told))
+        told.ended(cell, runner.play(cell, folder.path / cell.folder, told.told))
         last = cell
 
 
@@ -160,7 +162,7 @@ class _Told:
         self.folder.set(cell, "running")
         self.board.begun(cell)
 
-    def told(self, standing: Standing) -> None:
+    def told(self, standing: CellStatus) -> None:
         self.board.told(standing)
 
     def ended(self, cell: Cell, ended: Ended) -> None:

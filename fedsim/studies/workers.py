@@ -22,7 +22,7 @@ from fedsim.studies.queue import Queue
 
 if TYPE_CHECKING:  # it imports torch, which a process needs only once it has work
     from fedsim.runs.simulate import Device
-    from fedsim.studies.cell import Ended, Standing
+    from fedsim.studies.cell import CellStatus, Ended
 
 _TRIES = 2
 """How often a cell is tried whose process is killed."""
@@ -47,7 +47,7 @@ class Listener(Protocol):
     def begun(self, cell: Cell) -> None:
         """A process was given the cell."""
 
-    def told(self, standing: Standing) -> None:
+    def told(self, standing: CellStatus) -> None:
         """A cell stands there."""
 
     def ended(self, cell: Cell, ended: Ended) -> None:
@@ -199,18 +199,18 @@ def _serve(there: Connection, device: Device) -> None:
     threading.Thread(target=_end_with, args=(parent.join,), name="parent", daemon=True).start()
     interrupts = Interrupts()
     with interrupts.heard(), suppress(EOFError, OSError, KeyboardInterrupt):
-        from fedsim.studies.cell import Player
+        from fedsim.studies.cell import CellRunner
 
-        def tell(said: Standing | Ended) -> None:
+        def tell(said: CellStatus | Ended) -> None:
             try:
                 there.send(said)
             except OSError:  # nobody listens any more; the run goes on from its last checkpoint another time
                 os._exit(1)
 
-        player = Player(device, interrupts)
+        runner = CellRunner(device, interrupts)
         while not interrupts.asked:
             cell, folder = there.recv()
-            tell(player.play(cell, folder, tell))
+            tell(runner.play(cell, folder, tell))
 
 
 def _end_with(joined: Callable[[], None]) -> None:

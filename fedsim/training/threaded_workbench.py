@@ -50,7 +50,7 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     return min(spec.sgd.batch_size or mean, mean) * network.flops >= _WORTH
 
 
-class Crew:
+class ThreadedWorkbench:
     """Benches that share a run's data. Each of its methods is that of a `Workbench`, and gives the same bits."""
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:

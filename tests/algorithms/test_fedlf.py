@@ -18,7 +18,7 @@ from fedsim.algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import ConfigError
 from fedsim.server.combine import Combined, combine
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 from stacks import assert_same, distinct_losses, seeds, updates
 
@@ -292,7 +292,7 @@ def test_ablation_m3_takes_equal_slices_as_blocks(place: str) -> None:
     server = Server(spec, torch.zeros(5, dtype=torch.float64))
     reports = Reports.of([Report(loss_before=1.0)] * 2)
     two = np.arange(2)
-    server.step(Arrivals(0, two, 0 * two, 0 * two + 1, two, reports), torch.from_numpy(rows))
+    server.step(StepInput(0, two, 0 * two, 0 * two + 1, two, reports), torch.from_numpy(rows))
     assert_same(-server.params.numpy(), expected)
 
 

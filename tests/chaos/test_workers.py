@@ -97,8 +97,8 @@ def test_a_run_goes_on_when_its_server_dies(pool: RayPool, tmp_path: Path) -> No
     killed: list[int] = []
 
     def kill_twice(progress: Progress) -> None:
-        if progress.course.step in (5, 9) and progress.course.step not in killed:
-            killed.append(progress.course.step)
+        if progress.run_state.step in (5, 9) and progress.run_state.step not in killed:
+            killed.append(progress.run_state.step)
             for process, _ in processes("ray::ServerHost"):
                 process.kill()
 

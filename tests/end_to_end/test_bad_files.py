@@ -137,7 +137,7 @@ def build(kind: str, name: str, **options: Any) -> object:
 
 
 def look(folder: Path) -> None:
-    """Read all of a run that goes into tables on the screen, and its timeline."""
+    """Read all of a run that goes into tables on the screen, and its events."""
     for opened in open_all([folder]):
         closing_table([opened])
         facts(opened)

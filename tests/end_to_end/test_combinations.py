@@ -19,11 +19,11 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
 from fedsim.config.run import AlgorithmSection
-from fedsim.engine.event_loop import Timeline
+from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.pacing import Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
-from fedsim.engine.state import Course
+from fedsim.engine.state import RunState
 from fedsim.execution.inline_trainer import InlineTrainer
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.server.rule import Stack, State
 from fedsim.server.server import Server
 from fedsim.training.workbench import Workbench
@@ -61,7 +61,7 @@ class Outcome:
     """What a combination left behind."""
 
     book: Book
-    timeline: Timeline
+    event_loop: EventLoop
     server: Server
 
 
@@ -87,7 +87,7 @@ selector_of = cache(make)
 
 
 @cache
-def ground() -> Setup:
+def ground() -> RunSpec:
     """Return what all combinations share."""
     return prepare(config())
 
@@ -118,21 +118,21 @@ def server_of(algorithm: dict[str, Any], pacing: Pacing) -> Server:
 def combine(server: Server, pacing: Pacing, selector: str = "uniform") -> Outcome:
     """Run STEPS steps with a server that has taken none."""
     setup, needs = ground(), server.algorithm.needs
-    course = Course(setup.data.n_clients)
-    book = Book(course)
+    run_state = RunState(setup.data.n_clients)
+    book = Book(run_state)
     chosen_by = selector_of(selector)
     evaluate = replace(setup.plan.evaluate, every_steps=2 * ("accuracy" in chosen_by.needs))
     plan = replace(setup.plan, pacing=pacing, selector=chosen_by, evaluate=evaluate)
     trainer = InlineTrainer(bench(needs.losses, needs.after), server)
-    timeline = Timeline(setup.world, plan, trainer, book, course)
-    assert timeline.run() == "steps"
-    timeline.abandon()
+    event_loop = EventLoop(setup.world, plan, trainer, book, run_state)
+    assert event_loop.run() == "steps"
+    event_loop.abandon()
     book.crowded()
-    return Outcome(book, timeline, server)
+    return Outcome(book, event_loop, server)
 
 
 def assert_in_order(found: Outcome) -> None:
-    assert_sound(found.book, found.timeline)
+    assert_sound(found.book, found.event_loop)
     assert len(found.book.steps) == STEPS
     assert found.server.params.isfinite().all()
     moved = [row["direction_norm"] for row in found.book.steps if row["status"] == "applied"]

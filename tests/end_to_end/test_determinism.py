@@ -11,10 +11,10 @@ import torch
 
 from fedsim import analysis
 from fedsim.config.load import load
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.state import Course
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Trainer
-from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
@@ -123,11 +123,11 @@ def test_planning_without_training_meets_the_same_events(tmp_path: Path) -> None
     setup = prepare(small(pacing=FEDBUFF))
     folder = tmp_path / "plan"
     folder.mkdir()
-    course = Course(setup.data.n_clients)
-    recorder = Recorder(folder, setup.data.train.sizes, course.ledger)
-    timeline = Timeline(setup.world, setup.plan, PlanningTrainer(), recorder, course)
-    timeline.run()
-    timeline.abandon()
+    run_state = RunState(setup.data.n_clients)
+    recorder = Recorder(folder, setup.data.train.sizes, run_state.job_table)
+    event_loop = EventLoop(setup.world, setup.plan, NullTrainer(), recorder, run_state)
+    event_loop.run()
+    event_loop.abandon()
     recorder.settle()
     recorder.close(None)
     shared = ["job", "client", "version", "status", "step", "dispatch_us", "end_us"]

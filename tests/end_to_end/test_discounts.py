@@ -14,7 +14,7 @@ from fedsim.common import plugins
 from fedsim.server.combine import combine
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 
 DISCOUNTS: dict[str, Any] = {
@@ -93,7 +93,7 @@ def test_the_server_discounts_before_the_rule_as_well(rule: str) -> None:
         Server(ServerSpec(rule, {}, 10, 100, 4, blocks, wrap=w), torch.zeros(8)) for w in ([], wrap)
     )
     reports = Reports.of([Report(loss_before=1.0 + i, loss_train=1.0) for i in range(4)])
-    told = Arrivals(9, np.arange(4), staleness, np.full(4, 5), np.arange(4), reports)
+    told = StepInput(9, np.arange(4), staleness, np.full(4, 5), np.arange(4), reports)
     scaled = rows * torch.tensor((staleness + 1.0) ** -0.5, dtype=torch.float32)[:, None]
     plain.step(told, list(scaled))
     discounting.step(told, list(rows))

@@ -12,7 +12,7 @@ from fedsim.common.errors import RunError
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.load import parse
 from fedsim.data.federated_data import FederatedData
-from fedsim.engine.event_loop import Timeline
+from fedsim.engine.event_loop import EventLoop
 from fedsim.runs.build import prepare
 from fedsim.runs.inputs import Workshop
 from fedsim.runs.result import Progress
@@ -45,7 +45,7 @@ def _run(folder: Path, *, fails: bool) -> None:
 
 def _alive() -> Counter[str]:
     """Count what a run consists of."""
-    kinds = (Run, Timeline, Workbench, GradientHistory, FederatedData)
+    kinds = (Run, EventLoop, Workbench, GradientHistory, FederatedData)
     return Counter(type(o).__name__ for o in gc.get_objects() if type(o) in kinds)
 
 

@@ -12,7 +12,7 @@ import torch
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.execution.actor_pool import RayPool
-from fedsim.runs.build import Setup, prepare
+from fedsim.runs.build import RunSpec, prepare
 from fedsim.training.job import Cohort
 from fedsim.training.minibatches import probed
 from fedsim.training.workbench import Workbench
@@ -25,7 +25,7 @@ ASKING = {
 }
 
 
-def by_hand(setup: Setup, params: torch.Tensor, client: int, version: int) -> float:
+def by_hand(setup: RunSpec, params: torch.Tensor, client: int, version: int) -> float:
     """Return the mean loss on the samples that the client probes for a version."""
     [rows] = probed(setup.data.train, np.array([client]), np.array([version]), 5, setup.bench.seed)
     assert len(rows) == 5

@@ -16,7 +16,7 @@ from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
 from fedsim.runs.simulate import resume
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 from fedsim.training.modes import dense
 from here import PoolHere
@@ -163,7 +163,7 @@ def test_a_step_waits_as_often_for_any_number_of_layers_and_clients(
             some = np.arange(m) + step
             told = Reports.of([Report(loss_before=1.0 + i) for i in range(m)])
             fresh, samples = np.zeros(m, dtype=np.int64), np.ones(m, dtype=np.int64)
-            made.step(Arrivals(step, some, fresh, samples, reports=told, online=some), rows.cuda())
+            made.step(StepInput(step, some, fresh, samples, reports=told, online=some), rows.cuda())
         return list(log)
 
     with pretended(monkeypatch) as log:

@@ -15,8 +15,8 @@ import pytest
 from fedsim.common.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.common.signals import Interrupts
 from fedsim.config.checkpoint import CheckpointSection
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.state import Course
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import checkpoints
@@ -24,7 +24,7 @@ from fedsim.records.manifest import read_manifest
 from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import alone
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.checkpointer import Saver
+from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.result import Result
 from fedsim.runs.simulate import resume
 from interrupted_runs import BUFFERED, CASES, stopped_at
@@ -34,14 +34,14 @@ from small import run, small
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> random.Random:
     """Interrupt runs between instants, one in eight times; returns what decides."""
-    chance, between = random.Random(0), Saver.between
+    chance, between = random.Random(0), Checkpointer.between
 
-    def sometimes(self: Saver) -> None:
+    def sometimes(self: Checkpointer) -> None:
         if chance.random() < 0.125:
             self.interrupts.asked = True
         between(self)
 
-    monkeypatch.setattr(Saver, "between", sometimes)
+    monkeypatch.setattr(Checkpointer, "between", sometimes)
     return chance
 
 
@@ -59,7 +59,7 @@ def test_interrupts_leave_no_trace_in_the_results(
 ) -> None:
     config = small(**CASES[case])
     with pytest.MonkeyPatch.context() as peace:
-        peace.setattr(Saver, "between", lambda self: None)
+        peace.setattr(Checkpointer, "between", lambda self: None)
         expected = run(config, tmp_path / "peace")
     times = 0
     for seed in range(3):
@@ -80,7 +80,7 @@ def test_it_may_go_on_with_other_workers(
 ) -> None:
     config = small(**CASES[case])
     with pytest.MonkeyPatch.context() as peace:
-        peace.setattr(Saver, "between", lambda self: None)
+        peace.setattr(Checkpointer, "between", lambda self: None)
         expected = run(config, tmp_path / "peace")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(interrupted, "random", lambda: 0.0)
@@ -144,7 +144,7 @@ def test_who_goes_on_from_an_earlier_checkpoint_gives_up_those_after_it(tmp_path
 
 def test_who_starts_over_has_no_tables_of_before(tmp_path: Path) -> None:
     def failing(progress: Any) -> None:
-        if progress.course.step == 5:
+        if progress.run_state.step == 5:
             raise ValueError("it failed")
 
     with pytest.raises(ValueError, match="it failed"):
@@ -157,15 +157,15 @@ def test_who_starts_over_has_no_tables_of_before(tmp_path: Path) -> None:
 
 
 def test_an_instant_with_several_steps_is_saved_if_one_of_them_asks_for_it(tmp_path: Path) -> None:
-    course = Course(2, step=3)
+    run_state = RunState(2, step=3)
     section = CheckpointSection(every_steps=5, every_s=0)
-    recorder = Recorder(tmp_path, np.ones(2, dtype=np.int64), course.ledger)
-    saver = Saver(tmp_path, section, course, recorder, Interrupts(), owner="this one")
+    recorder = Recorder(tmp_path, np.ones(2, dtype=np.int64), run_state.job_table)
+    checkpointer = Checkpointer(tmp_path, section, run_state, recorder, Interrupts(), owner="this one")
     asked = []
-    for course.step in (4, 4, 6, 7, 9, 16, 19):
-        asked.append(saver._due())
+    for run_state.step in (4, 4, 6, 7, 9, 16, 19):
+        asked.append(checkpointer._due())
         if asked[-1]:
-            saver._step = course.step
+            checkpointer._step = run_state.step
     assert asked == [False, False, True, False, False, True, False]
 
 
@@ -267,7 +267,7 @@ def test_parts_of_which_some_were_removed_are_not_taken_for_a_table(tmp_path: Pa
 @pytest.mark.usefixtures("hearing")
 def test_ctrl_c_once_saves_and_stops(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def watch(progress: Any) -> None:
-        if progress.course.step == 4:
+        if progress.run_state.step == 4:
             signal.raise_signal(signal.SIGINT)
 
     found = run(small(), tmp_path, watch=watch)
@@ -280,7 +280,7 @@ def test_ctrl_c_once_saves_and_stops(tmp_path: Path, capfd: pytest.CaptureFixtur
 @pytest.mark.usefixtures("hearing")
 def test_ctrl_c_twice_stops_now(tmp_path: Path) -> None:
     def watch(progress: Any) -> None:
-        if progress.course.step == 4:
+        if progress.run_state.step == 4:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
@@ -296,24 +296,24 @@ def test_a_lost_server_is_restored_and_the_rest_played_again(
 ) -> None:
     config = small(pacing=BUFFERED, checkpoint={"every_steps": every_steps})
     expected = run(config, tmp_path / "peace").digest
-    step, lost = Timeline._step, []
+    step, lost = EventLoop._step, []
 
-    def dying(self: Timeline, cause: str) -> None:
-        if self.course.step == 5 and len(lost) < 2:
+    def dying(self: EventLoop, cause: str) -> None:
+        if self.run_state.step == 5 and len(lost) < 2:
             lost.append(1)
             raise ServerLost("it died")
         step(self, cause)
 
-    monkeypatch.setattr(Timeline, "_step", dying)
+    monkeypatch.setattr(EventLoop, "_step", dying)
     assert run(config, tmp_path / "killed").digest == expected
     assert len(lost) == 2
 
 
 def test_a_server_that_keeps_dying_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def dying(self: Timeline, cause: str) -> None:
+    def dying(self: EventLoop, cause: str) -> None:
         raise ServerLost("it died")
 
-    monkeypatch.setattr(Timeline, "_step", dying)
+    monkeypatch.setattr(EventLoop, "_step", dying)
     with pytest.raises(ServerLost):
         run(small(), tmp_path)
     assert read_manifest(tmp_path / "small")["status"] == "failed"

@@ -451,7 +451,7 @@ def test_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
             FolderError, match="expected a run that has ended, found one that is still going on"
         ):
             check(progress.folder)
-        refused.append(progress.course.step)
+        refused.append(progress.run_state.step)
 
     folder = run(small(stop={"steps": 3}), tmp_path, watch=look).folder
     assert refused

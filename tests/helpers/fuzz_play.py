@@ -26,7 +26,7 @@ from fedsim.config.run import RunConfig
 from fedsim.invariants import check
 from fedsim.records.recorder import digest
 from fedsim.runs.build import prepare
-from fedsim.runs.checkpointer import Saver
+from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At, fork
 from fedsim.runs.simulate import resume
 from fedsim.server.server import Server
@@ -72,14 +72,14 @@ def _in_small_parts(config: RunConfig, plain: Result, out: Path, draw: random.Ra
 
 def _interrupted(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
     """Stop it at random instants, and let it go on from what is on disk."""
-    between, chance = Saver.between, draw.choice((0.02, 0.1, 0.5))
+    between, chance = Checkpointer.between, draw.choice((0.02, 0.1, 0.5))
 
-    def stopping(saver: Saver) -> None:
+    def stopping(checkpointer: Checkpointer) -> None:
         if draw.random() < chance:
-            saver.interrupts.asked = True
-        between(saver)
+            checkpointer.interrupts.asked = True
+        between(checkpointer)
 
-    with patch.object(Saver, "between", stopping):
+    with patch.object(Checkpointer, "between", stopping):
         found, times = _run(config, out), 0
         while found.status == "interrupted":
             times += 1

@@ -48,7 +48,7 @@ def stopped_at(step: int, config: Any, out: Path, **options: Any) -> Path:
         pass
 
     def watch(progress: Any) -> None:
-        if progress.course.step == step:
+        if progress.run_state.step == step:
             raise Killed
 
     with pytest.raises(Killed):

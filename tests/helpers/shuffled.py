@@ -7,7 +7,7 @@ import numpy as np
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.server.server import Server
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort
 from fedsim.training.workbench import Workbench
 
@@ -29,7 +29,7 @@ class ShuffledTrainer(InlineTrainer):
         super().forget(cohort)
         self._drop(cohort)
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         if self._noise.random() < 0.5:
             self._finish([self._open[job] for job in cohort.ids.tolist()])
         self._drop(cohort)

@@ -1,4 +1,4 @@
-"""Worlds, plans and books for tests of the timeline: what it did, entry by entry, and what must hold of any run."""
+"""Worlds, plans and books for tests of the event loop: what it did, entry by entry, and what must hold of any run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 
 from fedsim.common.units import US
 from fedsim.engine.costs import Costs
-from fedsim.engine.event_loop import Timeline
-from fedsim.engine.job_table import Ledger
+from fedsim.engine.event_loop import EventLoop
+from fedsim.engine.job_table import JobTable
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.record_words import STATUSES
 from fedsim.engine.selector import Clients, Facts, Selector, View, stateless
-from fedsim.engine.state import Course, Evaluate, Plan, Stop
+from fedsim.engine.state import Evaluate, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
-from fedsim.execution.null_trainer import PlanningTrainer
-from fedsim.server.step_input import Arrivals
+from fedsim.execution.null_trainer import NullTrainer
+from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort, Job
 from fedsim.worlds.trace import Trace
@@ -114,10 +114,10 @@ class Entry:
         return f.job.client, f.job.version, f.dispatch_us, f.end_us, self.status, self.step
 
 
-def entries(ledger: Ledger) -> list[Entry]:
-    """Take the jobs that ended from a ledger."""
+def entries(job_table: JobTable) -> list[Entry]:
+    """Take the jobs that ended from a job table."""
     found = []
-    for row in ledger.take():
+    for row in job_table.take():
         job = Job(*(row[name].item() for name in ("id", "client", "nth", "version", "share")))
         rest = {f.name: row[f.name].item() for f in fields(Flight) if f.name != "job"}
         flight = Flight(job, **rest | {"ok": bool(row["ok"])})
@@ -127,19 +127,19 @@ def entries(ledger: Ledger) -> list[Entry]:
 
 @dataclass
 class Book:
-    """What a timeline records."""
+    """What an event loop records."""
 
-    course: Course
+    run_state: RunState
     jobs: list[Entry] = field(default_factory=list)
     steps: list[StepColumns] = field(default_factory=list)
 
     def step(self, result: Pending[Stepped], rows: Any) -> None:
-        self.course.ledger.hear(rows, result().reports)
+        self.run_state.job_table.hear(rows, result().reports)
         self.steps.append(result().columns)
         self.crowded()
 
     def crowded(self) -> None:
-        self.jobs += entries(self.course.ledger)
+        self.jobs += entries(self.run_state.job_table)
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
         pass
@@ -148,13 +148,13 @@ class Book:
         return [e for e in self.jobs if e.status == "aggregated"]
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The steps, by what the timeline alone decides."""
+        """The steps, by what the event loop alone decides."""
         names = ("time_us", "cause", "updates", "lost", "late", "waits", "in_flight", "status")
         return [tuple(row[name] for name in names) for row in self.steps]
 
 
-class StrictTrainer(PlanningTrainer):
-    """Checks that the timeline keeps its side of the contract of a Trainer."""
+class StrictTrainer(NullTrainer):
+    """Checks that the event loop keeps its side of the contract of a Trainer."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -173,7 +173,7 @@ class StrictTrainer(PlanningTrainer):
             if self.open.pop(job.id, None) is not None:
                 assert self.latest[job.client] == job.id, "nobody works on from what is to be forgotten"
 
-    def step(self, arrivals: Arrivals, cohort: Cohort) -> Pending[Stepped]:
+    def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         assert arrivals.step == self.version
         assert arrivals.clients.tolist() == cohort.clients.tolist()
         for job in map(cohort.job, range(len(cohort))):
@@ -182,30 +182,32 @@ class StrictTrainer(PlanningTrainer):
         return super().step(arrivals, cohort)
 
 
-def run(trace: Trace, plan: Plan, leave: Leave = "abort") -> tuple[Book, str, Timeline]:
-    """Run a plan to its end; return the book, what ended it, and the timeline."""
-    course, world = Course(trace.clients), World(trace, leave=leave)
-    book = Book(course)
-    timeline = Timeline(world, plan, StrictTrainer(), book, course)
-    ended_by = timeline.run()
-    timeline.abandon()
+def run(trace: Trace, plan: Plan, leave: Leave = "abort") -> tuple[Book, str, EventLoop]:
+    """Run a plan to its end; return the book, what ended it, and the event loop."""
+    run_state, world = RunState(trace.clients), World(trace, leave=leave)
+    book = Book(run_state)
+    event_loop = EventLoop(world, plan, StrictTrainer(), book, run_state)
+    ended_by = event_loop.run()
+    event_loop.abandon()
     book.crowded()
-    return book, ended_by, timeline
+    return book, ended_by, event_loop
 
 
-def assert_sound(book: Book, timeline: Timeline) -> None:
+def assert_sound(book: Book, event_loop: EventLoop) -> None:
     """Assert what holds of every run: see `docs/pacing.md`."""
-    course, plan = timeline.course, timeline.plan
+    run_state, plan = event_loop.run_state, event_loop.plan
     times = np.array([int(row["time_us"]) for row in book.steps], dtype=np.int64)
     assert (np.diff(times) >= 0).all(), "time never goes back"
-    assert [row["step"] for row in book.steps] == list(range(course.step))
-    assert sorted(e.flight.job.id for e in book.jobs) == list(range(course.next_job)), "each job once"
-    assert course.moved_bytes == sum(e.flight.downloaded_bytes + e.flight.uploaded_bytes for e in book.jobs)
+    assert [row["step"] for row in book.steps] == list(range(run_state.step))
+    assert sorted(e.flight.job.id for e in book.jobs) == list(range(run_state.next_job)), "each job once"
+    assert run_state.moved_bytes == sum(
+        e.flight.downloaded_bytes + e.flight.uploaded_bytes for e in book.jobs
+    )
     for entry in book.jobs:
         _assert_job(entry, times, plan)
-        assert timeline.world.online(entry.flight.dispatch_us)[entry.flight.job.client], "it was online"
+        assert event_loop.world.online(entry.flight.dispatch_us)[entry.flight.job.client], "it was online"
     _assert_one_job_at_a_time(book)
-    if isinstance(trainer := timeline.trainer, StrictTrainer):
+    if isinstance(trainer := event_loop.trainer, StrictTrainer):
         under_way = {e.flight.job.id for e in book.jobs if e.status == "unfinished"}
         assert set(trainer.open) <= under_way, "the trainer keeps no job that was dropped"
     assert _most_at_once(book, plan, times) <= plan.pacing.concurrency

@@ -41,7 +41,7 @@ def licence(package: metadata.PackageMetadata) -> str:
 
 def test_nothing_that_a_run_needs_is_under_the_gpl() -> None:
     found: dict[str, metadata.PackageMetadata] = {}
-    requirements("fedsim", found)
+    requirements("fedsim-dynamics", found)
     assert len(found) > 30
     copyleft = re.compile(r"\b[AL]?GPL|GNU|Mozilla|\bMPL|EUPL|CC-BY-SA|SSPL", re.IGNORECASE)
     strict = {name for name, package in found.items() if copyleft.search(licence(package))}

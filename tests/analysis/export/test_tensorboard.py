@@ -91,7 +91,7 @@ def test_a_run_that_is_resumed_has_all_of_its_events(tmp_path: Path) -> None:
 
     def interrupting(progress: Progress) -> None:
         watch(progress)
-        if progress.course.step == 5:
+        if progress.run_state.step == 5:
             raise KeyboardInterrupt
 
     with writing_events(tmp_path / "events") as watch:

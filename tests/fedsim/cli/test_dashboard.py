@@ -190,7 +190,7 @@ def test_an_interrupt_ends_a_run_as_without_it(tmp_path: Path) -> None:
 
     def interrupting(progress: Progress) -> None:
         watch(progress)
-        if progress.course.step == 3:
+        if progress.run_state.step == 3:
             raise KeyboardInterrupt
 
     with dashboard(console, ("small",)) as watch:
@@ -232,8 +232,8 @@ def test_a_watcher_hears_every_row_but_those_of_the_last_step_once(tmp_path: Pat
     config = small(evaluate={"every_steps": 2})
 
     def watch(progress: Progress) -> None:
-        steps.extend(row["step"] for row in progress.news.steps)
-        evaluated.extend(measured.step for measured in progress.news.evaluations)
+        steps.extend(row["step"] for row in progress.recent_rows.steps)
+        evaluated.extend(measured.step for measured in progress.recent_rows.evaluations)
 
     ended = analysis.open(run(config, tmp_path, watch=watch).folder)
     assert steps == ended.frame("steps")["step"].tolist()[:-1]

@@ -30,8 +30,8 @@ def test_the_time_to_go_counts_from_where_a_run_goes_on(
     tell = _Line(0.0, said.append)
 
     def watch(progress: Progress) -> None:
-        clock[0] = 10.0 * progress.course.step
-        if progress.course.step >= 5:
+        clock[0] = 10.0 * progress.run_state.step
+        if progress.run_state.step >= 5:
             tell(progress)
 
     run(small(), tmp_path, watch=watch)
@@ -63,5 +63,5 @@ def test_quiet_shows_nothing(tmp_path: Path) -> None:
 def test_a_watcher_sees_the_run(tmp_path: Path) -> None:
     seen: list[Progress] = []
     run(small(), tmp_path, watch=seen.append)
-    assert seen[-1].course.step == 8
+    assert seen[-1].run_state.step == 8
     assert 0 <= seen[-1].accuracy <= 1

@@ -15,7 +15,7 @@ from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.config.run import RunConfig
 from fedsim.engine.audit import Audit, parts_of
-from fedsim.engine.client_records import Known
+from fedsim.engine.client_records import ClientRecords
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
 from fedsim.runs.plan import CountingTrainer, forecast
@@ -159,7 +159,7 @@ def test_workers_do_not_change_a_bit(tmp_path: Path, case: str, two_workers: Ray
 
 
 def test_those_go_first_of_whom_the_server_has_a_row() -> None:
-    known = Known.of(20)
+    known = ClientRecords.of(20)
     known.last_step[:] = [9, 8, 5, 4, *[-1] * 16]
     known.dispatched[:] = np.arange(20)
     audit = Audit(every=5, clients=6, memory=5, seed=1)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from fedsim.engine.client_records import Known
+from fedsim.engine.client_records import ClientRecords
 from fedsim.engine.selector import View
 from fedsim.training.job import Cohort, Job, Report, Reports
 
@@ -19,7 +19,7 @@ def jobs(numbers: list[int], clients: list[int]) -> Cohort:
 
 
 def test_at_first_nothing_is_known() -> None:
-    known = Known.of(3)
+    known = ClientRecords.of(3)
     assert not known.busy.any()
     for name in ("dispatched", "received", "lost"):
         assert getattr(known, name).tolist() == [0, 0, 0]
@@ -30,7 +30,7 @@ def test_at_first_nothing_is_known() -> None:
 
 
 def test_its_columns_are_those_of_a_view_and_cannot_be_written_to() -> None:
-    columns = Known.of(3).columns()
+    columns = ClientRecords.of(3).columns()
     assert set(columns) <= set(View.__dataclass_fields__)
     for column in columns.values():
         with pytest.raises(ValueError, match="read-only"):
@@ -38,7 +38,7 @@ def test_its_columns_are_those_of_a_view_and_cannot_be_written_to() -> None:
 
 
 def test_columns_are_views_that_follow() -> None:
-    known = Known.of(3)
+    known = ClientRecords.of(3)
     columns = known.columns()
     known.give_one(1, step=4)
     assert columns["dispatched"].tolist() == [0, 1, 0]
@@ -46,7 +46,7 @@ def test_columns_are_views_that_follow() -> None:
 
 
 def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
-    known = Known.of(3)
+    known = ClientRecords.of(3)
     known.give(THREE, step=0)
     assert (known.dispatched.tolist(), known.last_dispatch.tolist()) == ([1, 1, 1], [0, 0, 0])
     known.land(0, duration_us=70)
@@ -60,7 +60,7 @@ def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
 
 
 def test_the_last_report_counts_and_silence_changes_nothing() -> None:
-    known = Known.of(3)
+    known = ClientRecords.of(3)
     reports = [Report(loss_train=2.0, loss_rms=3.0), Report(loss_before=1.0, loss_train=9.0, loss_rms=4.0)]
     known.hear(jobs([0, 1], [0, 1]), Reports.of(reports))
     assert known.last_loss[:2].tolist() == [2.0, 1.0], "the loss before training where it is reported"
@@ -73,7 +73,7 @@ def test_the_last_report_counts_and_silence_changes_nothing() -> None:
 
 def test_of_two_jobs_of_a_client_the_later_one_counts_in_any_order() -> None:
     """An update that came too late for its step stands behind those that came in time, and may be the older one."""
-    known = Known.of(3)
+    known = ClientRecords.of(3)
     reports = [Report(loss_train=2.0), Report(loss_train=9.0)]
     known.hear(jobs(numbers=[7, 4], clients=[1, 1]), Reports.of(reports))
     assert known.last_loss[1] == 2.0

@@ -13,16 +13,16 @@ import pytest
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.engine.evaluator import Evaluator
 from fedsim.engine.pacing import sync
-from fedsim.engine.state import Course, Evaluate, Stop
+from fedsim.engine.state import Evaluate, RunState, Stop
 from fedsim.engine.trainer import Pending
-from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.execution.null_trainer import NullTrainer
 from fedsim.training.evaluation import Evaluation
 from timelines import plan_of
 
 USUAL, NINE_STEPS = Evaluate(), Stop(steps=9)
 
 
-class Asked(PlanningTrainer):
+class Asked(NullTrainer):
     """Writes down what is evaluated; client i of three gets i + 1 of 4 samples right."""
 
     def __init__(self) -> None:
@@ -57,13 +57,13 @@ def evaluator(
     if accuracy:
         plan = replace(plan, selector=replace(plan.selector, needs=frozenset({"accuracy"})))
     asked, written = Asked(), Written()
-    return Evaluator(plan, asked, written, Course(3), Stopwatch(), measure), written, asked.splits
+    return Evaluator(plan, asked, written, RunState(3), Stopwatch(), measure), written, asked.splits
 
 
 def test_the_initial_model_and_that_of_every_so_many_steps_is_evaluated_once() -> None:
     made, written, _ = evaluator(Evaluate(every_steps=3))
     for step in (0, 0, 1, 2, 3, 3, 4, 6, 7):
-        made.course.step, made.course.now_us = step, 10 * step
+        made.run_state.step, made.run_state.now_us = step, 10 * step
         made.after_step()
     assert written.evaluations == [(0, 0, "test"), (3, 30, "test"), (6, 60, "test")]
 
@@ -71,7 +71,7 @@ def test_the_initial_model_and_that_of_every_so_many_steps_is_evaluated_once() -
 def test_without_steps_between_them_only_the_initial_and_the_final_model_are() -> None:
     made, written, _ = evaluator(Evaluate(every_steps=0))
     for step in range(4):
-        made.course.step = step
+        made.run_state.step = step
         made.after_step()
     made.last()
     made.last()
@@ -81,24 +81,24 @@ def test_without_steps_between_them_only_the_initial_and_the_final_model_are() -
 def test_time_asks_at_its_instants_before_anything_happens_later() -> None:
     made, written, _ = evaluator(Evaluate(every_steps=0, every_us=7))
     for step, time_us in ((0, 7), (1, 8), (1, 14), (2, 15), (3, 35), (3, 36)):
-        made.course.step = step
+        made.run_state.step = step
         made.until(time_us)
     assert written.evaluations == [(1, 7, "test"), (2, 14, "test"), (3, 21, "test")]
-    assert made.course.evaluate_us == 42, "an instant at which something happens comes after that"
+    assert made.run_state.evaluate_us == 42, "an instant at which something happens comes after that"
 
 
 def test_without_an_interval_time_never_asks() -> None:
     made, written, _ = evaluator(Evaluate(every_us=0))
     made.until(10**15)
     assert written.evaluations == []
-    assert made.course.now_us == 0
+    assert made.run_state.now_us == 0
 
 
 def test_a_run_that_goes_on_keeps_the_instant_at_which_time_asks_next() -> None:
     made, *_ = evaluator(Evaluate(every_us=7))
-    assert made.course.evaluate_us == 7
-    begun = Course(3, begun=True, evaluate_us=21)
-    assert Evaluator(made.plan, Asked(), Written(), begun, Stopwatch()).course.evaluate_us == 21
+    assert made.run_state.evaluate_us == 7
+    begun = RunState(3, begun=True, evaluate_us=21)
+    assert Evaluator(made.plan, Asked(), Written(), begun, Stopwatch()).run_state.evaluate_us == 21
 
 
 @pytest.mark.parametrize("personal", [False, True])
@@ -123,7 +123,7 @@ def test_who_all_were_evaluated_already_is_not_again_at_the_end() -> None:
 def test_selectors_learn_accuracies_if_they_ask_for_them(accuracy: bool, known: list[float]) -> None:
     made, *_ = evaluator(accuracy=accuracy)
     made.after_step()
-    np.testing.assert_array_equal(made.course.known.accuracy, known)
+    np.testing.assert_array_equal(made.run_state.client_records.accuracy, known)
 
 
 def watched(values: Sequence[float], stop: Stop) -> tuple[list[tuple[float, int]], bool]:
@@ -132,10 +132,10 @@ def watched(values: Sequence[float], stop: Stop) -> tuple[list[tuple[float, int]
     made, *_ = evaluator(Evaluate(every_steps=1), stop, measure=lambda found: left.pop(0))
     found = []
     for step in range(len(values)):
-        made.course.step = step
+        made.run_state.step = step
         made.after_step()
-        found.append((made.course.best, made.course.unimproved))
-    return found, made.course.reached
+        found.append((made.run_state.best, made.run_state.unimproved))
+    return found, made.run_state.reached
 
 
 def test_only_more_than_the_least_gain_is_an_improvement() -> None:

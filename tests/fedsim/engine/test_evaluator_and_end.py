@@ -15,9 +15,9 @@ from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import US
 from fedsim.engine.evaluator import Evaluator
 from fedsim.engine.pacing import sync
-from fedsim.engine.state import Course, Evaluate, Stop
+from fedsim.engine.state import Evaluate, RunState, Stop
 from fedsim.execution.actor_pool import RayPool
-from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.execution.null_trainer import NullTrainer
 from fedsim.training.evaluation import Evaluation
 from fedsim.worlds.trace import Trace
 from small import run, small
@@ -230,20 +230,20 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(
         assert [len(who) for _, _, who in evaluated(analysis.open(actors.folder))][-1] == 12
 
 
-def after(percents: Sequence[int], stop: Stop) -> Course:
+def after(percents: Sequence[int], stop: Stop) -> RunState:
     """Return where a run stands after evaluations, two clients each."""
-    course = Course(2)
+    run_state = RunState(2)
     evaluator = Evaluator(
         plan_of(sync(1), 2, stop),
-        PlanningTrainer(),
-        Book(course),
-        course,
+        NullTrainer(),
+        Book(run_state),
+        run_state,
         Stopwatch(),
         lambda found: float(found.correct.mean()),
     )
     for percent in percents:
         evaluator._learn(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
-    return course
+    return run_state
 
 
 def test_a_target_that_was_reached_stays_reached() -> None:
@@ -258,11 +258,11 @@ def test_a_patience_that_is_at_its_end_stays_so() -> None:
 
 
 def test_a_long_time_in_which_nothing_happens_costs_nothing() -> None:
-    course = Course(1)
+    run_state = RunState(1)
     plan = plan_of(sync(1), 1, Stop(steps=1), evaluate=Evaluate(every_steps=0, every_us=7))
-    evaluator = Evaluator(plan, PlanningTrainer(), Book(course), course, Stopwatch())
+    evaluator = Evaluator(plan, NullTrainer(), Book(run_state), run_state, Stopwatch())
     evaluator.until(7)
-    assert (course.evaluated, course.evaluate_us) == (-1, 7)
+    assert (run_state.evaluated, run_state.evaluate_us) == (-1, 7)
     evaluator.until(10**15)
-    assert (course.evaluated, course.now_us) == (0, 7)
-    assert course.evaluate_us == -(-(10**15) // 7) * 7
+    assert (run_state.evaluated, run_state.now_us) == (0, 7)
+    assert run_state.evaluate_us == -(-(10**15) // 7) * 7

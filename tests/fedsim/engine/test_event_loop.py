@@ -18,15 +18,15 @@ from fedsim.common.errors import RunError
 from fedsim.common.plugins import build
 from fedsim.common.rng import Draws
 from fedsim.common.units import US
-from fedsim.engine import job_table as ledger
+from fedsim.engine import job_table as job_table
 from fedsim.engine.costs import Chance, Completeness, Costs, Jitter
-from fedsim.engine.event_loop import Timeline
+from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.pacing import Late, Pacing, deadline, fedasync, fedbuff, overselect, periodic, sync
 from fedsim.engine.record_words import STATUSES
 from fedsim.engine.selector import Clients, Facts, View, stateless
-from fedsim.engine.state import Course, Dropout, Evaluate, Plan, Stop
+from fedsim.engine.state import Dropout, Evaluate, Plan, RunState, Stop
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
-from fedsim.execution.null_trainer import PlanningTrainer
+from fedsim.execution.null_trainer import NullTrainer
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort
 from fedsim.worlds.trace import Trace
@@ -41,7 +41,7 @@ TWO_STEPS = Stop(steps=2)
 class Log:
     """Records in words: jobs as (end, status, client, version), steps as (time, cause, updates)."""
 
-    course: Course = field(default_factory=lambda: Course(3))
+    run_state: RunState = field(default_factory=lambda: RunState(3))
     jobs: list[tuple[float, str, int, int]] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
     steps: list[tuple[float, str, int]] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Log:
     used_by: list[int] = field(default_factory=list)
 
     def crowded(self) -> None:
-        for entry in entries(self.course.ledger):
+        for entry in entries(self.run_state.job_table):
             flight = entry.flight
             self.flights.append(flight)
             self.attempts.append(flight.attempt)
@@ -122,14 +122,14 @@ def run(
     stop: Stop = TWO_STEPS,
     select: Callable[[View, int, np.random.Generator], Clients] = lowest_first,
     **changes: Any,
-) -> tuple[Log, str, Timeline]:
+) -> tuple[Log, str, EventLoop]:
     log = Log()
     settled = replace(plan(pacing, stop, select), **changes)
-    timeline = Timeline(place, settled, StrictTrainer(), log, log.course)
-    ended_by = timeline.run()
-    timeline.abandon()
+    event_loop = EventLoop(place, settled, StrictTrainer(), log, log.run_state)
+    ended_by = event_loop.run()
+    event_loop.abandon()
     log.crowded()
-    return log, ended_by, timeline
+    return log, ended_by, event_loop
 
 
 def test_sync_waits_for_the_slowest() -> None:
@@ -148,7 +148,7 @@ def test_sync_waits_for_the_slowest() -> None:
 
 
 def test_overselect_takes_the_first_and_cancels_the_rest() -> None:
-    log, _, timeline = run(overselect(2, 1), world())
+    log, _, event_loop = run(overselect(2, 1), world())
     assert log.steps == [(5, "full", 2), (10, "full", 2)]
     assert log.jobs == [
         (3, "aggregated", 0, 0),
@@ -159,7 +159,7 @@ def test_overselect_takes_the_first_and_cancels_the_rest() -> None:
         (10, "late", 2, 1),
     ]
     assert [row["late"] for row in log.columns] == [1, 1]
-    assert not timeline.course.known.busy.any()
+    assert not event_loop.run_state.client_records.busy.any()
 
 
 def test_overselect_without_extra_is_sync() -> None:
@@ -182,10 +182,10 @@ def test_a_deadline_before_the_first_arrival_gives_an_empty_step() -> None:
 def test_a_deadline_that_another_has_replaced_makes_no_step() -> None:
     """A run that is forked at 6 s with a deadline 20 s later: that of 8 s is void."""
     log, before = Log(), plan(deadline(3, 8 * US), Stop(time_us=6 * US), lowest_first)
-    assert Timeline(world(), before, StrictTrainer(), log, log.course).run() == "time"
-    log.course.arm(20 * US)
+    assert EventLoop(world(), before, StrictTrainer(), log, log.run_state).run() == "time"
+    log.run_state.arm(20 * US)
     after = replace(before, pacing=deadline(3, 20 * US), stop=Stop(steps=1))
-    Timeline(world(), after, PlanningTrainer(), log, log.course).run()
+    EventLoop(world(), after, NullTrainer(), log, log.run_state).run()
     assert log.steps == [(9, "full", 3)]
 
 
@@ -242,7 +242,7 @@ def test_fedbuff_with_buffer_and_concurrency_of_all_equally_fast_clients_is_sync
 def test_a_client_that_leaves_in_any_phase_is_lost_then(leaves_s: float, phase: int) -> None:
     place = world(online={2: [(0, leaves_s)]})
     log = Log()
-    Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log, log.course).run()
+    EventLoop(place, plan(sync(3), Stop(steps=1), lowest_first), NullTrainer(), log, log.run_state).run()
     lost = next(f for f in log.flights if f.job.client == 2)
     assert (lost.end_us, lost.ok, lost.phase) == (leaves_s * US, False, phase)
     assert log.steps == [(max(5, leaves_s), "drained", 2)]
@@ -353,9 +353,9 @@ def test_a_selector_sees_when_the_last_step_was() -> None:
 @pytest.mark.parametrize("pacing", [fedasync(1), sync(1), fedbuff(1, 1)], ids=["fedasync", "sync", "fedbuff"])
 def test_each_choice_is_a_draw_of_its_own(pacing: Pacing) -> None:
     """One place at a time, thirty times: each of three clients is drawn, and seldom in turn."""
-    log, _, timeline = run(pacing, world(), Stop(steps=30), selector=build("selector", "uniform", {}))
+    log, _, event_loop = run(pacing, world(), Stop(steps=30), selector=build("selector", "uniform", {}))
     chosen = [client for *_, client, _ in sorted(log.jobs)]
-    assert timeline.course.draws >= 30
+    assert event_loop.run_state.draws >= 30
     assert min(chosen.count(client) for client in range(3)) >= 4
     assert len(set(pairwise(chosen))) >= 7
 
@@ -372,13 +372,13 @@ def test_a_selector_that_chooses_nobody_any_more_ends_the_run() -> None:
 
     place = world(online={c: [(0, 30)] for c in range(3)}, horizon_s=40, after_end="repeat")
     for pacing, steps in ((sync(3), 2), (fedbuff(3, 2), 3), (fedbuff(3, 3), 2), (deadline(3, 20 * US), 2)):
-        log, ended_by, timeline = run(pacing, place, Stop(steps=100), once)
+        log, ended_by, event_loop = run(pacing, place, Stop(steps=100), once)
         assert ended_by == "world"
         assert len(log.steps) == steps
         last = max(log.steps[-1][0], *(end for end, *_ in log.jobs))
-        assert 80 < timeline.course.now_us / US - last <= 120
-    _, ended_by, timeline = run(sync(3), place, Stop(steps=100, time_us=400 * US), once)
-    assert (ended_by, timeline.course.now_us) == ("time", 400 * US)
+        assert 80 < event_loop.run_state.now_us / US - last <= 120
+    _, ended_by, event_loop = run(sync(3), place, Stop(steps=100, time_us=400 * US), once)
+    assert (ended_by, event_loop.run_state.now_us) == ("time", 400 * US)
 
 
 def test_two_laps_are_waited_from_the_last_arrival_on() -> None:
@@ -388,22 +388,22 @@ def test_two_laps_are_waited_from_the_last_arrival_on() -> None:
         return view.candidates[: 1 if view.now_us >= 40 * US and not view.dispatched.any() else 0]
 
     place = world(online={c: [(0, 30)] for c in range(3)}, horizon_s=40, after_end="repeat")
-    log, ended_by, timeline = run(fedbuff(2, 2), place, Stop(steps=1), late)
-    assert (ended_by, timeline.course.now_us) == ("world", 150 * US)
+    log, ended_by, event_loop = run(fedbuff(2, 2), place, Stop(steps=1), late)
+    assert (ended_by, event_loop.run_state.now_us) == ("world", 150 * US)
     assert log.jobs == [(43, "unfinished", 0, 0)]
 
 
 def test_a_world_that_stops_ends_the_run() -> None:
-    log, ended_by, timeline = run(sync(3), world(horizon_s=20), Stop(steps=100))
+    log, ended_by, event_loop = run(sync(3), world(horizon_s=20), Stop(steps=100))
     assert ended_by == "world"
     assert [t for t, _, _ in log.steps] == [9, 18, 20]
-    assert timeline.course.now_us == 20 * US
+    assert event_loop.run_state.now_us == 20 * US
 
 
 def test_a_time_limit_ends_the_run_at_that_time() -> None:
-    log, ended_by, timeline = run(sync(3), world(), Stop(time_us=10 * US))
+    log, ended_by, event_loop = run(sync(3), world(), Stop(time_us=10 * US))
     assert ended_by == "time"
-    assert timeline.course.now_us == 10 * US
+    assert event_loop.run_state.now_us == 10 * US
     assert [j for j in log.jobs if j[1] == "unfinished"] == [(10, "unfinished", c, 1) for c in range(3)]
 
 
@@ -507,12 +507,12 @@ def test_what_a_step_drops_is_forgotten_job_by_job_the_last_one_first() -> None:
     """What a client keeps from job to job goes back to where it was before the first of them."""
     forgotten: list[int] = []
 
-    class Forgetting(PlanningTrainer):
+    class Forgetting(NullTrainer):
         def forget(self, cohort: Cohort) -> None:
             forgotten.extend(cohort.ids.tolist())
 
     pacing = replace(deadline(3, 5 * US), minimum=3)
-    Timeline(world(), plan(pacing, Stop(steps=1), lowest_first), Forgetting(), Log()).run()
+    EventLoop(world(), plan(pacing, Stop(steps=1), lowest_first), Forgetting(), Log()).run()
     assert forgotten == [2, 1, 0], "first what still runs, then what had arrived"
 
 
@@ -537,9 +537,9 @@ def test_updates_for_which_a_smaller_step_has_no_room_go_the_way_of_those_under_
 ) -> None:
     """A run that is forked while 0 and 1 wait for a third; 0 arrives again at 6, and one update makes a step now."""
     log, before = Log(), plan(fedbuff(3, 3), Stop(time_us=round(5.5 * US)), lowest_first)
-    assert Timeline(world(), before, PlanningTrainer(), log, log.course).run() == "time"
+    assert EventLoop(world(), before, NullTrainer(), log, log.run_state).run() == "time"
     after = replace(before, pacing=Pacing(3, 1, late=late), stop=TWO_STEPS)
-    Timeline(world(), after, PlanningTrainer(), log, log.course).run()
+    EventLoop(world(), after, NullTrainer(), log, log.run_state).run()
     assert log.jobs[0] == (3, "aggregated", 0, 0)
     assert (5, status, 1, 0) in log.jobs
     assert log.columns[0]["late"] == (0 if late == "keep" else 4)
@@ -552,10 +552,10 @@ def test_a_minimum_of_kept_updates_moves_the_deadline() -> None:
 
 def test_a_loss_is_noticed_later() -> None:
     place = world(faults=[(2, 1, 2)])
-    log, _, timeline = run(sync(3), place, Stop(steps=1), dropout=Dropout(notice_us=10 * US))
+    log, _, event_loop = run(sync(3), place, Stop(steps=1), dropout=Dropout(notice_us=10 * US))
     assert log.steps == [(11, "drained", 2)]
     assert log.jobs == [(1, "lost", 2, 0), (3, "aggregated", 0, 0), (5, "aggregated", 1, 0)]
-    assert timeline.course.lost_total == 1
+    assert event_loop.run_state.lost_total == 1
 
 
 def test_a_loss_that_nobody_noticed_is_a_loss_all_the_same() -> None:
@@ -656,29 +656,29 @@ def test_an_evaluation_that_is_due_before_the_time_limit_is_made() -> None:
 
 def test_a_run_can_be_saved_when_the_first_work_is_handed_out_and_after_each_instant() -> None:
     log, seen = Log(), list[tuple[float, int]]()
-    course = log.course
-    timeline = Timeline(
+    run_state = log.run_state
+    event_loop = EventLoop(
         world(),
         plan(sync(3), Stop(steps=1), lowest_first),
-        PlanningTrainer(),
+        NullTrainer(),
         log,
-        course,
-        between=lambda: seen.append((course.now_us / US, course.in_flight)),
+        run_state,
+        between=lambda: seen.append((run_state.now_us / US, run_state.in_flight)),
     )
-    timeline.run()
+    event_loop.run()
     assert seen == [(0, 3), (3, 2), (5, 1), (9, 0)]
 
 
 def test_many_jobs_that_end_without_a_step_are_written_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Crowded(Log):
         def crowded(self) -> None:
-            sizes.append(len(self.course.ledger.ended))
+            sizes.append(len(self.run_state.job_table.ended))
             super().crowded()
 
     def all_lost() -> list[int]:
         sizes.clear()
         log, place = Crowded(), world(faults=[(c, 1, 2) for c in range(3)])
-        Timeline(place, plan(sync(3), Stop(steps=1), lowest_first), PlanningTrainer(), log, log.course).run()
+        EventLoop(place, plan(sync(3), Stop(steps=1), lowest_first), NullTrainer(), log, log.run_state).run()
         return list(sizes)
 
     sizes: list[int] = []
@@ -754,11 +754,11 @@ def test_jobs_whose_update_cannot_be_used_are_never_submitted(
 ) -> None:
     submitted: list[int] = []
 
-    class Listening(PlanningTrainer):
+    class Listening(NullTrainer):
         def submit(self, cohort: Cohort) -> None:
             submitted.extend(cohort.clients.tolist())
 
-    Timeline(world(faults=faults), plan(pacing, stop, lowest_first), Listening(), Log()).run()
+    EventLoop(world(faults=faults), plan(pacing, stop, lowest_first), Listening(), Log()).run()
     assert submitted == clients
 
 
@@ -786,6 +786,6 @@ def test_the_future_of_the_world_never_changes_the_past() -> None:
 
 
 def test_states_in_the_ledger_are_told_from_each_other_and_from_those_of_the_table() -> None:
-    states = {ledger.RUNNING, ledger.LANDED, ledger.FREE}
+    states = {job_table.RUNNING, job_table.LANDED, job_table.FREE}
     assert len(states) == 3
     assert not states & set(range(len(STATUSES)))

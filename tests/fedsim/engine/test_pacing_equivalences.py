@@ -90,17 +90,17 @@ def plans(draw: st.DrawFn, n: int, **fixed: Any) -> Plan:
 def test_every_run_is_sound_and_ends(data: st.DataObject) -> None:
     trace = data.draw(traces())
     plan = data.draw(plans(trace.clients))
-    book, ended_by, timeline = run(trace, plan, data.draw(st.sampled_from(LEAVES[:3:2] + LEAVES[3:])))
+    book, ended_by, event_loop = run(trace, plan, data.draw(st.sampled_from(LEAVES[:3:2] + LEAVES[3:])))
     assert ended_by in ("steps", "time", "world")
-    assert_sound(book, timeline)
+    assert_sound(book, event_loop)
 
 
 @given(st.data())
 @FAST
 def test_every_run_is_sound_where_clients_pause(data: st.DataObject) -> None:
     trace = data.draw(traces("stop"))
-    book, _, timeline = run(trace, data.draw(plans(trace.clients)), "pause_resume")
-    assert_sound(book, timeline)
+    book, _, event_loop = run(trace, data.draw(plans(trace.clients)), "pause_resume")
+    assert_sound(book, event_loop)
 
 
 @given(st.data())

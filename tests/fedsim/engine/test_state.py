@@ -11,7 +11,7 @@ import pytest
 
 from fedsim.common.units import US
 from fedsim.engine.pacing import sync
-from fedsim.engine.state import Course, Dropout, Evaluate, Kind, Stop
+from fedsim.engine.state import Dropout, Evaluate, Kind, RunState, Stop
 from timelines import plan_of
 
 
@@ -26,65 +26,68 @@ def test_equal_times_are_ordered_by_meaning_then_by_client() -> None:
 
 
 def test_the_deadline_that_was_set_last_counts_while_it_is_armed() -> None:
-    course = Course(2, now_us=10)
-    course.arm(5)
-    (first,) = course.heap
+    run_state = RunState(2, now_us=10)
+    run_state.arm(5)
+    (first,) = run_state.heap
     assert first == (15, Kind.DEADLINE, -1, 1)
-    assert course.deadline_us == 15
-    assert course.holds(first)
-    course.now_us = 12
-    course.arm(9)
-    second = next(event for event in course.heap if event != first)
+    assert run_state.deadline_us == 15
+    assert run_state.holds(first)
+    run_state.now_us = 12
+    run_state.arm(9)
+    second = next(event for event in run_state.heap if event != first)
     assert second == (21, Kind.DEADLINE, -1, 2)
-    assert (course.deadline_us, course.deadlines) == (21, 2)
-    assert not course.holds(first)
-    assert course.holds(second)
-    course.armed = False
-    assert not course.holds(second)
+    assert (run_state.deadline_us, run_state.deadlines) == (21, 2)
+    assert not run_state.holds(first)
+    assert run_state.holds(second)
+    run_state.armed = False
+    assert not run_state.holds(second)
 
 
 def test_a_waking_counts_at_the_time_for_which_it_is_set_and_arrivals_always() -> None:
-    course = Course(2, wake_us=7 * US)
-    assert [course.holds((t * US, Kind.WAKE, -1, 0)) for t in (6, 7, 8)] == [False, True, False]
-    assert course.holds((3, Kind.ARRIVE, 1, 0))
-    assert course.holds((3, Kind.LOST, 1, 0))
+    run_state = RunState(2, wake_us=7 * US)
+    assert [run_state.holds((t * US, Kind.WAKE, -1, 0)) for t in (6, 7, 8)] == [False, True, False]
+    assert run_state.holds((3, Kind.ARRIVE, 1, 0))
+    assert run_state.holds((3, Kind.LOST, 1, 0))
 
 
 def test_jobs_that_are_too_late_already_run_but_do_not_work() -> None:
-    assert Course(9, in_flight=5, overdue_running=2).working == 3
+    assert RunState(9, in_flight=5, overdue_running=2).working == 3
 
 
 def test_a_run_begins_with_nothing() -> None:
-    course = Course(3)
-    values = {f.name: getattr(course, f.name) for f in fields(course)} | {"ledger": None, "known": None}
+    run_state = RunState(3)
+    values = {f.name: getattr(run_state, f.name) for f in fields(run_state)} | {
+        "job_table": None,
+        "client_records": None,
+    }
     unset = {"deadline_us": -1, "wake_us": -1, "evaluated": -1, "lost_us": -1, "n_clients": 3}
     assert values.pop("best") != values.get("best"), "not a number"
     empty: dict[str, Any] = {"heap": [], "buffer": [], "overdue": [], "lost_now": [], "selector_state": {}}
     false = dict.fromkeys(("begun", "armed", "handed", "reached"), False)
-    zero = {name: 0 for name in values if name not in {*unset, *empty, *false, "ledger", "known"}}
-    assert values == unset | empty | false | zero | {"ledger": None, "known": None}
-    assert len(course.known.dispatched) == 3
+    zero = {name: 0 for name in values if name not in {*unset, *empty, *false, "job_table", "client_records"}}
+    assert values == unset | empty | false | zero | {"job_table": None, "client_records": None}
+    assert len(run_state.client_records.dispatched) == 3
 
 
 def test_what_is_restored_is_what_was_saved() -> None:
-    course = Course(
+    run_state = RunState(
         3, begun=True, now_us=11, step=4, best=0.5, unimproved=2, buffer=[3], lost_now=[1], lost_us=11
     )
-    course.arm(6)
-    heapq.heappush(course.heap, (12, int(Kind.ARRIVE), 2, 0))
-    course.known.give_one(1, step=4)
-    course.selector_state = {"turn": np.array([1, 2])}
-    again = Course.restored(course.state())
-    for f in fields(Course):
-        if f.name not in ("ledger", "known"):
-            np.testing.assert_equal(getattr(again, f.name), getattr(course, f.name))
+    run_state.arm(6)
+    heapq.heappush(run_state.heap, (12, int(Kind.ARRIVE), 2, 0))
+    run_state.client_records.give_one(1, step=4)
+    run_state.selector_state = {"turn": np.array([1, 2])}
+    again = RunState.restored(run_state.state())
+    for f in fields(RunState):
+        if f.name not in ("job_table", "client_records"):
+            np.testing.assert_equal(getattr(again, f.name), getattr(run_state, f.name))
     assert [heapq.heappop(again.heap) for _ in range(2)] == [(12, 0, 2, 0), (17, 2, -1, 1)]
-    for name, column in course.known.columns().items():
-        np.testing.assert_array_equal(getattr(again.known, name), column)
-    again.known.lose(1)
-    assert course.known.lost[1] == 0, "what was saved stays as it was"
+    for name, column in run_state.client_records.columns().items():
+        np.testing.assert_array_equal(getattr(again.client_records, name), column)
+    again.client_records.lose(1)
+    assert run_state.client_records.lost[1] == 0, "what was saved stays as it was"
     with pytest.raises(KeyError):
-        Course.restored({name: value for name, value in course.state().items() if name != "step"})
+        RunState.restored({name: value for name, value in run_state.state().items() if name != "step"})
 
 
 def test_what_is_planned_cannot_be_changed_on_the_way() -> None:

@@ -15,11 +15,11 @@ from fedsim.data.federated_data import FederatedData, Split
 from fedsim.data.split import federate
 from fedsim.data.tasks.digits import digits
 from fedsim.engine.trainer import Pending, Stepped, Trainer
-from fedsim.execution.client_state import Memories
+from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.execution.workers import ClientActor, code_of
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.attack import Adversary
 from fedsim.training.job import Cohort, Job
 from fedsim.training.network import build_network
@@ -104,7 +104,7 @@ def collect(trainer: Trainer, jobs: list[Job], step: int = 0, *, ask: bool = Fal
     """Let the server step with jobs; `ask`: for what they report beforehand."""
     cohort = Cohort.of(jobs)
     early = trainer.reports(cohort) if ask else None
-    arrivals = Arrivals(
+    arrivals = StepInput(
         step=step,
         clients=cohort.clients,
         staleness=step - cohort.versions,
@@ -148,7 +148,7 @@ def rows_of(trainer: InlineTrainer, jobs: list[Job], ask: list[int]) -> dict[int
     given: list[torch.Tensor] = []
     propose = trainer.server.propose
 
-    def listen(arrivals: Arrivals, rows: torch.Tensor) -> torch.Tensor:
+    def listen(arrivals: StepInput, rows: torch.Tensor) -> torch.Tensor:
         given.extend(rows.clone())
         return propose(arrivals, rows)
 
@@ -205,20 +205,20 @@ def test_what_clients_keep_stays_on_the_processor_when_a_run_goes_on() -> None:
 
 
 def test_what_clients_keep_is_followed_from_job_to_job() -> None:
-    memories: Memories[str] = Memories()
-    assert memories.of(7) is None
-    memories.submit(0, 7, "after 0")
-    memories.submit(1, 7, "after 1")
-    assert memories.settled == {}
-    memories.settle(0, 7)
-    assert (memories.of(7), memories.settled) == ("after 1", {7: "after 0"})
-    memories.forget(1, 7)
-    assert memories.of(7) == "after 0"
-    memories.submit(1, 7, "again")
-    memories.submit(2, 7, "after 2")
+    client_states: ClientStates[str] = ClientStates()
+    assert client_states.of(7) is None
+    client_states.submit(0, 7, "after 0")
+    client_states.submit(1, 7, "after 1")
+    assert client_states.settled == {}
+    client_states.settle(0, 7)
+    assert (client_states.of(7), client_states.settled) == ("after 1", {7: "after 0"})
+    client_states.forget(1, 7)
+    assert client_states.of(7) == "after 0"
+    client_states.submit(1, 7, "again")
+    client_states.submit(2, 7, "after 2")
     with pytest.raises(ValueError, match="job 1 cannot be forgotten: client 7 has a later one"):
-        memories.forget(1, 7)
-    memories.forget(9, 7)  # was never submitted
+        client_states.forget(1, 7)
+    client_states.forget(9, 7)  # was never submitted
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
@@ -271,7 +271,7 @@ def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
     from fedsim.execution.ray_trainer import RayTrainer  # it imports Ray
 
     trainer = object.__new__(RayTrainer)
-    trainer._clients, trainer._memories = [None] * 2, Memories()
+    trainer._clients, trainer._memories = [None] * 2, ClientStates()
     trainer._params = trainer._average = None
     for client in (0, 1, 3):
         trainer._memories.begin(client, f"row of {client}")

@@ -14,16 +14,16 @@ from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import ServerActor
 from fedsim.server.history_storage import HistoryPlan, Rung
 from fedsim.server.server import Server, ServerSpec
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 
 K, P = 40, 3000
 BLOCKS = [(0, 2000), (2000, P)]
 
 
-def arrivals(step: int, clients: list[int]) -> Arrivals:
+def arrivals(step: int, clients: list[int]) -> StepInput:
     m = len(clients)
-    return Arrivals(
+    return StepInput(
         step=step,
         clients=np.array(clients),
         staleness=np.zeros(m, dtype=np.int64),

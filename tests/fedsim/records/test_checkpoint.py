@@ -68,9 +68,11 @@ def test_what_is_large_is_divided_among_files(tmp_path: Path, monkeypatch: pytes
 )
 def test_what_a_checkpoint_cannot_hold_is_named(tmp_path: Path, thing: object, found: str) -> None:
     with pytest.raises(
-        RunError, match=rf"^course/selector_state/thing: a checkpoint holds .*; found {found}$"
+        RunError, match=rf"^run_state/selector_state/thing: a checkpoint holds .*; found {found}$"
     ):
-        write(tmp_path, {"course": {"selector_state": {"thing": thing}}}, step=1, jobs=1, owner="me", keep=1)
+        write(
+            tmp_path, {"run_state": {"selector_state": {"thing": thing}}}, step=1, jobs=1, owner="me", keep=1
+        )
     assert not checkpoints(tmp_path)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import parquet_writer, write_atomically, write_json
-from fedsim.engine.job_table import Ledger
+from fedsim.engine.job_table import JobTable
 from fedsim.engine.trainer import Stepped
 from fedsim.records.recorder import Recorder, _value_bytes, digest
 from fedsim.records.run_folder import make_folder
@@ -27,11 +27,11 @@ MODEL = {"params": torch.arange(4.0)}
 
 def filled(folder: Path, jobs: int = 7) -> Recorder:
     folder.mkdir()
-    ledger = Ledger(4)
-    recorder = Recorder(folder, np.array([1, 2, 3]), ledger)
+    job_table = JobTable(4)
+    recorder = Recorder(folder, np.array([1, 2, 3]), job_table)
     for number in range(jobs):
-        row = ledger.open_one((number, 2, 0, 1), 0, 10, (20, 30, 40, True, 0, 5, 6))
-        ledger.end([row], "aggregated", 3)
+        row = job_table.open_one((number, 2, 0, 1), 0, 10, (20, 30, 40, True, 0, 5, 6))
+        job_table.end([row], "aggregated", 3)
         step = {"step": number, "time_us": 40, "cause": "full", "updates": 1, "status": "applied", "waits": 1}
         rest = dict.fromkeys(("lost", "late", "nonfinite", "online", "in_flight", "mean_staleness"), 0)
         stepped = Stepped(step | rest, Reports.of([Report(0.5, 0.25)]))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedsim.common.errors import CheckpointError, ConfigError, RunError, TraceError
-from fedsim.engine.state import Course, Kind
+from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
@@ -78,13 +78,17 @@ def test_by_time_it_leaves_after_the_last_instant_before(tmp_path: Path, checkpo
 
 
 def test_events_that_no_longer_count_do_not_put_off_a_fork() -> None:
-    course = Course(3, begun=True, armed=True, deadlines=2)
-    course.heap = [(4, int(Kind.WAKE), -1, -1), (5, int(Kind.DEADLINE), -1, 1), (9, int(Kind.ARRIVE), 0, 0)]
-    assert At(time_us=6).reached(course)
-    assert not At(time_us=9).reached(course)
-    course.heap[1] = (5, int(Kind.DEADLINE), -1, 2)
-    assert not At(time_us=6).reached(course)
-    assert not At(time_us=6).reached(Course(3))
+    run_state = RunState(3, begun=True, armed=True, deadlines=2)
+    run_state.heap = [
+        (4, int(Kind.WAKE), -1, -1),
+        (5, int(Kind.DEADLINE), -1, 1),
+        (9, int(Kind.ARRIVE), 0, 0),
+    ]
+    assert At(time_us=6).reached(run_state)
+    assert not At(time_us=9).reached(run_state)
+    run_state.heap[1] = (5, int(Kind.DEADLINE), -1, 2)
+    assert not At(time_us=6).reached(run_state)
+    assert not At(time_us=6).reached(RunState(3))
 
 
 @pytest.mark.parametrize(
@@ -246,7 +250,7 @@ def test_a_fork_can_be_killed_and_go_on(tmp_path: Path) -> None:
     whole = branch(parent.folder, At(step=4), "algorithm.name=fedfv", out=tmp_path / "whole")
 
     def killed(progress: Any) -> None:
-        if progress.course.step == 6:
+        if progress.run_state.step == 6:
             raise SystemExit
 
     with pytest.raises(SystemExit):

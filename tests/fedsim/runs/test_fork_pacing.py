@@ -57,11 +57,11 @@ def test_late_jobs_are_counted_as_the_new_pacing_counts_them(tmp_path: Path, bef
     seen = []
 
     def watch(progress: Any) -> None:
-        course = progress.course
-        jobs = course.ledger.table
-        old = (jobs["status"] == RUNNING) & (jobs["version"] <= course.step - 1)
-        assert course.overdue_running == (np.count_nonzero(old) if after == "history" else 0)
-        seen.append(course.working)
+        run_state = progress.run_state
+        jobs = run_state.job_table.table
+        old = (jobs["status"] == RUNNING) & (jobs["version"] <= run_state.step - 1)
+        assert run_state.overdue_running == (np.count_nonzero(old) if after == "history" else 0)
+        seen.append(run_state.working)
 
     child = branch(parent.folder, At(step=8), f"pacing.late={after}", out=tmp_path / "child", watch=watch)
     assert read_manifest(child.folder)["ended_by"] == "steps"

@@ -17,7 +17,7 @@ from fedsim.config.load import load
 from fedsim.invariants import check
 from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
-from fedsim.runs.checkpointer import Saver
+from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At
 from fedsim.runs.plan import forecast
 from fedsim.runs.reproduce import reproduction
@@ -39,14 +39,14 @@ def test_one_that_records_less_than_its_parent_can_be_interrupted_and_go_on(
     parent = run(small(**RECORDED, **ALL_KEPT), tmp_path)
     whole = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "whole")
     assert not {"conflicts.parquet", "audit.parquet"} & {path.name for path in whole.folder.iterdir()}
-    between = Saver.between
+    between = Checkpointer.between
 
-    def stopping(saver: Saver) -> None:
-        saver.interrupts.asked = saver.course.step == 6
-        between(saver)
+    def stopping(checkpointer: Checkpointer) -> None:
+        checkpointer.interrupts.asked = checkpointer.run_state.step == 6
+        between(checkpointer)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Saver, "between", stopping)
+        patched.setattr(Checkpointer, "between", stopping)
         found = branch(parent.folder, At(step=4), *NOTHING, out=tmp_path / "stopped")
     assert found.status == "interrupted"
     assert resume(found.folder, workers=0).digest == whole.digest
@@ -112,7 +112,7 @@ def test_the_best_value_begins_anew_where_something_else_is_measured(tmp_path: P
     for sets, anew in ((["record.conflicts=model"], False), ([change], True)):
         child = branch(parent.folder, At(step=4), *sets, out=tmp_path / str(anew)).folder
         begin = checkpoint.read(checkpoint.checkpoints(child)[0].path, owner_of(child))
-        assert math.isnan(begin["course"]["best"]) is anew
+        assert math.isnan(begin["run_state"]["best"]) is anew
         assert check(child).violations == ()
 
 

@@ -13,6 +13,7 @@ import torch
 import programs
 from fedsim.algorithms.clients.ditto import ditto
 from fedsim.algorithms.clients.fedcka import fedcka
+from fedsim.common import machine
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.engine.pacing import fedbuff, sync
@@ -210,7 +211,7 @@ def test_a_gpu_that_is_too_small_is_said_before_the_run(monkeypatch: pytest.Monk
 
 
 def test_the_peak_is_measured() -> None:
-    assert memory.peak_bytes() > 50 * 2**20
+    assert machine.peak_bytes() > 50 * 2**20
 
 
 SHARED = """

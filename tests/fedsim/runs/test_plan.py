@@ -19,12 +19,12 @@ from fedsim.config.run import RunConfig
 from fedsim.records.schemas import JOBS, STEPS
 from fedsim.runs import time_estimate as trials
 from fedsim.runs.build import prepare
-from fedsim.runs.plan import Forecast, forecast, table
+from fedsim.runs.plan import PlannedRun, forecast, table
 from fedsim.server.rule import Stack
 from fedsim.server.server import Server
 from fedsim.training.job import Cohort
 from fedsim.training.minibatches import Steps
-from fedsim.training.threaded_workbench import Crew
+from fedsim.training.threaded_workbench import ThreadedWorkbench
 from small import run, small
 
 LEARNED = {"loss_before", "loss_train"}
@@ -63,7 +63,7 @@ def _quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedsim.runs.time_estimate._OFTEN", 1)
 
 
-def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[Forecast, analysis.Run, Path]:
+def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[PlannedRun, analysis.Run, Path]:
     """Return the plan of a small run, the run, and the folder of the plan's tables."""
     config: RunConfig = small(**KINDS[kind] | changes)
     found = forecast(config, workers=0, out=tmp_path / "plan")
@@ -188,13 +188,13 @@ def test_selectors_that_look_at_labels_alone_are_planned_exactly(selection: dict
     assert bool(forecast(small(selection=selection), workers=0).exact) == (selection["name"] != "quota")
 
 
-def lines(found: Forecast) -> list[tuple[str, str]]:
+def lines(found: PlannedRun) -> list[tuple[str, str]]:
     made = table(found)
     names, texts = ([str(cell) for cell in column.cells] for column in made.columns)
     return list(zip(names, texts, strict=True))
 
 
-def printed(found: Forecast) -> str:
+def printed(found: PlannedRun) -> str:
     console = Console(file=io.StringIO(), width=160)
     console.print(table(found))
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
@@ -224,16 +224,16 @@ def test_what_takes_long_is_tried_for_a_few_minibatches_and_samples(monkeypatch:
     sizes, sgd = setup.data.train.sizes, setup.bench.sgd
     now_s, minibatches = [0.0], [0]
 
-    def train(self: Crew, cohort: Cohort, *given: Any) -> None:
+    def train(self: ThreadedWorkbench, cohort: Cohort, *given: Any) -> None:
         steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
         minibatches[0] += steps
         now_s[0] += 2.0 * len(cohort) * self.spec.losses + 0.5 * steps
 
-    def evaluate(self: Crew, params: Any, split: str, start: int, stop: int) -> None:
+    def evaluate(self: ThreadedWorkbench, params: Any, split: str, start: int, stop: int) -> None:
         now_s[0] += 0.1 * (stop - start)
 
-    monkeypatch.setattr(Crew, "train", train)
-    monkeypatch.setattr(Crew, "evaluate", evaluate)
+    monkeypatch.setattr(ThreadedWorkbench, "train", train)
+    monkeypatch.setattr(ThreadedWorkbench, "evaluate", evaluate)
     monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     passes, rows = 1000.0, len(setup.data.splits(None)[setup.plan.evaluate.split].indices)
@@ -269,7 +269,7 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
     sizes, sgd = setup.data.train.sizes, setup.bench.sgd
     now_s, seen, calls = [0.0], set[bool](), [0]
 
-    def train(self: Crew, cohort: Cohort, *given: Any) -> None:
+    def train(self: ThreadedWorkbench, cohort: Cohort, *given: Any) -> None:
         calls[0] += 1
         steps = Steps.of(cohort, sizes[cohort.clients], sgd).total.sum()
         now_s[0] += 0.01 * steps + self.spec.losses * len(cohort) * (0.1 if calls[0] % 2 else 0.2)
@@ -277,7 +277,7 @@ def test_what_the_first_calls_take_to_get_ready_is_not_taken_for_training(
             now_s[0] += 0.4
             seen.add(len(cohort) > 1)
 
-    monkeypatch.setattr(Crew, "train", train)
+    monkeypatch.setattr(ThreadedWorkbench, "train", train)
     monkeypatch.setattr("fedsim.runs.time_estimate.time.perf_counter", lambda: now_s[0])
     monkeypatch.setattr("fedsim.runs.time_estimate._steps_s", lambda setup, remembered: np.zeros(1))
     found = trials.wall_s(setup, 1000.0, 0, np.zeros(1, dtype=np.int64), workers=0)

@@ -128,7 +128,7 @@ def test_rounds_without_updates_are_named(tmp_path: Path) -> None:
 
 def test_an_interrupt_leaves_a_readable_folder(tmp_path: Path) -> None:
     def interrupt(progress: Progress) -> None:
-        if progress.course.step == 5:
+        if progress.run_state.step == 5:
             raise KeyboardInterrupt
 
     result = run(

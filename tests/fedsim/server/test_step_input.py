@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.server.step_input import Arrivals
+from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
 
 
-def arrivals(**changed: Any) -> Arrivals:
+def arrivals(**changed: Any) -> StepInput:
     """Four updates of clients 5, 3, 8 and 1; each has numbers of its own everywhere."""
     reports = [
         Report(loss_before=1.0 + i, loss_after=0.5 + i, accuracy_after=0.1 * i, loss_train=9.0 - i)
@@ -29,7 +29,7 @@ def arrivals(**changed: Any) -> Arrivals:
         "oldest_version": 2,
         "started": True,
     }
-    return Arrivals(**given | changed)
+    return StepInput(**given | changed)
 
 
 def test_all_updates_count_unless_it_is_said_how_many_do() -> None:
@@ -96,7 +96,7 @@ def test_what_is_kept_beside_the_rows() -> None:
 def test_what_is_not_said_of_a_step_is_nothing() -> None:
     """All updates count, every job that was started may still run, and nothing is reported or audited."""
     none = np.zeros(0, dtype=np.int64)
-    plain = Arrivals(3, none, none, none, online=none)
+    plain = StepInput(3, none, none, none, online=none)
     assert (plain.present, plain.now_us, plain.oldest_version, plain.started) == (None, 0, 0, False)
     assert len(plain.jobs) == len(plain.reports) == 0
     assert plain.audit is None

@@ -17,8 +17,8 @@ from fedsim.cli.main import main
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig
 from fedsim.invariants import check
-from fedsim.server.step_input import Arrivals
-from fedsim.server.update_screening import SKIP, BadUpdates, Judged, Policy, diverged, judge
+from fedsim.server.step_input import StepInput
+from fedsim.server.update_screening import SKIP, Judged, Policy, UpdateScreening, diverged, judge
 from fedsim.training.attack import attacked
 from fedsim.training.job import Reports
 from small import run, small
@@ -174,10 +174,10 @@ def judged(policy: Policy, limit: float | None, rows: torch.Tensor = ROWS, jobs:
     clients = 10 + np.arange(n)
     finite = rows.isfinite().all(dim=1).numpy()
     reports = replace(Reports.nothing(n), finite=finite)
-    arrivals = Arrivals(
+    arrivals = StepInput(
         7, clients, 0 * clients, 0 * clients + 1, clients, reports, jobs=np.array(jobs, np.int64)
     )
-    return judge(BadUpdates(policy, limit), arrivals, rows)
+    return judge(UpdateScreening(policy, limit), arrivals, rows)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_the_longest_update_of_a_step_that_diverged_is_named() -> None:
 
 
 def test_by_default_bad_updates_are_skipped_and_none_is_too_long() -> None:
-    assert BadUpdates() == SKIP == BadUpdates("skip_and_record", None)
+    assert UpdateScreening() == SKIP == UpdateScreening("skip_and_record", None)
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN")

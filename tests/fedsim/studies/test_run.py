@@ -33,7 +33,7 @@ from fedsim.config.run import RunConfig
 from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
 from fedsim.records.checkpoint import checkpoints
 from fedsim.runs import inputs as materials
-from fedsim.studies.cell import Standing
+from fedsim.studies.cell import CellStatus
 from fedsim.studies.estimate import plan_study
 from fedsim.studies.grid import Cell, cells_of
 from fedsim.studies.progress import Board, board_on, shown_duration
@@ -409,7 +409,7 @@ class Killer(Board):
         super().__init__(Console(quiet=True))
         self.number, self.killed, self.lines = number, False, list[str]()
 
-    def told(self, standing: Standing) -> None:
+    def told(self, standing: CellStatus) -> None:
         super().told(standing)
         if standing.number == self.number and not self.killed:
             self.killed = True
@@ -597,9 +597,9 @@ def test_the_table_shows_running_cells_and_counts() -> None:
     board, cells = Board(console), cells_of(study(), "s")
     board.begin(5, 1)
     board.begun(cells[0])
-    board.told(Standing(0, 1, 10_000_000, 0.1))
+    board.told(CellStatus(0, 1, 10_000_000, 0.1))
     assert "to go" in str(board.table().renderables[1])
-    board.told(Standing(0, 7, 90_000_000, 0.5))
+    board.told(CellStatus(0, 7, 90_000_000, 0.5))
     console.print(board.table())
     text = console.export_text()
     assert "rule=fedavg, seed 1" in text

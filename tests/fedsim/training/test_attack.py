@@ -186,7 +186,7 @@ def test_a_run_that_goes_on_from_a_checkpoint_remembers_what_is_replayed(tmp_pat
     config = small(adversary=EVERYTHING, checkpoint={"every_steps": 5})
 
     def stop(progress: Progress) -> None:
-        if progress.course.step == 6:
+        if progress.run_state.step == 6:
             raise InterruptedError
 
     whole = run(config, tmp_path / "whole").digest

@@ -21,7 +21,7 @@ from fedsim.training.client_method import ClientMethod
 from fedsim.training.job import Cohort, Reports
 from fedsim.training.network import build_network
 from fedsim.training.settings import LocalSGD, WorkbenchSpec
-from fedsim.training.threaded_workbench import Crew, worth
+from fedsim.training.threaded_workbench import ThreadedWorkbench, worth
 from fedsim.training.workbench import Workbench
 from noise import noise
 
@@ -71,8 +71,8 @@ def cohort(k: int) -> Cohort:
     return Cohort(np.arange(k), np.arange(k) % K, np.arange(k) % 3, np.arange(k) % 2, shares, np.arange(k))
 
 
-def trained(made: Workbench | Crew, k: int) -> tuple[torch.Tensor, Reports]:
-    first = made.first if isinstance(made, Crew) else made
+def trained(made: Workbench | ThreadedWorkbench, k: int) -> tuple[torch.Tensor, Reports]:
+    first = made.first if isinstance(made, ThreadedWorkbench) else made
     starts = [first.network.initial(version) for version in range(2)]
     rows = torch.full((k, first.network.P), torch.nan)
     jobs = cohort(k)
@@ -95,7 +95,7 @@ def test_any_number_of_benches_gives_the_bits_of_one(data: FederatedData, case: 
     tests = len(data.test.indices)
     alone = {k: trained(bench, k) for k in (40, 23, 2, 1)}
     for count in (2, 3):
-        crew = Crew(spec, data)
+        crew = ThreadedWorkbench(spec, data)
         with at_most(count):
             for k, expected in alone.items():
                 rows = trained(crew, k)
@@ -114,7 +114,7 @@ def test_any_number_of_benches_gives_the_bits_of_one(data: FederatedData, case: 
 
 def test_nothing_is_evaluated(data: FederatedData) -> None:
     with at_most(2):
-        crew = Crew(SPEC, data)
+        crew = ThreadedWorkbench(SPEC, data)
         assert len(crew.evaluate(crew.first.network.initial(0), "test", 0, 0)[0]) == 0
 
 
@@ -122,7 +122,7 @@ def test_what_fails_on_one_bench_is_raised_and_the_others_go_on(
     data: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with at_most(3):
-        crew = Crew(SPEC, data)
+        crew = ThreadedWorkbench(SPEC, data)
         expected = trained(crew, 20)[0]
         whole = Workbench.train
 

@@ -1,0 +1,95 @@
+"""The wheel owns the one name `fedsim`, and works where a user's own files have the names of its parts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+PARTS = ("analysis", "algorithms", "scenarios")
+SCRIPT = """
+import fedsim
+from fedsim import analysis
+
+configs = fedsim.load_config("quickstart.toml", ["stop.steps=2"])
+results = fedsim.simulate(configs, workers=0, out="from-a-script", device="cpu")
+print(fedsim.__file__, analysis.open(results[0].folder).manifest["status"])
+"""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(root / name, copy / name)
+    for name in ("fedsim", *PARTS):
+        shutil.copytree(root / name, copy / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    made = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run([*made, "--wheel-dir", str(copy / "dist"), str(copy)], check=True, timeout=120)
+    [found] = (copy / "dist").glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and, on its path, the packages that it needs; editable installs there are none."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
+    Path(paths["purelib"], "needed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    installed = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps"]
+    subprocess.run([*installed, "--no-index", str(wheel)], check=True, timeout=120)
+    return Path(paths["scripts"], "python")
+
+
+@pytest.fixture
+def place(root: Path, tmp_path: Path) -> Path:
+    """A folder of a user, with files that have the names of our packages."""
+    for name in PARTS:
+        (tmp_path / f"{name}.py").write_text(f"raise RuntimeError('this {name} is the user\\'s own')\n")
+    shutil.copy(root / "examples" / "quickstart.toml", tmp_path)
+    return tmp_path
+
+
+def test_the_wheel_has_one_name_and_all_files(wheel: Path, root: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert wheel.name.startswith("fedsim_dynamics-")
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"fedsim"}
+    for folder in ("fedsim", *PARTS):
+        for path in (root / folder).rglob("*"):
+            if path.suffix in (".py", ".toml", ".html", ".css", ".typed") and path.is_file():
+                inside = path.relative_to(root).as_posix()
+                assert (inside if folder == "fedsim" else f"fedsim/{inside}") in names
+
+
+def test_a_script_works_beside_files_of_the_same_names(python: Path, place: Path) -> None:
+    (place / "mine.py").write_text(SCRIPT)
+    done = subprocess.run([python, "mine.py"], cwd=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    where, status = done.stdout.split()[-2:]
+    assert Path(where).is_relative_to(python.parent.parent)
+    assert status == "done"
+
+
+def test_the_command_works_beside_files_of_the_same_names(python: Path, place: Path) -> None:
+    command = [python.parent / "fedsim", "run", "quickstart.toml", "--set", "stop.steps=2", "--workers", "0"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert len(list((place / "runs").glob("*/*/manifest.json"))) == 3
