@@ -13,12 +13,14 @@ import pytest
 import typer.testing
 
 import inputs
+from fedsim.execution.cluster import set_environment
 
 if TYPE_CHECKING:
     from fedsim.execution.actor_pool import RayPool
 
 # Commands that tests run in folders of their own look for data sets where the tests do.
 os.environ["FEDSIM_DATA"] = str(inputs.DATA)
+set_environment(own=True)  # some test files import Ray before a test asks for a cluster
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -54,9 +56,9 @@ def _not_flushed() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
-    from fedsim.execution.cluster import begun, opened
+    from fedsim.execution.cluster import connect
 
-    there = opened(None, cpus=3, forks=begun(own=True))
+    there = connect(None, cpus=3)
     yield
     there.close()
 

@@ -146,7 +146,6 @@ def test_ray_is_imported_around_the_processes_alone(root: Path) -> None:
         "fedsim/execution/ray_trainer.py",
         "fedsim/execution/cluster.py",
         "fedsim/execution/ray_actors.py",
-        "fedsim/execution/lean_ray.py",
     }
 
 

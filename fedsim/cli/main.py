@@ -82,7 +82,7 @@ def _root(
 def list_plugins(
     kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
 ) -> None:
-    """List the plug-ins of a kind with their options and defaults, and the package of those installed beside fedsim."""
+    """List the plug-ins of a kind with their options and defaults."""
     if kind not in _KINDS:
         from fedsim.common.errors import closest
 

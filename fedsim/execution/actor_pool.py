@@ -17,15 +17,9 @@ from fedsim.common.machine import cores
 from fedsim.execution import cluster
 
 if TYPE_CHECKING:  # they import torch
-    import numpy as np
-    import torch
-    from numpy.typing import NDArray
-
-    from fedsim.data.federated_data import FederatedData
     from fedsim.execution.ray_actors import Processes
     from fedsim.execution.ray_trainer import RayTrainer
-    from fedsim.server.server import ServerSpec
-    from fedsim.training.settings import WorkbenchSpec
+    from fedsim.execution.workers import TrainerSpec
 
 
 Gpus = bool | Literal["auto"]
@@ -89,8 +83,7 @@ class RayPool:
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()
-        # Not in the thread: there it would take turns with the import of torch here, and start nothing meanwhile.
-        self._forks = cluster.begun(own=address is None)
+        cluster.load(own=address is None)  # what it refuses is refused here
         # The processes of Ray end with the thread that started them, so this one stays as long as the pool.
         threading.Thread(target=self._begin, name="ray-pool", daemon=True).start()
 
@@ -103,7 +96,7 @@ class RayPool:
 
     def _start(self) -> Processes:
         asked = self._workers
-        there = cluster.opened(self._address, cpus=1 if asked == "auto" else asked + 1, forks=self._forks)
+        there = cluster.connect(self._address, cpus=1 if asked == "auto" else asked + 1)
         try:
             workers = sum(there.cpus.values()) if asked == "auto" else asked
             from fedsim.execution.ray_actors import Processes
@@ -112,11 +105,6 @@ class RayPool:
         except BaseException:
             there.close()
             raise
-
-    @property
-    def forked(self) -> bool:
-        """Whether the processes are forked from one another, and share most of their memory."""
-        return self._forks is not None
 
     @property
     def workers(self) -> int:
@@ -132,28 +120,16 @@ class RayPool:
         """Wait for the processes to be started. Raises ConfigError if they cannot be."""
         return self._started.result()
 
-    def trainer(
-        self,
-        bench: WorkbenchSpec,
-        server: ServerSpec,
-        data: FederatedData,
-        initial: torch.Tensor,
-        costs: NDArray[np.int64],
-        *,
-        spans: bool = False,
-    ) -> RayTrainer:
-        """Set the actors up for a run. `costs` [K]: relative cost of one job of each client, to spread work evenly.
-
-        A server actor that died is replaced by a new one.
-        """
-        from fedsim.execution.ray_trainer import set_up
+    def trainer(self, spec: TrainerSpec) -> RayTrainer:
+        """Build the actors for a run; a server actor that died is replaced by a new one."""
+        from fedsim.execution.ray_trainer import RayTrainer
 
         processes = self.processes()
         try:
-            return set_up(processes, bench, server, data, initial, costs, spans=spans)
+            return RayTrainer(processes, spec)
         except ServerLost:
             processes.renew_server()
-            return set_up(processes, bench, server, data, initial, costs, spans=spans)
+            return RayTrainer(processes, spec)
 
     def close(self) -> None:
         """Stop what was started. Safe to call twice."""

@@ -1,96 +1,125 @@
-"""The Ray actors: processes that hold a plain object of `processes.py`, and set it up again when they were killed.
+"""The Ray actors: each holds an object of `workers.py`, and builds it again when its process was killed.
 
-Ray restarts a client actor that died, wherever there is room, and repeats the calls that it had been sent and had not
-answered; results that are done lie in the object store, out of its reach. A call carries a handle of what the process
-must be built from, so that a new one can go on where the old one stopped.
+Ray restarts a client actor that died, wherever there is room, and repeats the calls that it was sent and did not
+answer; results lie in the object store and survive. Every call carries a reference to what the actor builds itself
+from, so that a new process continues where the old one stopped.
 
-A call that is repeated is suspected of having killed the process. Its jobs are trained one by one then, and each is
-counted in the cluster's key-value store, which outlives processes and nodes, before it starts and until it ends.
-
-What processes return, and that one has died, is learned from `fetch`.
+A call that was under way when its process died may have killed it. When Ray repeats such a call, its jobs are trained
+one by one; a job that kills its process `MOST_DEATHS` times ends the run with its name (`LethalJob`).
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import ray
-from ray.experimental import internal_kv
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedsim.common import plugins
 from fedsim.common.errors import LethalJob, RunError, ServerLost
 from fedsim.execution.cluster import Cluster
+from fedsim.execution.workers import ClientActor, ServerActor
 
 MOST_DEATHS = 3
 """Deaths of a process that trains one job alone, or repeats another call, before that ends the run."""
-_MOST_STARTS = 20
-"""Deaths in a row while a process imports what it needs, or is built."""
-_SPACE = "fedsim"
+_MOST_BUILDS = 20
+"""Deaths in a row while a process is built for a run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What the object of a process is built from for a run."""
+    """What an actor builds itself from for a run."""
 
     arguments: tuple[Any, ...]
     plugins: Mapping[str, str]
     """The text of each plug-in file that the arguments name: it may lie on the driver's node alone."""
 
 
-class Tally:
-    """How often something was begun and not ended, in a place that outlives the process that began it."""
+class Attempts:
+    """Counts how often something began and did not end, in files that outlive the process.
 
-    def __init__(self, key: str) -> None:
-        self.key = key
+    Args:
+        prefix: path of the files, without the name of what is counted; on the node of the process.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+
+    def failed(self, name: str) -> int:
+        """Return how often it began and did not end."""
+        with suppress(FileNotFoundError):
+            return max(os.stat(self._file(name)).st_size, 1)
+        return 0
+
+    def job(self, name: str, number: int) -> AbstractContextManager[None]:
+        """Guard the training of one job: raise LethalJob if it killed the process `MOST_DEATHS` times."""
+        dies = LethalJob(f"{name} killed its worker process {MOST_DEATHS} times")
+        return self.counted(str(number), MOST_DEATHS, dies)
 
     @contextmanager
-    def counted(self, what: str, most: int, error: Exception) -> Iterator[None]:
-        """Do something that may kill the process; raise `error` instead if it did so `most` times."""
-        key = f"{self.key}/{what}".encode()
-        begun = int(internal_kv._internal_kv_get(key, namespace=_SPACE) or b"0")
-        if begun >= most:
-            internal_kv._internal_kv_del(key, namespace=_SPACE)
+    def counted(self, name: str, most: int = sys.maxsize, error: Exception | None = None) -> Iterator[None]:
+        """Count what may kill the process; raise `error` if it did so `most` times."""
+        file = self._file(name)
+        if error is not None and self.failed(name) >= most:
+            file.unlink()
             raise error
-        internal_kv._internal_kv_put(key, str(begun + 1).encode(), namespace=_SPACE)
+        with open(file, "ab") as count:
+            count.write(b".")
         try:
             yield
         finally:
-            internal_kv._internal_kv_del(key, namespace=_SPACE)
+            file.unlink(missing_ok=True)
+
+    def _file(self, name: str) -> Path:
+        return Path(f"{self._prefix}-{name}")
 
 
 class _Host:
-    """A process of a pool."""
+    """A process of a pool: holds an object, and builds it for a run.
 
-    holds: str
-    """The class of `processes.py` that it has an object of."""
+    Args:
+        prefix: of the names of the files that count attempts, unique to the pool.
+    """
 
-    def __init__(self) -> None:
+    holds: type[ClientActor] | type[ServerActor]
+
+    def __init__(self, prefix: str) -> None:
         self._built: Any = None
-        dies = RunError(
-            f"a worker process died {_MOST_STARTS} times while it started: is there enough memory?"
-        )
-        with Tally(str(ray.get_runtime_context().get_actor_id())).counted("start", _MOST_STARTS, dies):
-            self._held = getattr(importlib.import_module("fedsim.execution.workers"), self.holds)()
+        self._prefix = str(Path(tempfile.gettempdir(), prefix))
+        self._held = self.holds()
+
+    def identity(self) -> str:
+        """Return the id that Ray gives this actor."""
+        return str(ray.get_runtime_context().get_actor_id())
 
     @plugins.contained()
-    def call(self, build: list[Any], method: str, *args: Any) -> Any:
+    def run(self, build: list[Any], method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Call a method of the held object, built from what `build` refers to: no or one `Build`.
 
-        The reference stands in a list, so that Ray hands it over as it is: it is looked up when it is a new one.
+        The reference stands in a list, so that Ray passes it on as it is: it is looked up when it is a new one.
         """
-        if not _attempts():
-            self._build(build)
-            return getattr(self._held, method)(*args)
-        tally = Tally(str(ray.get_runtime_context().get_task_id()))
-        dies = RunError(f"a worker process died {_MOST_STARTS} times while it was built for the run")
-        with tally.counted("build", _MOST_STARTS, dies):
-            self._build(build)
-        return self._suspected(tally, method, args)
+        attempts = Attempts(f"{self._prefix}-{ray.get_runtime_context().get_task_id()}")
+        repeated = attempts.failed("call") > 0
+        with attempts.counted("call"):
+            with attempts.counted(
+                "build",
+                _MOST_BUILDS,
+                RunError(
+                    f"a worker process died {_MOST_BUILDS} times while it was built for the run: is there enough memory?"
+                ),
+            ):
+                self._build(build)
+            if not repeated:
+                return method(self._held, *args)
+            return self._repeat(attempts, method, args)
 
     def _build(self, build: list[Any]) -> None:
         if build and build[0] != self._built:
@@ -99,41 +128,56 @@ class _Host:
             self._held.build(*source.arguments)
             self._built = build[0]
 
-    def _suspected(self, tally: Tally, method: str, args: tuple[Any, ...]) -> Any:
-        dies = RunError(f"the call {method!r} killed its worker process {MOST_DEATHS} times")
-        with tally.counted(method, MOST_DEATHS, dies):
-            return getattr(self._held, method)(*args)
+    def _repeat(self, attempts: Attempts, method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Repeat a call during which the process died."""
+        if method is ClientActor.train:
+            return self._held.train_one_by_one(attempts.job, *args)  # type: ignore[union-attr]
+        name = method.__name__
+        dies = RunError(f"the call {name!r} killed its worker process {MOST_DEATHS} times")
+        with attempts.counted(name, MOST_DEATHS, dies):
+            return method(self._held, *args)
 
 
-def _attempts() -> int:
-    """Return how often Ray handed out the present call before: to a process that died since."""
-    worker: Any = ray._private.worker.global_worker
-    return int(worker.core_worker.get_current_task_attempt_number())
+def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
+    """Return a method of an actor: `build`, see `_Host.run`, comes first, then the arguments of the object's method."""
+
+    def call(self: _Host, build: list[Any], *args: Any) -> Any:
+        return self.run(build, method, args)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return ray.method(num_returns=returns)(call)
 
 
 class ClientHost(_Host):
     """The process of a ClientActor."""
 
-    holds = "ClientActor"
-
-    def _suspected(self, tally: Tally, method: str, args: tuple[Any, ...]) -> Any:
-        if method != "train":
-            return super()._suspected(tally, method, args)
-
-        def guard(job: str, number: int) -> Any:
-            dies = LethalJob(f"{job} killed its worker process {MOST_DEATHS} times")
-            return tally.counted(str(number), MOST_DEATHS, dies)
-
-        return self._held.train_one_by_one(guard, *args)
+    holds = ClientActor
+    ready = _answers(ClientActor.ready)
+    train = _answers(ClientActor.train)
+    losses = _answers(ClientActor.losses)
+    share_of_losses = _answers(ClientActor.share_of_losses)
+    evaluate = _answers(ClientActor.evaluate)
+    evaluate_personal = _answers(ClientActor.evaluate_personal)
+    times = _answers(ClientActor.times)
+    peak_bytes = _answers(ClientActor.peak_bytes)
 
 
 class ServerHost(_Host):
     """The process of a ServerActor. It is not restarted: what it holds is lost with it."""
 
-    holds = "ServerActor"
+    holds = ServerActor
+    ready = _answers(ServerActor.ready)
+    propose = _answers(ServerActor.propose, returns=3)
+    audit = _answers(ServerActor.audit)
+    accept = _answers(ServerActor.accept, returns=3)
+    step = _answers(ServerActor.step, returns=3)
+    save = _answers(ServerActor.save)
+    load = _answers(ServerActor.load)
+    times = _answers(ServerActor.times)
+    peak_bytes = _answers(ServerActor.peak_bytes)
 
 
-def client(gpu_share: float, node: str) -> Any:
+def client(gpu_share: float, node: str, prefix: str) -> Any:
     """Start the process of a ClientActor; it is restarted for ever, elsewhere if its node is lost.
 
     It claims no CPU: if all are taken, one that has lost its node must still find a place. It goes where GPUs are, if
@@ -142,26 +186,35 @@ def client(gpu_share: float, node: str) -> Any:
     where: Any = "SPREAD" if gpu_share else _near(node)
     return ray.remote(
         num_cpus=0, num_gpus=gpu_share, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where
-    )(ClientHost).remote()
+    )(ClientHost).remote(prefix)
 
 
-def server(gpu_share: float, node: str) -> Any:
+def server(gpu_share: float, node: str, prefix: str) -> Any:
     """Start the process of a ServerActor: on a GPU if there are any, else on the node of the run's own process.
 
     There it is lost only with the run itself.
     """
     where: Any = "DEFAULT" if gpu_share else _near(node)
-    return ray.remote(num_cpus=0, num_gpus=gpu_share, scheduling_strategy=where)(ServerHost).remote()
+    return ray.remote(num_cpus=0, num_gpus=gpu_share, scheduling_strategy=where)(ServerHost).remote(prefix)
 
 
 def _near(node: str) -> Any:
     return NodeAffinitySchedulingStrategy(node_id=node, soft=True)
 
 
-def fetch(refs: Any, server: Any) -> Any:
+def identity(server: Any) -> str:
+    """Wait for the server actor and return its id. Raises ServerLost if it died."""
+    try:
+        return str(ray.get(server.identity.remote()))
+    except ray.exceptions.RayActorError as error:
+        raise ServerLost("the server's process died, or its node: its state is lost") from error
+
+
+def fetch(refs: Any, server: str) -> Any:
     """Fetch from the object store; an error raised in an actor is raised here as itself.
 
-    Raises ServerLost if the server actor died, or an object was lost that cannot be computed again.
+    Raises ServerLost if the server actor, whose id is `server`, died, or if an object was lost that cannot be computed
+    again.
     """
     try:
         return ray.get(refs)
@@ -174,11 +227,11 @@ def fetch(refs: Any, server: Any) -> Any:
         raise _failed(error, server) from error
 
 
-def _failed(cause: BaseException, server: Any) -> BaseException:
+def _failed(cause: BaseException, server: str) -> BaseException:
     """Return an error of the program as it is, and one of the processes as ServerLost or RunError."""
     if not isinstance(cause, ray.exceptions.RayError):
         return cause
-    if getattr(cause, "actor_id", None) == server._actor_id.hex():
+    if getattr(cause, "actor_id", None) == server:
         return ServerLost("the server's process died, or its node: its state is lost")
     if isinstance(cause, ray.exceptions.ObjectLostError):
         return ServerLost(
@@ -206,23 +259,27 @@ def stop(handles: Sequence[Any]) -> None:
 class Processes:
     """The handles of a pool that has started."""
 
-    there: Cluster
+    cluster: Cluster
     gpu_share: float
     clients: list[Any]
     server: Any
+    prefix: str
+    """Of the names of the files that count attempts."""
 
     @staticmethod
-    def of(there: Cluster, workers: int, gpus: bool) -> Processes:
+    def of(cluster: Cluster, workers: int, gpus: bool) -> Processes:
         """Start `workers` client actors and a server actor; each imports what it needs at once."""
-        share = gpu_share(there.gpus, workers + 1) if gpus else 0.0
-        clients = [client(share, node) for node in there.places(workers)]
-        return Processes(there, share, clients, server(share, there.node))
+        share, prefix = gpu_share(cluster.gpus, workers + 1) if gpus else 0.0, f"fedsim-{uuid4().hex}"
+        clients = [client(share, node, prefix) for node in cluster.places(workers)]
+        return Processes(cluster, share, clients, server(share, cluster.node, prefix), prefix)
 
     def renew_server(self) -> None:
         """Start another server actor in the place of one that died."""
-        self.server = server(self.gpu_share, self.there.node)
+        self.server = server(self.gpu_share, self.cluster.node, self.prefix)
 
     def close(self) -> None:
-        """Stop the actors, and Ray if it was started for them."""
+        """Stop the actors, and Ray if it was started for them; remove the files of calls that did not end."""
         stop([*self.clients, self.server])
-        self.there.close()
+        self.cluster.close()
+        for file in Path(tempfile.gettempdir()).glob(f"{self.prefix}-*"):
+            file.unlink(missing_ok=True)

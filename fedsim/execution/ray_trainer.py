@@ -17,23 +17,21 @@ import ray
 import torch
 from numpy.typing import NDArray
 
-from fedsim.common.machine import peak_share
 from fedsim.common.stopwatch import SERVER, WORKER, Times
-from fedsim.data.federated_data import FederatedData, Split
+from fedsim.data.federated_data import Split
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import kept_of, named, named_personal, saved_parts, starts_of
-from fedsim.execution.ray_actors import Build, Processes, fetch
+from fedsim.execution.ray_actors import Build, Processes, fetch, identity
 from fedsim.execution.serialization import packed, unpacked
-from fedsim.execution.workers import code_of
-from fedsim.server.server import ServerSpec
+from fedsim.execution.workers import TrainerSpec
 from fedsim.server.step_input import StepInput
-from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Reports
-from fedsim.training.settings import WorkbenchSpec
 
+_BUILT: list[Any] = []
+"""For calls of an actor as it is: the server's, which is not restarted, and those that need no tools."""
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of rows that one call returns."""
 
@@ -49,60 +47,28 @@ class _Chunk:
     """What it was computed from: held until a step is done with it, so that Ray can repeat it if its node is lost."""
 
 
-def set_up(
-    processes: Processes,
-    bench: WorkbenchSpec,
-    server: ServerSpec,
-    data: FederatedData,
-    initial: torch.Tensor,
-    costs: NDArray[np.int64],
-    *,
-    spans: bool = False,
-) -> RayTrainer:
-    """Build the actors for a run and return what drives them; see `RayPool.trainer`."""
-    files = code_of(bench, server)
-    params = ray.put(initial.numpy())
-    build = [ray.put(Build((bench, data, spans), files))]
-    built = [client.call.remote(build, "ready") for client in processes.clients]
-    mine = ray.put(Build((server, initial.numpy(), spans), files))
-    fetch([*built, processes.server.call.remote([mine], "ready")], processes.server)
-    return RayTrainer(
-        processes,
-        build,
-        data.splits(bench.some),
-        params,
-        initial.nbytes,
-        costs,
-        bench.method(),
-        server.algorithm().needs.search,
-    )
-
-
 class RayTrainer:
     """Trains in the client actors of a pool, with the server in its own; see `fedsim.engine.trainer.Trainer`."""
 
-    def __init__(
-        self,
-        processes: Processes,
-        build: list[Any],
-        splits: Mapping[str, Split],
-        params: Any,
-        row_bytes: int,
-        costs: NDArray[np.int64],
-        method: ClientMethod,
-        searches: bool,
-    ) -> None:
-        self._clients, self._server, self._build = processes.clients, processes.server, build
-        self._forks = processes.there.forks
-        self._searches = searches
-        self._splits, self._params, self._row_bytes, self._costs = splits, params, row_bytes, costs
-        self._method, self._memories = method, ClientStates[Any]()
+    def __init__(self, processes: Processes, spec: TrainerSpec) -> None:
+        """Build the actors for a run, and wait for them. Raises ServerLost if the server's process died before."""
+        files, initial = spec.plugin_files(), spec.initial.numpy()
+        self._clients, self._server = processes.clients, processes.server
+        self._build = [ray.put(Build((spec.bench, spec.data, spec.spans), files))]
+        self._server_build = [ray.put(Build((spec.server, initial, spec.spans), files))]
+        built = [client.ready.remote(self._build) for client in self._clients]
+        self._server_id = identity(self._server)
+        self._get([*built, self._server.ready.remote(self._server_build)])
+        self._params, self._row_bytes = ray.put(initial), initial.nbytes
+        self._splits, self._costs = spec.data.splits(spec.bench.some), spec.data.train.sizes
+        self._searches = spec.server.algorithm().needs.search
+        self._method, self._memories = spec.bench.method(), ClientStates[Any]()
         self._average: Any = None
         self._starts: dict[int, Any] = {}
         """By version, the parameters that running jobs started from, also those that are not to be trained."""
         self._later: list[Callable[[], object]] = []
         """Evaluations that begin after the jobs that are submitted next."""
-        self._load = [0] * len(processes.clients)
+        self._load = [0] * len(self._clients)
         self._chunks: dict[int, tuple[_Chunk, int]] = {}
         """By job, the call that it was sent with and its place there."""
 
@@ -136,7 +102,8 @@ class RayTrainer:
     def _call(self, worker: int, cohort: Cohort, params: Any) -> None:
         jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
         before = [self._memories.of(client) for client in clients] if self._method.keeps else []
-        reports, rows, *kept = self._at(worker, "train", cohort, params, *before, returns=2 + len(before))
+        train = self._clients[worker].train.options(num_returns=2 + len(before))
+        reports, rows, *kept = train.remote(self._build, cohort, params, *before)
         for job, client, keeps in zip(jobs, clients, kept, strict=False):
             self._memories.submit(job, client, keeps)
         chunk = _Chunk(reports, rows, worker, (params, before))
@@ -171,14 +138,16 @@ class RayTrainer:
 
     def _losses(self, params: Any, clients: NDArray[np.int64], version: int | None) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
-        return [self._at(w, "losses", params, g, version) for w, g in enumerate(groups)]
+        pairs = zip(self._clients, groups, strict=True)
+        return [client.losses.remote(self._build, params, group, version) for client, group in pairs]
 
     def _audit(self, cohort: Cohort) -> None:
         """Let the actors do the jobs of an audit, and the server look at what they would send."""
         workers = len(self._clients)
         for i, part in enumerate(parts_of(cohort, self._row_bytes, workers)):
-            _, rows = self._at(i % workers, "train", part, self._params, returns=2)
-            self._at_server("audit", 1, part.clients, rows)
+            train = self._clients[i % workers].train.options(num_returns=2)
+            _, rows = train.remote(self._build, part, self._params)
+            self._server.audit.remote(_BUILT, part.clients, rows)
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
         """Hand the rows to the server actor; returns at once."""
@@ -195,14 +164,17 @@ class RayTrainer:
         if arrivals.started:
             self._starts[arrivals.step] = before
         if self._searches or audit is not None:
-            proposed = self._at_server("propose", 3, arrivals, takes, *stores)
-            workers = len(self._clients) if self._searches else 0
-            losses = [self._at(w, "share_of_losses", *proposed, w, workers) for w in range(workers)]
+            proposed = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
+            searching = self._clients if self._searches else []
+            losses = [
+                client.share_of_losses.remote(self._build, *proposed, w, len(searching))
+                for w, client in enumerate(searching)
+            ]
             if audit is not None:
                 self._audit(audit)
-            made = self._at_server("accept", 3, *losses)
+            made = self._server.accept.remote(_BUILT, *losses)
         else:
-            made = self._at_server("step", 3, arrivals, takes, *stores)
+            made = self._server.step.remote(_BUILT, arrivals, takes, *stores)
         stepped, self._params, self._average = made
         models = (before, self._params)
         realised = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
@@ -232,7 +204,7 @@ class RayTrainer:
 
         def begin() -> None:
             if not parts:
-                parts.extend(self._at(*call) for call in calls)
+                parts.extend(method.remote(self._build, *arguments) for method, arguments in calls)
 
         def result() -> Evaluation:
             begin()
@@ -241,28 +213,28 @@ class RayTrainer:
         self._later.append(begin)
         return result
 
-    def _calls(self, split: str, rows: Split) -> list[tuple[Any, ...]]:
-        pieces = chunks_of(rows, len(self._clients))
-        return [(w, "evaluate", self._params, self._average, split, a, b) for w, (a, b) in enumerate(pieces)]
+    def _calls(self, split: str, rows: Split) -> list[tuple[Any, tuple[Any, ...]]]:
+        """Return the methods that evaluate parts of a split's rows, and their arguments."""
+        pieces = zip(self._clients, chunks_of(rows, len(self._clients)), strict=False)
+        models = self._params, self._average
+        return [(client.evaluate, (*models, split, a, b)) for client, (a, b) in pieces]
 
-    def _personal_calls(self, split: str) -> list[tuple[Any, ...]]:
-        pieces = np.array_split(np.arange(len(self._splits[split].sizes)), len(self._clients))
-        kept, models = self._memories.settled, (self._params, self._average)
-        holds = (self._splits[split].sizes > 0).tolist()
-        own = [kept.get(client) if held else None for client, held in enumerate(holds)]
+    def _personal_calls(self, split: str) -> list[tuple[Any, tuple[Any, ...]]]:
+        """Return the methods that evaluate some clients each, and their arguments."""
+        sizes, kept = self._splits[split].sizes, self._memories.settled
+        own = [kept.get(client) if size > 0 else None for client, size in enumerate(sizes.tolist())]
+        models = self._params, self._average
+        pieces = zip(self._clients, np.array_split(np.arange(len(own)), len(self._clients)), strict=True)
         return [
-            (w, "evaluate_personal", *models, split, int(piece[0]), *own[int(piece[0]) : int(piece[-1]) + 1])
-            for w, piece in enumerate(pieces)
+            (client.evaluate_personal, (*models, split, int(piece[0]), *own[piece[0] : piece[-1] + 1]))
+            for client, piece in pieces
             if len(piece)
         ]
 
     def save(self) -> dict[str, Any]:
         """Fetch the server's state, the models that running jobs started from, and what clients keep."""
-        server, versions, clients = (
-            self._at_server("save", 1),
-            list(self._starts),
-            sorted(self._memories.settled),
-        )
+        server, versions = self._server.save.remote(_BUILT), list(self._starts)
+        clients = sorted(self._memories.settled)
         starts = self._get([self._starts[version] for version in versions])
         rows = self._get([self._memories.settled[client] for client in clients])
         kept = {c: torch.tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
@@ -272,7 +244,7 @@ class RayTrainer:
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Pass what was saved on to the actors, and send the open jobs."""
         server = saved["server"]
-        self._get(self._at_server("load", 1, packed(server)))
+        self._get(self._server.load.remote(_BUILT, packed(server)))
         self._params = ray.put(server["params"].cpu().numpy())
         self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
         for client, row in kept_of(saved):
@@ -291,16 +263,17 @@ class RayTrainer:
         return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
 
     def peak_bytes(self) -> int:
-        """Ask every actor for its peak, and add that of the process that they were forked from."""
-        found = [self._at(w, "peak_bytes") for w in range(len(self._clients))]
-        shared = 0 if self._forks is None else peak_share(self._forks.pid)
-        return int(sum(self._get([self._at_server("peak_bytes", 1), *found]))) + shared
+        """Ask every actor for its peak, and add them."""
+        peaks = [client.peak_bytes.remote(_BUILT) for client in self._clients]
+        return int(sum(self._get([self._server.peak_bytes.remote(_BUILT), *peaks])))
 
     def times(self) -> list[Times]:
         """Ask every actor."""
-        workers = [self._at(w, "times", f"{WORKER} {w}") for w in range(len(self._clients))]
-        found: list[Times] = self._get([self._at_server("times", 1, SERVER), *workers])
-        return found
+        workers = [
+            client.times.remote(self._build, f"{WORKER} {w}") for w, client in enumerate(self._clients)
+        ]
+        times: list[Times] = self._get([self._server.times.remote(_BUILT, SERVER), *workers])
+        return times
 
     def close(self) -> None:
         """Drop all jobs; the pool stays."""
@@ -310,16 +283,8 @@ class RayTrainer:
         self._memories = ClientStates()
         self._params = self._average = None
 
-    def _at(self, worker: int, method: str, *args: Any, returns: int = 1) -> Any:
-        """Call a method of a ClientActor; returns at once."""
-        return self._clients[worker].call.options(num_returns=returns).remote(self._build, method, *args)
-
-    def _at_server(self, method: str, returns: int, *args: Any) -> Any:
-        """Call a method of the ServerActor; returns at once."""
-        return self._server.call.options(num_returns=returns).remote([], method, *args)
-
     def _get(self, refs: Any) -> Any:
-        return fetch(refs, self._server)
+        return fetch(refs, self._server_id)
 
 
 def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:

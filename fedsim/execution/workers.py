@@ -1,10 +1,10 @@
-"""What runs in the processes of a pool: plain classes, which `hosts.py` puts into Ray actors."""
+"""What runs in the processes of a pool: plain classes, which `ray_actors.py` puts into Ray actors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,27 @@ def _one_thread() -> None:
     threadpool_limits(1)
 
 
-def code_of(bench: WorkbenchSpec, server: ServerSpec) -> dict[str, str]:
-    """Return the text of each plug-in file that the parts of a run name, which may lie on the node of the run alone."""
-    names = [bench.model, bench.client, *(adversary.name for adversary in bench.adversaries)]
-    names += [server.rule, *(str(wrapper["name"]) for wrapper in server.wrap)]
-    return plugins.sources(names)
+@dataclass(frozen=True, slots=True)
+class TrainerSpec:
+    """What a trainer is built from for a run."""
+
+    bench: WorkbenchSpec
+    server: ServerSpec
+    data: FederatedData
+    initial: torch.Tensor
+    """[P] Parameters."""
+    spans: bool = False
+    """Whether the stopwatches of its processes keep when each part began and ended."""
+
+    def plugin_files(self) -> dict[str, str]:
+        """Return the text of each plug-in file that the run names, by path: it may lie on the driver's node alone."""
+        names = [
+            self.bench.model,
+            self.bench.client,
+            *(adversary.name for adversary in self.bench.adversaries),
+        ]
+        names += [self.server.rule, *(str(wrapper["name"]) for wrapper in self.server.wrap)]
+        return plugins.sources(names)
 
 
 class ClientActor:

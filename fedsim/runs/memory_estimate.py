@@ -12,7 +12,6 @@ import torch
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.engine.pacing import Pacing
-from fedsim.execution.ray_forks import POSSIBLE
 from fedsim.server.history_storage import HistoryPlan, HistorySize
 from fedsim.server.server import ServerSpec
 from fedsim.training.client_method import ClientMethod
@@ -20,8 +19,6 @@ from fedsim.training.client_method import ClientMethod
 PLAIN = ClientMethod()
 _PROCESS_BYTES = 600 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
-_FORK_BYTES = 100 * 2**20
-"""What a worker that is forked from one that has imported all that does not share with it."""
 _SOLVER_MATRICES = 4
 """Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside the Gram matrices they are given."""
 
@@ -60,8 +57,6 @@ class Footprint:
     """What one process, or one thread, that evaluates holds of a model's layers at most."""
     threads: int = 1
     """How many threads of one process evaluate at the same time, if everything is in one process."""
-    forked: bool = POSSIBLE
-    """Whether the workers are, and share most of their memory; those of a Ray that was there before are not."""
 
     def plan(self) -> HistoryPlan:
         """Return the plan of the history, with no more rows than the rule may ask for."""
@@ -90,21 +85,13 @@ class Footprint:
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
             "evaluation": self.forward_bytes * (workers or self.threads),
-            "processes": self._processes_bytes(),
+            "processes": _PROCESS_BYTES * (workers + 2 if workers else 1),
         }
         return parts | {"total": sum(parts.values())}
 
     def _keepers(self) -> int:
         clients = self.server.n_clients
         return clients if self.keepers is None else min(self.keepers, clients)
-
-    def _processes_bytes(self) -> int:
-        if not self.workers:
-            return _PROCESS_BYTES
-        others = self.workers + 1
-        return _PROCESS_BYTES + (
-            _PROCESS_BYTES + _FORK_BYTES * others if self.forked else _PROCESS_BYTES * others
-        )
 
     def on_gpu(self) -> dict[str, int]:
         """Predict the bytes that the server needs on its GPU at least, and their total; nothing if it has none.

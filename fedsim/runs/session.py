@@ -11,7 +11,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Trainer
 from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import InlineTrainer
-from fedsim.execution.ray_forks import POSSIBLE
+from fedsim.execution.workers import TrainerSpec
 from fedsim.records import checkpoint
 from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
@@ -59,7 +58,6 @@ class Run:
     Args:
         again: whether the run of the folder goes on; otherwise the folder is made anew.
         saved: where it stood at a checkpoint; None starts it over.
-        forked: whether the workers are, and share memory.
     """
 
     def __init__(
@@ -72,11 +70,10 @@ class Run:
         force: bool = False,
         again: bool = False,
         saved: checkpoint.State | None = None,
-        forked: bool = POSSIBLE,
     ) -> None:
         self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
         config = setup.config
-        footprint = replace(setup.footprint(workers), forked=forked)
+        footprint = setup.footprint(workers)
         self.predicted = footprint.parts()
         self.threads = 1 if workers else footprint.threads
         memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
@@ -240,14 +237,8 @@ class Run:
             server = Server(setup.server, setup.initial(), self.clock)
             trainer: Trainer = InlineTrainer(ThreadedWorkbench(setup.bench, setup.data), server, self.clock)
         else:
-            trainer = pool.trainer(
-                setup.bench,
-                setup.server,
-                setup.data,
-                setup.initial(),
-                setup.data.train.sizes,
-                spans=self.clock.recording,
-            )
+            spec = TrainerSpec(setup.bench, setup.server, setup.data, setup.initial(), self.clock.recording)
+            trainer = pool.trainer(spec)
         if self.saved is not None:
             saved = self.saved["trainer"]
             trainer.load(saved, open_jobs(self.run_state.job_table, saved["versions"]))

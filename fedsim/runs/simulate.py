@@ -165,8 +165,7 @@ def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
 
 def _made(setup: RunSpec, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
     """Return a run in this process, or in those of a pool, begun or to go on as `how` says."""
-    count, forked = (pool.workers, pool.forked) if pool else (0, False)
-    return Run(setup, folder, clock, count, forked=forked, **how)
+    return Run(setup, folder, clock, pool.workers if pool else 0, **how)
 
 
 def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:

@@ -21,6 +21,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cifar10_images import write_cifar10
 from fedsim.analysis.export.perfetto import export_perfetto
 from fedsim.analysis.opening.facts import facts
 from fedsim.analysis.opening.run import open_all
@@ -92,9 +93,7 @@ def images(folder: Path, name: str) -> Path:
 
 
 def pictures(folder: Path) -> Path:
-    from test_cifar10 import write
-
-    write(folder)
+    write_cifar10(folder)
     return folder / "cifar10_jpeg.parquet"
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fedsim.execution import ray_trainer as actors
+from fedsim.execution import ray_trainer
 from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.ray_actors import Build
-from fedsim.execution.workers import ClientActor, ServerActor
+from fedsim.execution.workers import ClientActor, ServerActor, TrainerSpec
 
 
 class _Kept:
@@ -25,27 +25,34 @@ class _Kept:
         return pickle.loads(self._pickled)
 
 
-def _fetched(refs: Any, server: Any = None) -> Any:
+def _fetched(refs: Any, server: str) -> Any:
     return [ref.value for ref in refs] if isinstance(refs, list) else refs.value
 
 
+class _Method:
+    """A method of an actor, with Ray's way of calling it."""
+
+    def __init__(self, process: _Process, name: str, returns: int) -> None:
+        self._process, self._name, self._returns = process, name, returns
+
+    def options(self, num_returns: int) -> _Method:
+        return _Method(self._process, self._name, num_returns)
+
+    def remote(self, build: list[_Kept], *args: Any) -> Any:
+        done = self._process.done(build, self._name, *args)
+        return _Kept(done) if self._returns == 1 else [_Kept(part) for part in done]
+
+
 class _Process:
-    """An actor, with Ray's way of calling it."""
+    """An actor."""
 
     def __init__(self, held: ClientActor | ServerActor) -> None:
         self._held, self._built = held, None
-        self.call = SimpleNamespace(remote=self._one, options=self._options)
 
-    def _options(self, num_returns: int) -> Any:
-        return SimpleNamespace(remote=self._one if num_returns == 1 else self._several)
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(self, name, 3 if name in ("propose", "accept", "step") else 1)
 
-    def _several(self, *call: Any) -> list[_Kept]:
-        return [_Kept(part) for part in self._done(*call)]
-
-    def _one(self, *call: Any) -> _Kept:
-        return _Kept(self._done(*call))
-
-    def _done(self, build: list[_Kept], method: str, *args: Any) -> Any:
+    def done(self, build: list[_Kept], method: str, *args: Any) -> Any:
         if build and build[0] is not self._built:
             source: Build = build[0].value
             self._held.build(*source.arguments)
@@ -56,17 +63,16 @@ class _Process:
 class PoolHere(RayPool):
     """As a RayPool with GPUs, for `simulate`, whose processes are objects of this one."""
 
-    forked, has_gpus, workers = False, True, 0
+    has_gpus, workers = True, 0
 
     def __init__(self, workers: int, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(actors, "ray", SimpleNamespace(put=_Kept))
-        patch.setattr(actors, "fetch", _fetched)
+        patch.setattr(ray_trainer, "ray", SimpleNamespace(put=_Kept))
+        patch.setattr(ray_trainer, "fetch", _fetched)
+        patch.setattr(ray_trainer, "identity", lambda server: "server")
         self.workers = workers
 
-    def trainer(self, *args: Any, **options: Any) -> actors.RayTrainer:
+    def trainer(self, spec: TrainerSpec) -> ray_trainer.RayTrainer:
         """Return what drives the processes."""
         clients = [_Process(ClientActor()) for _ in range(self.workers)]
-        there: Any = SimpleNamespace(
-            clients=clients, server=_Process(ServerActor()), there=SimpleNamespace(forks=None)
-        )
-        return actors.set_up(there, *args, **options)
+        processes: Any = SimpleNamespace(clients=clients, server=_Process(ServerActor()))
+        return ray_trainer.RayTrainer(processes, spec)

@@ -68,8 +68,8 @@ def test_a_ray_of_our_own_listens_to_this_machine_alone() -> None:
     code = """
 import os, psutil
 os.environ["RAY_ADDRESS"] = "192.0.2.1:6379"  # of somebody else; there is none at this address
-from fedsim.execution.cluster import opened
-cluster = opened(None, 1)
+from fedsim.execution.cluster import connect
+cluster = connect(None, 1)
 mine = {p.pid for p in psutil.Process().children(recursive=True)} | {os.getpid()}
 found = [c.laddr.ip for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in mine]
 print(os.environ["RAY_AUTH_MODE"], *sorted({ip.removeprefix("::ffff:") for ip in found}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -29,10 +28,10 @@ def test_the_server_is_here_or_where_a_share_of_a_gpu_is_left(
 
     def remote(**options: Any) -> Any:
         asked.update(options)
-        return lambda host: SimpleNamespace(remote=lambda: host)
+        return lambda host: SimpleNamespace(remote=lambda prefix: (host, prefix))
 
     monkeypatch.setattr(hosts, "ray", SimpleNamespace(remote=remote))
-    assert hosts.server(share, "ab" * 28) is hosts.ServerHost
+    assert hosts.server(share, "ab" * 28, "fedsim-1") == (hosts.ServerHost, "fedsim-1")
     assert asked["num_gpus"] == share
     where = asked["scheduling_strategy"]
     assert where == "DEFAULT" if share else where.node_id == "ab" * 28
@@ -45,17 +44,16 @@ class Nodes:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.gpus, self.shares, self.closed = 0, list[float](), 0
         cluster.load(own=True)  # with the environment that it needs for all later tests of the same process
-        monkeypatch.setattr(cluster, "begun", lambda own: None)
-        monkeypatch.setattr(cluster, "opened", lambda address, cpus, forks: self.opened())
+        monkeypatch.setattr(cluster, "connect", lambda address, cpus: self.connect())
         monkeypatch.setattr(
-            "fedsim.execution.ray_actors.client", lambda share, node: self.shares.append(share)
+            "fedsim.execution.ray_actors.client", lambda share, node, prefix: self.shares.append(share)
         )
         monkeypatch.setattr(
-            "fedsim.execution.ray_actors.server", lambda share, node: self.shares.append(share)
+            "fedsim.execution.ray_actors.server", lambda share, node, prefix: self.shares.append(share)
         )
         monkeypatch.setattr("fedsim.execution.ray_actors.stop", lambda handles: None)
 
-    def opened(self) -> Any:
+    def connect(self) -> Any:
         there = cluster.Cluster(True, {"a": 1, "b": 2}, self.gpus, "a")
         return SimpleNamespace(
             cpus=there.cpus, gpus=there.gpus, node=there.node, places=there.places, close=self.close
@@ -133,14 +131,14 @@ def test_a_cluster_without_cpus_is_refused(cpus: list[int], monkeypatch: pytest.
     monkeypatch.setattr(cluster, "_join", lambda address, quiet: None)
     monkeypatch.setattr(cluster, "_node", lambda: "0")
     with pytest.raises(ConfigError, match="ray_address: expected a cluster with CPUs, found none at 'auto'"):
-        cluster.opened("auto", cpus=1)
+        cluster.connect("auto", cpus=1)
     assert left == [1]
 
 
 def test_what_was_started_ends_with_a_pool_that_cannot_be(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(share: float, node: str) -> None:
+    def failing(share: float, node: str, prefix: str) -> None:
         raise RuntimeError("no actor")
 
     monkeypatch.setattr("fedsim.execution.ray_actors.client", failing)
@@ -149,35 +147,35 @@ def test_what_was_started_ends_with_a_pool_that_cannot_be(
     assert nodes.closed == 1
 
 
-def test_what_workers_are_forked_from_ends_whatever_ray_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    closed: list[int] = []
-    forks: Any = SimpleNamespace(close=lambda: closed.append(1))
-    there = cluster.Cluster(True, {"a": 1}, 0, "a", forks)
-    ray = SimpleNamespace(is_initialized=lambda: True, shutdown=interrupted)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-    with pytest.raises(KeyboardInterrupt):
-        there.close()
-    assert closed == [1]
-
-
 EARLY = """
 import os
 for name in [name for name in os.environ if name.startswith("RAY_")]:
     del os.environ[name]
+if {set}:
+    os.environ["RAY_AUTH_MODE"] = "token"
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
 import ray
+from fedsim.common.errors import ConfigError
 from fedsim.execution.actor_pool import RayPool
 
-with RayPool(1) as pool:
-    pool.processes()
-    mode = ray._raylet.get_authentication_mode()
-    print(mode == ray._raylet.AuthenticationMode.TOKEN, ray.nodes()[0]["NodeManagerAddress"])
+try:
+    with RayPool(1) as pool:
+        pool.processes()
+        print(ray.nodes()[0]["NodeManagerAddress"])
+except ConfigError as error:
+    print(error)
 """
 
 
+def test_ray_imported_before_fedsim_is_refused_as_it_would_start_without_a_token(tmp_path: Path) -> None:
+    done = programs.python(EARLY.format(set=False), tmp_path)
+    assert done.out.startswith(
+        "workers: Ray was imported before fedsim, without what it reads at its import: set RAY_AUTH_MODE=token "
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 RAY_ENABLE_UV_RUN_RUNTIME_ENV=0 before"
+    ), done.err
+
+
 @pytest.mark.ray
-def test_who_imported_ray_before_has_a_pool_behind_a_token_all_the_same(tmp_path: Path) -> None:
-    done = programs.python(EARLY, tmp_path)
-    assert done.out.split() == ["True", "127.0.0.1"], done.err
+def test_ray_imported_before_fedsim_with_its_settings_serves(tmp_path: Path) -> None:
+    done = programs.python(EARLY.format(set=True), tmp_path)
+    assert done.out.split() == ["127.0.0.1"], done.err

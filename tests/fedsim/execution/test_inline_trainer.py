@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from fedsim.data.tasks.digits import digits
 from fedsim.engine.trainer import Pending, Stepped, Trainer
 from fedsim.execution.client_state import ClientStates
 from fedsim.execution.inline_trainer import InlineTrainer
-from fedsim.execution.workers import ClientActor, code_of
+from fedsim.execution.workers import ClientActor, TrainerSpec
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.attack import Adversary
@@ -245,7 +246,7 @@ def pool(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[object]:
 def test_ray_gives_the_same_bits(pool: object, expected: dict[str, Driven]) -> None:
     server, initial, shared = parts()
     for name, bench in BENCHES.items():  # a pool serves one run after the other
-        trainer = pool.trainer(bench, server, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
+        trainer = pool.trainer(TrainerSpec(bench, server, shared, initial))  # type: ignore[attr-defined]
         assert_same(drive(trainer), expected[name])
         server_times, *worker_times = trainer.times()
         assert server_times.parts().keys() == {"gram", "solve", "combine", "diagnose"}
@@ -257,7 +258,7 @@ def test_ray_gives_the_same_bits(pool: object, expected: dict[str, Driven]) -> N
 def test_jobs_of_one_client_that_are_sent_together_follow_one_another(pool: object) -> None:
     server, initial, shared = parts()
     bench = BENCHES["ditto"]
-    trainer = pool.trainer(bench, server, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
+    trainer = pool.trainer(TrainerSpec(bench, server, shared, initial))  # type: ignore[attr-defined]
     jobs = [Job(i, client, nth, 0) for i, (client, nth) in enumerate([(4, 0), (3, 0), (4, 1), (4, 2)])]
     found, expected = (
         (each.submit(Cohort.of(jobs)), collect(each, jobs)(), each.params())
@@ -271,13 +272,14 @@ def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
     from fedsim.execution.ray_trainer import RayTrainer  # it imports Ray
 
     trainer = object.__new__(RayTrainer)
-    trainer._clients, trainer._memories = [None] * 2, ClientStates()
+    trainer._clients = [SimpleNamespace(evaluate_personal=None)] * 2
+    trainer._memories = ClientStates()
     trainer._params = trainer._average = None
     for client in (0, 1, 3):
         trainer._memories.begin(client, f"row of {client}")
     rows, nothing = np.arange(3), np.arange(0)
     trainer._splits = {"test": Split.of([rows] * 4), "test_some": Split.of([nothing, rows, rows, nothing])}
-    sent = {split: [call[5:] for call in trainer._personal_calls(split)] for split in trainer._splits}
+    sent = {split: [args[3:] for _, args in trainer._personal_calls(split)] for split in trainer._splits}
     assert sent == {
         "test": [(0, "row of 0", "row of 1"), (2, None, "row of 3")],
         "test_some": [(0, None, "row of 1"), (2, None, None)],
@@ -292,7 +294,8 @@ def test_the_files_of_all_plug_ins_go_along(tmp_path: Path) -> None:
     adversaries = (Adversary("zero"), Adversary(named["adversary"]))
     bench = dataclasses.replace(BENCH, model=named["model"], client=named["client"], adversaries=adversaries)
     server = dataclasses.replace(parts()[0], rule=named["rule"], wrap=[{"name": named["wrapper"]}])
-    assert code_of(bench, server) == {str(path): f"# {kind}" for kind, path in files.items()}
+    spec = TrainerSpec(bench, server, parts()[1], torch.zeros(1))
+    assert spec.plugin_files() == {str(path): f"# {kind}" for kind, path in files.items()}
 
 
 @pytest.mark.ray
@@ -300,4 +303,4 @@ def test_an_error_in_an_actor_is_raised_as_itself(pool: object) -> None:
     server, initial, shared = parts("fedavg")
     bad = ServerSpec("fedavgg", {}, K, 1, 4, server.blocks)
     with pytest.raises(ConfigError, match="did you mean 'fedavg'"):
-        pool.trainer(BENCH, bad, shared, initial, shared.train.sizes)  # type: ignore[attr-defined]
+        pool.trainer(TrainerSpec(BENCH, bad, shared, initial))  # type: ignore[attr-defined]

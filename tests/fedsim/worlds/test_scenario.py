@@ -374,7 +374,7 @@ def test_a_world_and_a_cell_that_fail_are_named():
     def broken(env, place):
         raise KeyError("mine")
 
-    with pytest.raises(ConfigError, match=r"its world \(test_scenario_protocol.py, line \d+\): KeyError"):
+    with pytest.raises(ConfigError, match=r"its world \(test_scenario.py, line \d+\): KeyError"):
         world(idle, world=broken)
-    with pytest.raises(ConfigError, match=r"cell 0 \(test_scenario_protocol.py, line \d+\): KeyError"):
+    with pytest.raises(ConfigError, match=r"cell 0 \(test_scenario.py, line \d+\): KeyError"):
         world(idle, cell=broken)

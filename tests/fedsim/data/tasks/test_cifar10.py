@@ -1,24 +1,19 @@
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
 import inputs
+from cifar10_images import COLOURS, jpeg, write_cifar10
 from fedsim.common import plugins
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Task
 from fedsim.data.tasks.cifar10 import BATCHES, JPEGS
-
-COLOURS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [200, 100, 50]], dtype=np.uint8)
 
 
 def build(data_dir: Path, **options: Any) -> Task:
@@ -26,25 +21,8 @@ def build(data_dir: Path, **options: Any) -> Task:
     return task
 
 
-def jpeg(colour: Any, side: int = 32) -> bytes:
-    image = Image.fromarray(np.broadcast_to(colour, (side, side, 3)).astype(np.uint8))
-    encoded = io.BytesIO()
-    image.save(encoded, "JPEG", quality=95)
-    return encoded.getvalue()
-
-
-def write(folder: Path, **columns: list[Any]) -> None:
-    """Write four plain images, the last of them for testing, with some columns replaced."""
-    whole = {
-        "image": [jpeg(colour) for colour in COLOURS],
-        "label": [3, 1, 4, 9],
-        "split": ["train", "train", "train", "test"],
-    }
-    pq.write_table(pa.table(whole | columns), folder / JPEGS)
-
-
 def test_packed_images_are_decoded_channel_first(tmp_path: Path) -> None:
-    write(tmp_path)
+    write_cifar10(tmp_path)
     task = build(tmp_path)
     assert task.x.shape == (4, 3, 32, 32)
     assert task.x.flags.c_contiguous
@@ -57,7 +35,7 @@ def test_packed_images_are_decoded_channel_first(tmp_path: Path) -> None:
 
 
 def test_normalising_is_by_channel(tmp_path: Path) -> None:
-    write(tmp_path)
+    write_cifar10(tmp_path)
     plain, scaled = build(tmp_path), build(tmp_path, normalise=True)
     for channel, (mean, std) in enumerate(
         zip((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), strict=True)
@@ -77,7 +55,7 @@ def test_normalising_is_by_channel(tmp_path: Path) -> None:
     ],
 )
 def test_a_damaged_file_is_named(tmp_path: Path, columns: dict[str, list[Any]], message: str) -> None:
-    write(tmp_path, **columns)
+    write_cifar10(tmp_path, **columns)
     with pytest.raises(DataError, match=rf"{JPEGS}: {message}"):
         build(tmp_path)
 
@@ -96,7 +74,7 @@ def torchvision(monkeypatch: pytest.MonkeyPatch, cifar10: Any) -> None:
 
 
 def test_the_original_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path)
+    write_cifar10(tmp_path)
     (tmp_path / BATCHES).mkdir()
 
     def made(root: Path, train: bool, download: bool) -> SimpleNamespace:
