@@ -16,7 +16,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from fedsim.execution.actor_pool import begun
-from fedsim.runs.inputs import Workshop
 from works import WORKS, configured
 
 if TYPE_CHECKING:
@@ -50,15 +49,13 @@ def main() -> None:
         configured(work, name=name, rounds=rounds, every=every, quick=given.quick, sets=given.set)
         for name, (rounds, every) in plans.items()
     ]
-    shop = Workshop()
-    shop.begin(configs[0])
     pool = begun(given.workers, "cpu", None)
     with tempfile.TemporaryDirectory() as folder, pool or nullcontext():
         from fedsim import analysis  # torch, while processes start and another one reads the data
         from fedsim.runs.simulate import simulate
 
         called = time.time()
-        results = simulate(configs, out=folder, workers=0, device="cpu", shop=shop, pool=pool)
+        results = simulate(configs, out=folder, workers=0, device="cpu", pool=pool)
         first, again, long, evaluated = (analysis.open(result.folder) for result in results)
         tested = long.final()
 

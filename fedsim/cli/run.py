@@ -15,7 +15,6 @@ from fedsim.common.terminal import Terminal
 
 if TYPE_CHECKING:
     from fedsim.config.run import RunConfig
-    from fedsim.runs.inputs import Workshop
     from fedsim.runs.result import Result
 
 Sets = Annotated[
@@ -150,22 +149,13 @@ def plan(
     from fedsim.config.load import load
 
     configs = load(config, tuple(sets or ()))
-    shop = _workshop(configs)
+    from fedsim.runs.inputs import InputCache
     from fedsim.runs.plan import forecast, table
 
-    console = Terminal()
+    console, cache = Terminal(), InputCache()
     for one in configs:
-        found = forecast(one, workers=workers_of_text(workers), out=out, force=force, shop=shop)
+        found = forecast(one, workers=workers_of_text(workers), out=out, force=force, cache=cache)
         console.print(table(found))
-
-
-def _workshop(configs: Sequence[RunConfig]) -> Workshop:
-    """Let a second process make the first run's data and world, while this one imports torch for seconds."""
-    from fedsim.runs.inputs import Workshop
-
-    shop = Workshop()
-    shop.begin(configs[0])
-    return shop
 
 
 def _simulate(
@@ -187,7 +177,6 @@ def _simulate(
 
     from fedsim.execution.actor_pool import begun
 
-    shop = _workshop(configs)  # before there is a thread: it forks
     with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
         from fedsim.cli.observers import watching
         from fedsim.runs.simulate import simulate
@@ -206,7 +195,6 @@ def _simulate(
                     go_on=go_on,
                     watch=watch,
                     profile=profile,
-                    shop=shop,
                     pool=pool,
                 )
             except SomeFailed as error:

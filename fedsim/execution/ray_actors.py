@@ -32,6 +32,9 @@ MOST_DEATHS = 3
 """Deaths of a process that trains one job alone, or repeats another call, before that ends the run."""
 _MOST_BUILDS = 20
 """Deaths in a row while a process is built for a run."""
+_BUILDS_DIE = (
+    f"a worker process died {_MOST_BUILDS} times while it was built for the run: is there enough memory?"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +112,7 @@ class _Host:
         attempts = Attempts(f"{self._prefix}-{ray.get_runtime_context().get_task_id()}")
         repeated = attempts.failed("call") > 0
         with attempts.counted("call"):
-            with attempts.counted(
-                "build",
-                _MOST_BUILDS,
-                RunError(
-                    f"a worker process died {_MOST_BUILDS} times while it was built for the run: is there enough memory?"
-                ),
-            ):
+            with attempts.counted("build", _MOST_BUILDS, RunError(_BUILDS_DIE)):
                 self._build(build)
             if not repeated:
                 return method(self._held, *args)

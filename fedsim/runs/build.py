@@ -22,7 +22,7 @@ from fedsim.engine.client_records import read_only
 from fedsim.engine.costs import Costs, whole_work
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.memory_estimate import Footprint, history_size
 from fedsim.server.rule import GramLevel
 from fedsim.server.server import ServerSpec
@@ -92,13 +92,13 @@ class RunSpec:
 
 
 @plugins.contained()
-def prepare(config: RunConfig, device: str = "cpu", shop: Workshop | None = None) -> RunSpec:
+def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = None) -> RunSpec:
     """Build all parts. Raises ConfigError, DataError or TraceError before anything is written.
 
-    `shop` is where data and world are made, and perhaps have been already.
+    `cache` is where data and world are made, and perhaps have been already.
     """
     refuse_idle(config)
-    made = (shop or Workshop()).materials(config)
+    made = (cache or InputCache()).inputs(config)
     data, counts, trace = made.data, made.counts, made.trace
     model = config.model.name if config.model else made.model
     options = config.model.options if config.model else {}

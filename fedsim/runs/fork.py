@@ -35,7 +35,7 @@ from fedsim.records.run_folder import CONFIG, WORLD, make_folder, refuse_parent
 from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec, prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Run, optional_tables, owner_of
 from fedsim.runs.simulate import Device, device_of, one_thread, tell_of_end
@@ -137,10 +137,10 @@ def fork(
         if pool is None and (pool := begun(workers, device, None)):
             opened.enter_context(pool)
         count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
-        shop = _shop(config, trace)
-        setup = prepare(config, place, shop)
+        cache = InputCache.of(config, trace)
+        setup = prepare(config, place, cache)
         # What cannot be, whenever the fork begins, is refused before anything is run.
-        prepare(child, place, shop if most is trace else _shop(child, most))
+        prepare(child, place, cache if most is trace else InputCache.of(child, most))
         saved = _saved(parent, at, config.parent)
         make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
         _take_tables(folder, parent, saved)
@@ -152,8 +152,8 @@ def fork(
         child = parse(raw | {"parent": origin}, "fork", config.label, before)[0]
         if len(keep_online):
             trace = _kept(trace, keep_online, run_state["now_us"], child.stop.time, manifest)
-            shop = _shop(child, trace)
-        tell_of_end(other := prepare(child, place, shop))
+            cache = InputCache.of(child, trace)
+        tell_of_end(other := prepare(child, place, cache))
         begin = _changed(state, config, setup, other, keep_online)
         _write(folder, other.config, trace, begin)
         run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
@@ -166,12 +166,6 @@ def _take_tables(folder: Path, parent: Path, saved: State | None) -> None:
     shutil.copy(parent / CONFIG, folder / CONFIG)
     if saved is not None:
         cut_tables(folder, saved["records"]["rows"], source=parent)
-
-
-def _shop(config: RunConfig, trace: Trace) -> Workshop:
-    shop = Workshop()
-    shop.take(config, trace)
-    return shop
 
 
 def _departure(at: At, run_state: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.plan_folder import begin, finish
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import RunSpec, prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.simulate import one_thread, refuse_fork
 from fedsim.runs.time_estimate import wall_s
 from fedsim.server.server import ServerSpec
@@ -195,7 +195,7 @@ def forecast(
     workers: int | Literal["auto"] = "auto",
     out: Path | str | None = None,
     force: bool = False,
-    shop: Workshop | None = None,
+    cache: InputCache | None = None,
 ) -> PlannedRun:
     """Run the event loop of a configuration without training, and predict the real run's wall time and memory.
 
@@ -205,7 +205,7 @@ def forecast(
     """
     _check_ends(config)
     with one_thread():
-        setup = prepare(config, shop=shop)
+        setup = prepare(config, cache=cache)
         config = setup.config
         count = workers_of(workers)
         predicted = setup.footprint(count).parts()

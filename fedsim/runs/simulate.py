@@ -33,7 +33,7 @@ from fedsim.records.existing_run import Status, found_in, refuse_others
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD, check_free, refuse_parent
 from fedsim.runs.build import RunSpec, prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress, Result, Watch
 from fedsim.runs.session import Run, owner_of
 from fedsim.training.precision import untouched
@@ -55,7 +55,7 @@ def simulate(
     go_on: bool = False,
     watch: Watch = lambda progress: None,
     profile: bool = False,
-    shop: Workshop | None = None,
+    cache: InputCache | None = None,
     ray_address: str | None = None,
     pool: RayPool | None = None,
 ) -> list[Result]:
@@ -70,7 +70,7 @@ def simulate(
             (see `resume`). Those of another configuration are refused, or overwritten if `force`.
         watch: called after each server step.
         profile: write `profile.json` into each run folder as well: where the wall time went, for Perfetto.
-        shop: where data and worlds are made; one that began before torch was imported has a start.
+        cache: where data and worlds are made; one that began before torch was imported has a start.
         ray_address: "auto" or HOST:PORT of a Ray cluster to join instead of starting Ray here; "auto" workers are then
             one per CPU of the cluster.
         pool: processes that are started already and stay afterwards; `workers` and `ray_address` are theirs.
@@ -88,7 +88,7 @@ def simulate(
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begun(workers, device, ray_address)):
             opened.enter_context(pool)
-        build = partial(prepare, device=device_of(device, anywhere, pool), shop=shop or Workshop())
+        build = partial(prepare, device=device_of(device, anywhere, pool), cache=cache or InputCache())
 
         def go(run: RunConfig, folder: Path, status: Status | None) -> Result:
             if status == "done":
@@ -219,8 +219,7 @@ def resume(
         raise CheckpointError(
             f"{folder}: a fork goes on from a checkpoint, and none is left: fork its parent again"
         )
-    shop = Workshop()
-    shop.take(config, read_trace(folder / WORLD))
+    cache = InputCache.of(config, read_trace(folder / WORLD))
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
     with one_thread(), ExitStack() as opened:
@@ -228,7 +227,7 @@ def resume(
             opened.enter_context(pool)
         clock = Stopwatch(spans=profile)
         with clock.part("start"):
-            setup = prepare(config, device_of(device, anywhere, pool), shop)
+            setup = prepare(config, device_of(device, anywhere, pool), cache)
             run = _made(setup, folder, clock, pool, saved=saved, again=True)
         return run.go(pool, watch)
 

@@ -27,7 +27,7 @@ from fedsim.records.schemas import TABLES
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import prepare
 from fedsim.runs.fork import At, fork
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.session import Run, owner_of
 from fedsim.runs.simulate import Device, device_of, one_thread
 from fedsim.worlds.trace import read_trace
@@ -132,10 +132,9 @@ def _run(
     workers: int | Literal["auto"],
     device: Device,
 ) -> None:
-    shop = Workshop()
-    shop.take(config, read_trace(folder / WORLD))
+    cache = InputCache.of(config, read_trace(folder / WORLD))
     with one_thread(), begun(workers, device, None) or nullcontext() as pool:
-        setup = prepare(config, device_of(device, anywhere=False, pool=pool), shop)
+        setup = prepare(config, device_of(device, anywhere=False, pool=pool), cache)
         count = pool.workers if pool else 0
         if steps is None:
             Run(setup, again, Stopwatch(), count).go(pool, lambda progress: None)

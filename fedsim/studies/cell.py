@@ -17,7 +17,7 @@ from fedsim.common.threads import at_most
 from fedsim.records.existing_run import State, found_in
 from fedsim.records.run_folder import alone
 from fedsim.runs.build import prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress, Result, share_done
 from fedsim.runs.session import Run
 from fedsim.runs.simulate import Device, device_of, one_thread, resume
@@ -57,8 +57,8 @@ class CellRunner:
         interrupts: what was heard outside of a run; it is passed on to the run that is under way.
     """
 
-    def __init__(self, device: Device, interrupts: Interrupts, shop: Workshop | None = None) -> None:
-        self._device, self._interrupts, self._shop = device, interrupts, shop or Workshop()
+    def __init__(self, device: Device, interrupts: Interrupts, cache: InputCache | None = None) -> None:
+        self._device, self._interrupts, self._cache = device, interrupts, cache or InputCache()
 
     def play(self, cell: Cell, folder: Path, tell: Callable[[CellStatus], None]) -> Ended:
         """Run a cell in `folder`, or let the run that is there go on; a run that fails is an answer, not an error.
@@ -93,7 +93,7 @@ class CellRunner:
         with one_thread():
             clock = Stopwatch()
             with clock.part("start"):
-                setup = prepare(cell.config, device_of(self._device, anywhere=False), self._shop)
+                setup = prepare(cell.config, device_of(self._device, anywhere=False), self._cache)
                 run = Run(setup, folder, clock, 0, force=True)
             return run.go(None, watch)
 

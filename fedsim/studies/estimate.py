@@ -12,7 +12,7 @@ from fedsim.common.terminal import shown
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.runs.build import RunSpec, prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan import PlannedRun, forecast
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.progress import shown_duration
@@ -52,16 +52,16 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     Disk is predicted from the rows that a run will write. Raises what a run would raise, and ConfigError if so many
     processes need more memory than is free.
     """
-    count, shop = processes_of(jobs, folder), Workshop()
+    count, cache = processes_of(jobs, folder), InputCache()
     work_s, disk, memory, each_s = 0.0, 0, 0, []
     unsure: dict[str, None] = {}
     for alike in one_of_each(folder.left):
         config = alike[0].config
         with at_most(1):  # as in the processes that run cells
-            found = forecast(config, workers=0, shop=shop)
+            found = forecast(config, workers=0, cache=cache)
         each_s.append(found.wall_s)
         work_s += found.wall_s * len(alike)
-        disk += disk_bytes(found, prepare(config, shop=shop)) * len(alike)
+        disk += disk_bytes(found, prepare(config, cache=cache)) * len(alike)
         memory = max(memory, found.memory_bytes["total"])
         if found.exact:
             unsure[found.exact] = None

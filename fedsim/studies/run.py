@@ -21,7 +21,7 @@ from fedsim.execution.actor_pool import workers_of
 from fedsim.records.existing_run import found_in
 from fedsim.records.run_folder import alone
 from fedsim.runs.build import RunSpec, prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.simulate import Device, device_of, one_thread
 from fedsim.studies.cell import CellRunner, CellStatus, Ended
 from fedsim.studies.folder import StudyFolder
@@ -67,12 +67,12 @@ def run_study(
     more memory than is free, before anything is written; RunError if another process runs the study. Whatever becomes
     of single cells is in the Outcome. At an interrupt, cells that run are saved; a second one raises KeyboardInterrupt.
     """
-    count, shop = processes_of(jobs, folder), Workshop()
+    count, cache = processes_of(jobs, folder), InputCache()
     if count > 1:
         begin_imports()
     with at_most(1):  # as in the processes that run cells
         needed = max(
-            (setup.footprint(0).parts()["total"] for setup in _prepared(folder, device, shop)), default=0
+            (setup.footprint(0).parts()["total"] for setup in _prepared(folder, device, cache)), default=0
         )
     check_memory(needed, count)
     make_directory(folder.path)
@@ -84,10 +84,10 @@ def run_study(
         try:
             with interrupts.heard():
                 if count > 1:
-                    del shop  # each process has its own
+                    del cache  # each process has its own
                     Pool(count, folder.path, device, told, interrupts).run(queue)
                 else:
-                    _run_here(queue, folder, CellRunner(device, interrupts, shop), told, interrupts)
+                    _run_here(queue, folder, CellRunner(device, interrupts, cache), told, interrupts)
         finally:
             folder.release()
     return Outcome(
@@ -108,14 +108,14 @@ def one_of_each(cells: Iterable[Cell]) -> list[list[Cell]]:
     return list(groups.values())
 
 
-def _prepared(folder: StudyFolder, device: Device, shop: Workshop) -> Iterator[RunSpec]:
+def _prepared(folder: StudyFolder, device: Device, cache: InputCache) -> Iterator[RunSpec]:
     """Build the parts of one run of each combination of levels that is left; in the end, raise if any cannot be."""
     place = device_of(device, anywhere=False)
     wrong: dict[str, tuple[Cell, Error]] = {}
     with one_thread():
         for cell, *_ in one_of_each(folder.left):
             try:
-                setup = prepare(cell.config, place, shop)
+                setup = prepare(cell.config, place, cache)
             except INPUT_ERRORS as error:
                 wrong.setdefault(str(error), (cell, error))
             else:

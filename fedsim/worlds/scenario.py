@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common import arguments, plugins
-from fedsim.common.background import in_parts
 from fedsim.common.errors import ConfigError, TraceError, closest
+from fedsim.common.parallel import in_parts
 from fedsim.common.rng_streams import Streams
 from fedsim.common.units import duration_us
 from fedsim.worlds.metadata import metadata_problems
@@ -30,11 +30,9 @@ from fedsim.worlds.trace_writer import CODES, Fact, Rows
 from fedsim.worlds.validation import listed
 
 __all__ = [
-    "AskedTooSoon",
     "Clock",
     "Fact",
     "Facts",
-    "FactsToCome",
     "Life",
     "Me",
     "Place",
@@ -49,32 +47,6 @@ __all__ = [
 
 Facts = Mapping[str, NDArray[Any]]
 """What is known of a federation's clients and their data: by name, an array with one entry per client."""
-
-
-class AskedTooSoon(BaseException):
-    """A fact was asked for that is not known yet; no scenario takes it for an error of its own."""
-
-
-class FactsToCome(Mapping[str, NDArray[Any]]):
-    """Facts of which only the names are known yet: a world that asks for one cannot be made before there is data.
-
-    Raises AskedTooSoon where a value is asked for.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        raise AskedTooSoon(name)
 
 
 class Place:
@@ -249,7 +221,7 @@ def make_trace(
     """Write down the world of a scenario (its name, or `path/to/file.py:factory`) with options from a config.
 
     `facts` say what is known of the federation, one entry per client: `n_samples`, `min_label`, `max_label`,
-    `n_labels` (different labels of a client) and `labels` (of the task, the same for all); or they are `FactsToCome`.
+    `n_labels` (different labels of a client) and `labels` (of the task, the same for all).
 
     Without `after_end` it is the scenario's own.
 
@@ -261,7 +233,7 @@ def make_trace(
     if not isinstance(scenario, Scenario):
         raise ConfigError(f"scenario {name!r}: expected its factory to return a Scenario, found {scenario!r}")
     after_end = after_end or scenario.after_end
-    known = facts if isinstance(facts, FactsToCome) else _checked_facts(facts or {}, clients)
+    known = _checked_facts(facts or {}, clients)
     source = json.dumps(
         {"scenario": name, "options": dict(options), "seed": seed}
         | ({"facts": sorted(known)} if known else {}),

@@ -14,7 +14,7 @@ from fedsim.config.load import parse
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.event_loop import EventLoop
 from fedsim.runs.build import prepare
-from fedsim.runs.inputs import Workshop
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress
 from fedsim.runs.session import Run
 from fedsim.server.history import GradientHistory
@@ -35,7 +35,7 @@ def _run(folder: Path, *, fails: bool) -> None:
         if fails:
             raise RunError("no more")
 
-    run = Run(prepare(parse(raw, "here", "one")[0], "cpu", Workshop()), folder, Stopwatch(), 0)
+    run = Run(prepare(parse(raw, "here", "one")[0], "cpu", InputCache()), folder, Stopwatch(), 0)
     if fails:
         with pytest.raises(RunError):
             run.go(None, watch)

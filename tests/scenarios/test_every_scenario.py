@@ -6,8 +6,7 @@ import tomllib
 
 import pytest
 
-from fedsim.common import background as ahead
-from fedsim.common import plugins
+from fedsim.common import parallel, plugins
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
 from fedsim.scenarios.processes import simulate as _simulate
@@ -49,8 +48,8 @@ def test_a_world_is_the_same_in_parts(name, monkeypatch):
     alone = typical(name)
     monkeypatch.setattr(_simulate, "GROUP", 3)
     monkeypatch.setattr(_simulate, "_LEAST", 1)
-    monkeypatch.setattr(ahead, "cores", lambda: 3)
-    monkeypatch.setattr(ahead, "_THREADED", set())
+    monkeypatch.setattr(parallel, "cores", lambda: 3)
+    monkeypatch.setattr(parallel, "_THREADED", set())
     parts = []
     monkeypatch.setattr(Rows, "joined", staticmethod(lambda rows: parts.append(len(rows)) or joined(rows)))
     assert typical(name).digest() == alone.digest()

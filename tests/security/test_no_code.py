@@ -112,10 +112,6 @@ FORBIDDEN = {
 }
 
 
-OWN = {("fedsim/common/background.py", "pickle.loads")}
-"""What a process reads from its own child, through a pipe and memory that have no name."""
-
-
 @cache
 def calls(path: Path) -> list[tuple[str, ast.Call]]:
     """Return every call in a file, with the dotted name of what is called."""
@@ -133,8 +129,7 @@ def test_no_file_of_the_product_runs_what_it_reads(root: Path) -> None:
     for path in product(root):
         for name, call in calls(path):
             shell = any(k.arg == "shell" for k in call.keywords)
-            own = (path.relative_to(root).as_posix(), name) in OWN
-            assert name not in FORBIDDEN or own or safely_loaded(name, call), f"{path}:{call.lineno}: {name}"
+            assert name not in FORBIDDEN or safely_loaded(name, call), f"{path}:{call.lineno}: {name}"
             assert not shell, f"{path}:{call.lineno}: a shell"
 
 

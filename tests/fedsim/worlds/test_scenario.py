@@ -13,7 +13,7 @@ from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.rng import rng
 from fedsim.common.rng_streams import Streams
 from fedsim.scenarios.processes.simulate import simulate
-from fedsim.worlds.scenario import AskedTooSoon, FactsToCome, Place, Scenario, make_trace
+from fedsim.worlds.scenario import Place, Scenario, make_trace
 from fedsim.worlds.trace import read_trace
 
 
@@ -269,37 +269,6 @@ def test_the_source_names_the_facts_that_were_given():
     told = make_trace("always_on", {}, clients=1, horizon_us=10, seed=0, facts={"n_samples": [1]})
     assert '"facts": ["n_samples"]' in told.source
     assert "facts" not in plain.source
-
-
-CAREFUL = """
-from fedsim.common.errors import ConfigError
-from fedsim.worlds.scenario import Scenario
-
-
-def careful() -> Scenario:
-    def client(env, me):
-        try:
-            n = me.fact("n_samples")
-        except ConfigError:
-            n = 0
-        me.online(0, 1 + n)
-        yield env.timeout(1)
-
-    return Scenario(client)
-"""
-
-
-def test_a_world_that_asks_for_facts_is_not_made_before_they_are_known(tmp_path):
-    (tmp_path / "careful.py").write_text(CAREFUL)
-    careful, asked = f"{tmp_path}/careful.py:careful", {"clients": 2, "horizon_us": 100, "seed": 1}
-    assert make_trace(careful, {}, facts=None, **asked).spans("online").end_us.tolist() == [1, 1]
-    for name, options in ((careful, {}), ("flgo", {"availability": "MDF"})):
-        with pytest.raises(AskedTooSoon):
-            make_trace(name, options, facts=FactsToCome(["n_samples"]), **asked)
-    early, late = (
-        make_trace("churn", {}, facts=facts, **asked) for facts in (FactsToCome(["n"]), {"n": [5, 6]})
-    )
-    assert (early.digest(), early.source) == (late.digest(), late.source)
 
 
 OWN = "yield env.timeout(7)"

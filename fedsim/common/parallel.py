@@ -1,0 +1,65 @@
+"""Making something part by part in several processes, which are forked, so that nothing needs to be imported again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from typing import TypeVar
+
+from fedsim.common.machine import cores
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_THREADED = {"torch", "ray"}
+"""Modules that may have started threads, with locks that a forked process would find taken."""
+
+
+def in_parts(make: Callable[[Sequence[S]], T], items: Sequence[S], least: int) -> list[T]:
+    """Return what `make` makes of consecutive parts of `items`, in their order: together they are all items.
+
+    As many processes as there are cores make the parts, if each has at least `least` items and this process may fork:
+    it is the first one, on Linux, and has imported nothing that starts threads. Else there is one part, made here.
+    """
+    parts = max(min(cores(), len(items) // least), 1) if _may_fork() else 1
+    ends = [len(items) * i // parts for i in range(parts + 1)]
+    first, *others = [items[a:b] for a, b in pairwise(ends)]
+    context = multiprocessing.get_context("fork")
+    started = []
+    try:
+        for part in others:
+            receiver, sender = context.Pipe(duplex=False)
+            process = context.Process(target=_send, args=(sender, make, part), daemon=True)
+            process.start()
+            sender.close()
+            started.append((process, receiver, part))
+        return [make(first), *(_received(receiver, make, part) for _, receiver, part in started)]
+    finally:
+        for process, receiver, _ in started:
+            receiver.close()
+            process.kill()
+            process.join()
+
+
+def _may_fork() -> bool:
+    first = multiprocessing.current_process().name == "MainProcess"
+    return first and sys.platform == "linux" and cores() > 1 and _THREADED.isdisjoint(sys.modules)
+
+
+def _send(sender: Connection, make: Callable[[Sequence[S]], T], part: Sequence[S]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears Ctrl-C too
+    with suppress(Exception):  # the first process makes this part itself, and raises what went wrong
+        sender.send(make(part))
+
+
+def _received(receiver: Connection, make: Callable[[Sequence[S]], T], part: Sequence[S]) -> T:
+    try:
+        received: T = receiver.recv()
+    except EOFError:
+        return make(part)
+    return received
