@@ -1,7 +1,8 @@
 """The digests that the examples have, cut to a few steps, by the kind of machine that they were taken on.
 
-    python tests/tools/golden_digests.py            # compare
+    python tests/tools/golden_digests.py            # compare with tests/tools/golden_digests.json
     python tests/tools/golden_digests.py --update   # write tests/tools/golden_digests.json
+    python tests/tools/golden_digests.py --again    # on a new kind of machine, compare with the commit that wrote it
 
 What an update changes is taken out of the digests of other kinds: it is to be found out there again.
 
@@ -12,7 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
+import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -123,6 +127,54 @@ def unknown(names: Iterable[str]) -> str | None:
     )
 
 
+def recording_commit(file: Path = FILE) -> str:
+    """Return the last commit that wrote the file: what it records is what that commit's code computes."""
+    return _git("log", "-1", "--format=%H", "--", file.name, cwd=file.parent).strip()
+
+
+def digests_at(commit: str, root: Path = ROOT) -> dict[str, str]:
+    """Compute the digests of the examples with the code of another commit, on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        packed = Path(folder, "tree.tar")
+        _git("archive", "--output", str(packed), commit, cwd=root)
+        tree = Path(folder, "tree")
+        shutil.unpack_archive(packed, tree, filter="fully_trusted")  # our own commit; it has links
+        [script] = [*tree.glob(f"tests/{FILE.stem}.py"), *tree.glob(f"tests/*/{FILE.stem}.py")]
+        places = [tree, script.parent, tree / "tests", tree / "tests" / "helpers"]
+        done = subprocess.run(
+            [sys.executable, "-c", _AT_COMMIT, *map(str, places)],
+            cwd=tree,
+            env=os.environ | {"FEDSIM_DATA": str(inputs.DATA)},
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+
+_AT_COMMIT = f"""
+import json, sys
+sys.path[:0] = sys.argv[1:]
+import {FILE.stem} as golden
+found = {{}}
+for path in golden.CONFIGS:
+    if not golden.inputs.missing(golden.load(path)[0].task.name):
+        found |= golden.digests(path)
+print(json.dumps(found))
+"""
+
+
+def _git(*words: str, cwd: Path) -> str:
+    return subprocess.run(["git", *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
+
+
+def known_versions() -> bool:
+    """Whether the file has digests of another kind of machine with the same versions of the packages."""
+    packages, here = ("torch", "numpy", "scipy"), kind()
+    return any(all(record["kind"].get(p) == here[p] for p in packages) for record in records())
+
+
 def _partial(found: list[dict[str, Any]]) -> Iterator[str]:
     """Say of each kind of machine which digests it lacks."""
     names = {run.name for path in CONFIGS for run in load(path)}
@@ -131,11 +183,48 @@ def _partial(found: list[dict[str, Any]]) -> Iterator[str]:
             yield f"to be recorded with --update on {record['kind']}: {', '.join(lacking)}"
 
 
+def _compare_again() -> None:
+    """Compare with the commit that wrote the file, where it lacks digests of this kind of machine but has others."""
+    names = {run.name for path in CONFIGS for run in load(path) if not inputs.missing(run.task.name)}
+    lacking = names - recorded().keys()
+    if not lacking or not known_versions():
+        print(
+            "the tests compare all digests"
+            if not lacking
+            else "digests of no machine with these packages are known"
+        )
+        return
+    commit = recording_commit()
+    before = digests_at(commit)
+    found = {
+        name: d
+        for path in CONFIGS
+        if {r.name for r in load(path)} & lacking
+        for name, d in digests(path).items()
+    }
+    differ = sorted(name for name in lacking & before.keys() if before[name] != found[name])
+    for name in differ:
+        print(f"{name}: {before[name][:16]} at {commit[:10]} -> {found[name][:16]}")
+    print(
+        f"{len(lacking & before.keys())} digests computed again with {commit[:10]}, {len(differ)} of them changed"
+    )
+    if differ:
+        sys.exit(1)
+
+
 def main() -> None:
     """Compare each digest with the file, and write the file if asked to; the exit code is 1 if one differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--update", action="store_true", help="write what is found")
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="compare with the commit that wrote the file where it has no digests",
+    )
     given = parser.parse_args()
+    if given.again:
+        _compare_again()
+        return
     tasks = {path: load(path)[0].task.name for path in CONFIGS}
     left = {path: reason for path, task in tasks.items() if (reason := inputs.missing(task))}
     for path, reason in left.items():

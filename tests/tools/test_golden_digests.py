@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,51 @@ def test_without_its_data_an_example_is_left_out_of_the_comparison_and_nothing_i
         golden_digests.main()
     assert golden_digests.FILE.read_bytes() == before
     assert not list(tmp_path.iterdir()), "nothing is downloaded"
+
+
+def repository(folder: Path, digest: str) -> Path:
+    """Make a repository whose script computes one digest of one example, committed."""
+    tools = folder / "tests" / "tools"
+    tools.mkdir(parents=True, exist_ok=True)
+    (tools / "golden_digests.json").write_text(f'"{digest}"')
+    (tools / "golden_digests.py").write_text(
+        "from types import SimpleNamespace as N\n"
+        "CONFIGS, inputs = ['a'], N(missing=lambda task: '')\n"
+        "load = lambda path: [N(task=N(name='digits'))]\n"
+        f"digests = lambda path: {{'a/fedavg': '{digest}'}}\n"
+    )
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "--quiet"], ["add", "-A"], [*identity, "commit", "--quiet", "-m", digest]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return tools / "golden_digests.json"
+
+
+def test_digests_are_computed_again_with_the_commit_that_recorded_them(tmp_path: Path) -> None:
+    file = repository(tmp_path, "before")
+    commit = golden_digests.recording_commit(file)
+    (tmp_path / "other.txt").write_text("a later commit that records nothing")
+    repository(tmp_path, "before")
+    assert golden_digests.recording_commit(file) == commit
+    assert golden_digests.digests_at(commit, tmp_path) == {"a/fedavg": "before"}
+    repository(tmp_path, "after")
+    assert golden_digests.digests_at(golden_digests.recording_commit(file), tmp_path) == {"a/fedavg": "after"}
+    assert golden_digests.digests_at(commit, tmp_path) == {"a/fedavg": "before"}
+
+
+@pytest.mark.parametrize(("then", "code"), [("same", None), ("other", 1)])
+def test_on_an_unknown_kind_of_machine_a_changed_digest_is_an_error(
+    then: str, code: int | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = {"kind": kind() | {"instructions": "abacus"}, "digests": {"quickstart/fedavg": "1"}}
+    monkeypatch.setattr("golden_digests.records", lambda: [record])
+    monkeypatch.setattr("golden_digests.digests", lambda path: {run.name: "same" for run in load(path)})
+    monkeypatch.setattr("golden_digests.recording_commit", lambda: "0123456789abcdef")
+    monkeypatch.setattr("golden_digests.digests_at", lambda commit: {"quickstart/fedavg": then})
+    monkeypatch.setattr("sys.argv", ["golden_digests.py", "--again"])
+    with nullcontext() if code is None else pytest.raises(SystemExit, match=str(code)):
+        golden_digests.main()
+    told = capsys.readouterr().out
+    assert f"1 digests computed again with 0123456789, {0 if code is None else 1} of them changed" in told
+    monkeypatch.setattr("golden_digests.records", lambda: [record | {"kind": {"torch": "0.1"}}])
+    golden_digests.main()
+    assert "digests of no machine with these packages are known" in capsys.readouterr().out
