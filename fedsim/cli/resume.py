@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedsim import analysis
 from fedsim.cli.run import (
     Device,
     Force,
@@ -93,8 +94,6 @@ def fork(
 ) -> None:
     """Branch off a run at an instant. From then on another rule, selector or pacing may hold."""
     when, clients = _at(at), _numbers("--keep-online", keep_online)
-    from fedsim import analysis
-    from fedsim.analysis.tables.compare import compare
     from fedsim.cli.progress import shown
     from fedsim.runs.fork import At
     from fedsim.runs.fork import fork as branch
@@ -114,7 +113,7 @@ def fork(
             watch=watch,
         )
     close(console, [result], write_report=write_report)
-    console.print(compare(analysis.open(parent), analysis.open(result.folder)))
+    console.print(analysis.compare(analysis.open(parent), analysis.open(result.folder)))
 
 
 def _at(text: str) -> tuple[int | None, int | None]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError, SomeFailed
 from fedsim.common.terminal import Terminal
 
@@ -113,14 +114,12 @@ def replay(
     quiet: Quiet = False,
 ) -> None:
     """Run something else in the world of a finished run. That may be another rule, selector, pacing or cost."""
-    from fedsim import analysis
-    from fedsim.analysis.tables.compare import compare
     from fedsim.runs.replay import compare_participation, replay_config
 
     config = replay_config(parent, tuple(sets or ()), same_participation=same_participation, name=name)
     folder = _simulate([config], out, workers, device, force, write_report, quiet)[0]
     console = Terminal()
-    console.print(compare(analysis.open(parent), analysis.open(folder)))
+    console.print(analysis.compare(analysis.open(parent), analysis.open(folder)))
     if same_participation:
         found = compare_participation(parent, folder)
         if found.difference:
@@ -220,12 +219,10 @@ def _simulate(
     return [result.folder for result in results]
 
 
-def check_tensorboard(asked: Path | None) -> None:
-    """Raise ConfigError before anything starts if TensorBoard is asked for and not installed."""
-    if asked is not None:
-        from fedsim.analysis.export.event_file import check_installed
-
-        check_installed()
+def check_tensorboard(folder: Path | None) -> None:
+    """Raise ConfigError before anything starts if events are wanted in a folder and TensorBoard is not installed."""
+    if folder is not None:
+        analysis.require_tensorboard()
 
 
 def close(
@@ -254,12 +251,9 @@ def close(
 
 def _show(console: Terminal, results: Sequence[Result], write_report: bool, took_s: float | None) -> None:
     """Show the closing table of runs, and what else there is to say of each."""
-    from fedsim import analysis
-    from fedsim.analysis.tables.closing import closing_table
-
     folders = [result.folder for result in results]
     runs = [analysis.open(folder) for folder in folders]
-    console.print(closing_table(runs))
+    console.print(analysis.closing_table(runs))
     for run in runs:
         console.print(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}", soft_wrap=True)
         if warning := run.manifest.get("warning"):
@@ -276,27 +270,22 @@ def _show(console: Terminal, results: Sequence[Result], write_report: bool, took
                 soft_wrap=True,
             )
     if write_report:
-        from fedsim.analysis.report.report import write_report as write
-
         parent = folders[0].parent if len(folders) > 1 else folders[0]
-        console.print(f"report: {write(runs, parent)}", soft_wrap=True)
+        console.print(f"report: {analysis.write_report(runs, parent)}", soft_wrap=True)
     if took_s is not None:
         _show_profiles(console, folders, took_s)
 
 
 def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> None:
     """Show where the time of each run went, and how much of the time that all of them took is accounted for."""
-    from fedsim import analysis
-    from fedsim.analysis.tables.closing import profile_table, wall_s
-
     runs = [analysis.open(folder) for folder in folders]
     for run in runs:
         console.print()
-        console.print(profile_table(run))
+        console.print(analysis.profile_table(run))
         console.print(
             f"trace: {run.folder / 'profile.json'}, to be opened at https://ui.perfetto.dev", soft_wrap=True
         )
-    known_s = sum(map(wall_s, runs))
+    known_s = sum(run.wall_s for run in runs)
     console.print(
         f"the parts add up to {known_s:.2f} s, {100 * known_s / took_s:.1f} % of {took_s:.2f} s on the wall clock"
     )

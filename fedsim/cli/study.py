@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsim import analysis
 from fedsim.cli.run import Device, Quiet, workers_of_text
 from fedsim.common.errors import RunError
 from fedsim.common.terminal import Terminal, shown
@@ -72,9 +73,7 @@ def study(
 
 def _close(console: Terminal, outcome: Outcome, cells: int) -> None:
     """Show what came out. Exit code 130 after an interrupt, 1 if a cell failed."""
-    from fedsim.analysis.tables.findings import study_tables
-
-    for table in study_tables(outcome.folder) if outcome.done else ():
+    for table in analysis.study_tables(outcome.folder) if outcome.done else ():
         console.print(table)
     if outcome.failed:
         console.print(_failures(outcome))
