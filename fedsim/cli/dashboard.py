@@ -1,4 +1,4 @@
-"""The dashboard of `fedsim run --live`: collects the progress of runs after each step and repaints a few times a second.
+"""The dashboard of `fedsim run --live`: collects progress after each step and repaints a few times a second.
 
 The dashboard has no thread, does not read the files of a running run, and changes no result.
 """
