@@ -147,7 +147,7 @@ def plan(
         typer.Option(help="Workers to estimate wall time and memory for: auto, one per core, or a number."),
     ] = "auto",
 ) -> None:
-    """Simulate a run's timeline without training. It shows steps, jobs and bytes, and estimates wall time and memory."""
+    """Simulate a run's timeline without training. It shows steps, jobs and bytes, and estimates time and memory."""
     from fedsim.config.load import load
 
     configs = load(config, tuple(sets or ()))

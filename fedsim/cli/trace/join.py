@@ -17,32 +17,39 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_Compute = Annotated[Path | None, typer.Option(help="Source of computing speeds.")]
+_Network = Annotated[Path | None, typer.Option(help="Source of downlink and uplink speeds.")]
+_Faults = Annotated[Path | None, typer.Option(help="Source of faults.")]
+_Clients = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
+]
+_Assign = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOW",
+        help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
+    ),
+]
+_Replace = Annotated[
+    bool | None,
+    typer.Option(
+        "--replace/--no-replace", help="Draw clients with replacement; by default if a source has too few."
+    ),
+]
+
+
 def join_files(
     availability: Annotated[
         Path, typer.Option(help="Source of who is online, and of everything that no other source gives.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
-    compute: Annotated[Path | None, typer.Option(help="Source of computing speeds.")] = None,
-    network: Annotated[Path | None, typer.Option(help="Source of downlink and uplink speeds.")] = None,
-    faults: Annotated[Path | None, typer.Option(help="Source of faults.")] = None,
-    clients: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
-    ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOW",
-            help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
-        ),
-    ] = None,
-    replace: Annotated[
-        bool | None,
-        typer.Option(
-            "--replace/--no-replace",
-            help="Draw clients with replacement; by default if a source has too few.",
-        ),
-    ] = None,
+    compute: _Compute = None,
+    network: _Network = None,
+    faults: _Faults = None,
+    clients: _Clients = None,
+    assign: _Assign = None,
+    replace: _Replace = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of draws and assignments.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
