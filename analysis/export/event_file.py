@@ -23,7 +23,7 @@ NAME = "events.out.tfevents.0.fedsim"
 INSTALL = "pip install 'fedsim[tensorboard]'"
 
 
-def check_installed() -> None:
+def require_tensorboard() -> None:
     """Raise ConfigError with the command that installs what is missing."""
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401
@@ -40,7 +40,7 @@ class EventFile:
     """
 
     def __init__(self, folder: Path) -> None:
-        check_installed()
+        require_tensorboard()
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._path = folder / NAME

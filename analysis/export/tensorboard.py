@@ -27,7 +27,8 @@ EDGES = np.linspace(0, 100, 21)
 _BATCH = 1_000
 
 
-class Board:
+@arguments.checked
+class TensorBoardWriter:
     """The event file of one run. What it has written already, it skips: a run may be told again from a checkpoint.
 
     The time of an event is virtual, in seconds: TensorBoard's horizontal axis `Relative` is the virtual time then.
@@ -41,7 +42,7 @@ class Board:
         """When each split was last evaluated: virtual time, step."""
         self._next_step = 0
 
-    def __enter__(self) -> Board:
+    def __enter__(self) -> TensorBoardWriter:
         return self
 
     def __exit__(
@@ -108,7 +109,7 @@ def export_tensorboard(runs: Sequence[Run], out: Path | str | None = None) -> li
         raise FolderError("runs: expected at least one run, found none")
     exported, place = [], None if out is None else as_path(out, "out")
     for run, folder in zip(runs, _folders([run.folder for run in runs], place), strict=True):
-        with Board(folder) as board:
+        with TensorBoardWriter(folder) as board:
             board.catch_up(run)
         exported.append(Exported(folder / NAME, board.steps, board.evaluations))
     return exported

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
-from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common.units import show_bytes, show_us
 
 _SECTIONS = (
@@ -53,7 +52,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
         *(("adversary", _settings(each)) for each in _adversaries(run.config)),
         ("seed", said.get("seed")),
         ("status", _ended(said)),
-        ("virtual time", show_us(virtual_end_us(run))),
+        ("virtual time", show_us(run.virtual_us)),
         ("jobs", _counts(word_counts(run.jobs["status"]))),
         ("waits for clients", said.get("waits")),
         ("wall time, s", _counts(_mapping(said, "wall_s"))),

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Cell, Study
+from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 
 
-def two_runs(first: Run, second: Run) -> Study:
+def join_runs(first: Run, second: Run) -> Study:
     """Return a study of two runs: the axis `run` with their labels, and one seed, by which they are a pair."""
     labels = [first.label, second.label]
     if labels[0] == labels[1]:
@@ -23,7 +24,8 @@ def two_runs(first: Run, second: Run) -> Study:
     return Study(first.folder, " and ".join(labels), "", {"run": (*labels,)}, (seed,), compare, cells, runs)
 
 
-def two_studies(first: Study, second: Study) -> Study:
+@arguments.checked
+def join_studies(first: Study, second: Study) -> Study:
     """Return one study of two with equal axes, which differ in the new axis `study`: the first one is the baseline.
 
     Their runs are paired by seed, within equal levels of all axes; levels or seeds of one alone stay without a pair.

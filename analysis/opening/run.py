@@ -1,7 +1,8 @@
-"""Opening what a run left behind: manifest, configuration, three tables and the world that it saw."""
+"""Open a run folder: its manifest, its configuration, its tables and the world that the run saw."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from fedsim.common.paths import as_path
 from fedsim.common.terminal import visible
 from fedsim.engine.record_words import PERSONAL
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
+from fedsim.records.schemas import OPTIONAL, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +63,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder. Tables are read when first asked for; a run still going has the rows written so far."""
+    """One run folder. Tables are read when first used; those of a running run hold the rows written so far."""
 
     folder: Path
     manifest: dict[str, Any] = field(repr=False)
@@ -69,46 +71,72 @@ class Run:
     label: str
     """The name used in tables and legends."""
 
-    def _table(self, name: str, *, complete: bool) -> pa.Table:
+    @arguments.checked
+    def unchecked(self, table: str) -> pa.Table:
+        """Return `jobs`, `steps`, `evals`, `conflicts` or `audit` in its declared schema, without a check of its rows.
+
+        `jobs`, `steps` and `evals` of a finished run must exist; any other table is empty where none was written.
+        Raises FolderError that names the file.
+        """
+        if table not in TABLES:
+            raise FolderError(f"{self.folder}: there is no table {table!r}{closest(table, TABLES)}")
+        return read_table(self.folder, table, complete=self.done and table not in OPTIONAL)
+
+    def _checked(self, name: str) -> pa.Table:
         task = self.config.get("task")
         clients = task.get("clients") if isinstance(task, dict) else None
-        found = read_table(self.folder, name, complete)
-        return check_rows(self.folder, name, found, clients if isinstance(clients, int) else None)
+        table = self.unchecked(name)
+        return check_rows(self.folder, name, table, clients if isinstance(clients, int) else None)
 
     @cached_property
     def jobs(self) -> pa.Table:
         """One row per job (`fedsim.records.schemas.JOBS`)."""
-        return self._table("jobs", complete=self.done)
+        return self._checked("jobs")
 
     @cached_property
     def steps(self) -> pa.Table:
         """One row per server step (`fedsim.records.schemas.STEPS`)."""
-        return self._table("steps", complete=self.done)
+        return self._checked("steps")
 
     @cached_property
     def evals(self) -> pa.Table:
         """One row per evaluation, split and client (`fedsim.records.schemas.EVALS`)."""
-        return self._table("evals", complete=self.done)
+        return self._checked("evals")
 
     @cached_property
     def conflicts(self) -> pa.Table:
-        """One row per step, block and row of the stack (`fedsim.records.schemas.CONFLICTS`), empty unless asked for."""
-        return self._table("conflicts", complete=False)
+        """One row per step, block and row of the stack (`fedsim.records.schemas.CONFLICTS`); empty if not recorded."""
+        return self._checked("conflicts")
 
     @cached_property
     def audit(self) -> pa.Table:
-        """One row per audited step and client (`fedsim.records.schemas.AUDIT`); empty unless it was asked for."""
-        return self._table("audit", complete=False)
+        """One row per audited step and client (`fedsim.records.schemas.AUDIT`); empty if not recorded."""
+        return self._checked("audit")
 
     @cached_property
     def world(self) -> pa.Table:
-        """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if not kept."""
+        """The trace that the run saw: client, start_us, end_us, kind, value. Raises FolderError if it is missing."""
         return read_world(self.folder)
 
     @property
     def done(self) -> bool:
         """Whether the run came to its regular end."""
         return self.manifest.get("status") == "done"
+
+    @property
+    def virtual_us(self) -> int:
+        """Virtual time reached, in microseconds: the manifest's, else the latest time in the tables."""
+        if isinstance(recorded := self.manifest.get("virtual_us"), int):
+            return recorded
+        times = ((self.jobs, "end_us"), (self.steps, "time_us"), (self.evals, "time_us"))
+        return max((int(array(table[name]).max()) for table, name in times if len(table)), default=0)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds on the wall clock that the run took; NaN if the manifest does not have them."""
+        recorded: Any = self.manifest.get("wall_s")
+        total = recorded.get("total") if isinstance(recorded, dict) else recorded
+        return float(total) if isinstance(total, (int, float)) else math.nan
 
     @property
     def adversaries(self) -> Ints:
@@ -126,14 +154,14 @@ class Run:
 
     @property
     def split(self) -> str:
-        """The split that the run was evaluated on by its configuration, `test` if that does not say."""
+        """The split that the configuration evaluates on; `test` if it names none."""
         section = self.config.get("evaluate")
-        said = section.get("split") if isinstance(section, dict) else None
-        return said if said in SPLITS else "test"
+        split = section.get("split") if isinstance(section, dict) else None
+        return split if split in SPLITS else "test"
 
     @arguments.checked
     def evaluations(self, split: str | None = None) -> list[Evaluation]:
-        """Return the evaluations on a split (default: the run's) by virtual time; empty if there was none."""
+        """Return the evaluations on a split (default: `split`) by virtual time; empty if there was none."""
         split = self.split if split is None else split
         if split not in SPLITS:
             raise FolderError(f"{self.folder}: there is no split {split!r}{closest(split, SPLITS)}")
@@ -141,13 +169,15 @@ class Run:
 
     @arguments.checked
     def final(self, split: str | None = None) -> Evaluation:
-        """Return the last evaluation on a split (default: the run's). Raises RunError if there was none."""
-        found = self.evaluations(split)
-        if not found:
-            held = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
+        """Return the last evaluation on a split (default: `split`). Raises FolderError if there was none."""
+        evaluations = self.evaluations(split)
+        if not evaluations:
+            recorded = ", ".join(sorted(word_counts(self.evals["split"]))) or "none at all"
             wanted = self.split if split is None else split
-            raise FolderError(f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {held}")
-        return found[-1]
+            raise FolderError(
+                f"{self.folder}: no evaluation on split {wanted!r} was recorded; found {recorded}"
+            )
+        return evaluations[-1]
 
     @arguments.checked
     def history(
@@ -155,9 +185,9 @@ class Run:
     ) -> pd.DataFrame:
         """Return one row per evaluation: step, time_us, clients, loss (mean over clients), each metric.
 
-        `honest`: of the clients alone that are no adversaries.
+        With `honest`, adversaries are left out.
         """
-        import pandas as pd  # half a second, not needed to open a run
+        import pandas as pd  # imported here: opening a run does not need it
 
         names = list(plugins.names("metric") if metrics is None else metrics)
         rows = [
@@ -177,9 +207,9 @@ def open_run(path: str | Path) -> Run:
     """Open the folder of one run. Raises FolderError that names the folder or file and what is wrong with it."""
     folder = existing(as_path(path, "path"))
     if not (folder / MANIFEST).is_file() and (arms := _arms(folder)):
-        named = ", ".join(arm.name for arm in arms)
+        names = ", ".join(arm.name for arm in arms)
         raise FolderError(
-            f"{folder} holds several runs ({named}); open one of these folders, or all with open_all"
+            f"{folder} holds several runs ({names}); open one of these folders, or all with open_all"
         )
     manifest = read_manifest(folder)
     label = manifest.get("label") or manifest.get("name") or folder.resolve().name
@@ -187,9 +217,10 @@ def open_run(path: str | Path) -> Run:
 
 
 def open_all(paths: str | Path | Iterable[str | Path]) -> list[Run]:
-    """Open several runs; a folder of several runs stands for all of them. Labels are made distinct.
+    """Open several runs; a folder of several runs stands for all of them.
 
-    The runs of a folder come in the order of its `arms.json`, or by name if it has none.
+    The runs of a folder come in the order of its `arms.json`, or by name if it has none. Runs with equal labels get
+    the part of the path in which they differ, or a number, behind their label.
     """
     listed = paths if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes)) else [paths]
     folders = [folder for path in listed for folder in _expand(existing(as_path(path, "path")))]
@@ -205,25 +236,27 @@ def _arms(folder: Path) -> list[Path]:
     listed = folder / ARMS
     if not listed.is_file():
         return sorted(manifest.parent for manifest in folder.glob(f"*/{MANIFEST}"))
-    said = _json(listed)
-    names = said.get("arms") if isinstance(said, dict) else None
+    content = _json(listed)
+    names = content.get("arms") if isinstance(content, dict) else None
     if not isinstance(names, list) or not all(_is_name(name) for name in names):
         raise FolderError(f'{listed}: expected {{"arms": [names of folders]}}, found {names!r}')
     present = [folder / name for name in names if (folder / name).is_dir()]
     missing = [name for name in names if folder / name not in present]
     if missing:
-        there = ", ".join(map(str, present)) or "none"
-        raise FolderError(f"{listed} lists {missing[0]!r}, but its folder is missing; those present: {there}")
+        others = ", ".join(map(str, present)) or "none"
+        raise FolderError(
+            f"{listed} lists {missing[0]!r}, but its folder is missing; those present: {others}"
+        )
     return present
 
 
 def _is_name(name: Any) -> bool:
-    """Tell a folder's name from a path that leads elsewhere."""
+    """Return whether a value is the name of a folder, not a path that leads elsewhere."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
 def _distinct(runs: list[Run]) -> list[Run]:
-    """Put behind labels that occur twice where their folders differ, and a number behind those that still do."""
+    """Append to repeated labels the part of the path that differs, then a number to those still repeated."""
     places = [Path(os.path.abspath(run.folder)) for run in runs]
     alike: dict[str, list[Path]] = {}
     for run, place in zip(runs, places, strict=True):

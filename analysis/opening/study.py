@@ -255,6 +255,7 @@ class _Study(_Part):
     cells: list[_Cell]
 
 
+@arguments.checked
 def is_study(folder: str | Path) -> bool:
     """Say whether a folder is that of a study."""
     return (Path(folder) / STUDY).is_file()

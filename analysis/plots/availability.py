@@ -7,12 +7,14 @@ import numpy as np
 from fedsim.analysis.drawing.picture import COLOURS, INK, Picture, panels, time_unit
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.worlds.summary import online_raster, online_share
+from fedsim.common import arguments
 from fedsim.worlds.trace import Trace
 
 ROWS, BINS = 300, 600
 
 
-def availability(trace: Trace, title: str = "") -> Picture:
+@arguments.checked
+def availability_picture(trace: Trace, title: str = "") -> Picture:
     """Draw how many clients of a trace are online over its horizon, above a raster of clients by time."""
     scale, unit = time_unit(trace.horizon_us)
     end, bins = trace.horizon_us / scale, min(BINS, trace.horizon_us)

@@ -7,16 +7,18 @@ from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import INK, Picture, arm_keys, arm_style, panels
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.worlds.fitting.comparison import Comparison
+from fedsim.analysis.worlds.fitting.comparison import FitComparison
 from fedsim.analysis.worlds.fitting.portrait import CURVE_LAGS_H, Curve
 from fedsim.analysis.worlds.fitting.spells import HOURS
+from fedsim.common import arguments
 
 _SHOWN_BELOW = 0.99
 """Shorter spells are too few to stretch a logarithmic axis for."""
 NAMES = ("trace", "simulated from the fit")
 
 
-def fit(comparison: Comparison, title: str = "") -> Picture:
+@arguments.checked
+def fit_picture(comparison: FitComparison, title: str = "") -> Picture:
     """Draw lengths, clients' shares, hours of the day and autocorrelation of a trace and of its simulation."""
     both = (comparison.trace, comparison.simulated)
     figure, axes = panels([1.5] * 5, share_x=False, width_in=6.0)
@@ -72,5 +74,5 @@ def _label(ax: Axes, x: str, y: str) -> None:
     ax.set_ylabel(y, fontsize=8)
 
 
-def _alt(comparison: Comparison) -> str:
+def _alt(comparison: FitComparison) -> str:
     return "Five panels, a trace and its simulation: " + "; ".join(map(str, comparison.statistics))

@@ -14,7 +14,6 @@ from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.participation import unknown_of
-from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common.errors import FolderError
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.world import World
@@ -51,7 +50,7 @@ class Raster:
 
 def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
     """Bin a run's world and jobs. Raises RunError if the run kept no world or covers no time."""
-    end_us = virtual_end_us(run)
+    end_us = run.virtual_us
     if end_us <= 0:
         raise FolderError(f"{run.folder}: the run covers no virtual time")
     online = _online(run, end_us, bins)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedsim.analysis.drawing.picture import Picture
+from fedsim.common.errors import ConfigError, closest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,18 +144,21 @@ class Document:
 
     @property
     def figures(self) -> dict[str, Figure]:
-        """All figures by name."""
-        drawn: list[Figure] = []
-        for block in self.blocks:
-            drawn += (
-                block.figures if isinstance(block, Gallery) else [block] if isinstance(block, Figure) else []
-            )
-        return {figure.name: figure for figure in drawn}
+        """All figures by name, those in galleries included."""
+        nested = (block.figures if isinstance(block, Gallery) else (block,) for block in self.blocks)
+        return {block.name: block for blocks in nested for block in blocks if isinstance(block, Figure)}
 
     @property
     def tables(self) -> dict[str, Table]:
         """All tables by name."""
         return {block.name: block for block in self.blocks if isinstance(block, Table)}
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raise ConfigError, with the closest name, for a name of no figure and no table of the report."""
+        known = [*self.figures, *self.tables]
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"only: the report has no figure or table {name!r}{closest(name, known)}")
 
 
 def frame_table(

@@ -47,6 +47,7 @@ def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Pat
     return write_page(run_document(runs, command), out)
 
 
+@arguments.checked
 def write_page(content: Document, out: str | Path) -> Path:
     """Write a report as one page and return its path; `out` is as for `write_report`."""
     place = as_path(out, "out")

@@ -21,7 +21,7 @@ from matplotlib.patches import Patch
 from fedsim.analysis.drawing.picture import INK, Key, Picture
 from fedsim.analysis.report.document import Document, Table
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, RunError, TraceError, closest
+from fedsim.common.errors import RunError, TraceError
 from fedsim.common.files import write_atomically, write_text
 
 Format = Literal["pdf", "png", "svg"]
@@ -44,20 +44,12 @@ _TEX = {
 }
 
 
-def check_names(content: Document, only: Collection[str]) -> None:
-    """Raise ConfigError, with the closest name, for a name that is none of a figure or table of the report."""
-    known = [*content.figures, *content.tables]
-    for name in only:
-        if name not in known:
-            raise ConfigError(f"only: the report has no figure or table {name!r}{closest(name, known)}")
-
-
 @arguments.checked
 def write_figures(
     content: Document, folder: str | Path, kind: Format, only: Collection[str] = ()
 ) -> tuple[list[Path], list[str]]:
     """Write the figures (only some, if named) with legends, on white; return the files, and what was not drawn."""
-    check_names(content, only)
+    content.require(only)
     chosen = [figure for name, figure in content.figures.items() if name in only or not only]
     folder = _made(folder)
     written, refused = [], []
@@ -75,7 +67,7 @@ def write_figures(
 @arguments.checked
 def write_tables(content: Document, folder: str | Path, only: Collection[str] = ()) -> list[Path]:
     """Write the tables (only some, if named) as CSV with all digits and as LaTeX with those of the page."""
-    check_names(content, only)
+    content.require(only)
     chosen = [table for name, table in content.tables.items() if name in only or not only]
     folder = _made(folder)
     written = []

@@ -39,6 +39,7 @@ from fedsim.analysis.report.report import report_command, write_report
 from fedsim.analysis.statistics.paired import PairedDifference, differences
 from fedsim.analysis.tables.difference_tables import PLACES, notes
 from fedsim.analysis.tables.findings import level_frame, metrics_of, points_of
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
 
 _PANELS = 6
@@ -47,16 +48,18 @@ _CELL_PAGE = "report.html"
 _AXES: dict[str, Literal["time", "step"]] = {"time": "time", "steps": "step"}
 
 
-def study_document(study: Study, out: Path, command: str = "") -> Document:
+@arguments.checked
+def study_document(study: Study, out: str | Path, command: str = "") -> Document:
     """Return the report about a study that is to be written to `out`, with its figures yet to be drawn.
 
     Cells that failed or are missing are reported as such. Raises RunError if a finished run's files cannot be read.
     """
     command = command or report_command([study.folder])
-    return Document(f"fedsim study: {study.name}", command, tuple(_blocks(study, out)))
+    return Document(f"fedsim study: {study.name}", command, tuple(_blocks(study, Path(out))))
 
 
-def write_each(study: Study) -> int:
+@arguments.checked
+def write_run_reports(study: Study) -> int:
     """Write a page about every finished run of a study into its folder, and return how many."""
     for cell in study.finished:
         write_report([study.run(cell)], cell.folder / _CELL_PAGE)

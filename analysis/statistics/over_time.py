@@ -10,7 +10,6 @@ import numpy as np
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Evaluation, Run
 from fedsim.analysis.statistics.improved_users import improved_users_percent
-from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common import arguments
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def time_below(run: Run, threshold_percent: float, split: str | None = None) -> 
     accuracy = np.stack([_held(each, who) for each in evaluations])
     threshold = threshold_percent / 100  # 29 of 100 are 0.29, which times 100 is less than 29
     times = np.array([each.time_us for each in evaluations], dtype=np.int64)
-    lengths = np.diff([*times, max(virtual_end_us(run), times[-1])]).astype(np.float64)[:, None]
+    lengths = np.diff([*times, max(run.virtual_us, times[-1])]).astype(np.float64)[:, None]
     known = np.maximum.accumulate(np.where(np.isnan(accuracy), -1, np.arange(len(times))[:, None]))
     carried = np.where(known >= 0, np.take_along_axis(accuracy, known.clip(0), axis=0), np.nan)
     total = (lengths * (known >= 0)).sum(axis=0)

@@ -13,7 +13,6 @@ from fedsim.analysis.opening.run import CONFIG, Run
 from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.statistics.bootstrap import client_draws, interval, mean_of
 from fedsim.analysis.statistics.waste import USED
-from fedsim.analysis.tables.closing import virtual_end_us
 from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.worlds.availability import UNKNOWNS, Unknown, sessions_of
 from fedsim.worlds.client_statistics import speed, time_us
@@ -182,7 +181,7 @@ def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
         raise FolderError(
             f"{run.folder}: {WORLD} has {trace.clients} clients, but client {clients - 1} is in the tables"
         )
-    shares = availability(trace, virtual_end_us(run), unknown_of(run))
+    shares = availability(trace, run.virtual_us, unknown_of(run))
     columns: dict[str, NDArray[Any]] = {"availability": shares}
     for kind in MODELLED:
         if len(trace.spans(kind).client):

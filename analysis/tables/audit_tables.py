@@ -1,4 +1,4 @@
-"""What audits say, as tables for the terminal: one group of runs after the other."""
+"""Audits of remembered updates as tables for the terminal, one group of runs after the other."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from fedsim.analysis.opening.run import Run, open_all
 from fedsim.analysis.opening.study import is_study, open_study
 from fedsim.analysis.statistics.audit import audit_frame, by_age, realised, useful_age
+from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import shown
 
@@ -22,25 +23,27 @@ AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%"
 CHANGE_HEADINGS = ("clients", "n", "change of loss\nnat", "worse\n%", "against\n%")
 
 
-def audit_groups(paths: Sequence[Path]) -> dict[str, list[Run]]:
-    """Return the runs in folders by what they are called: those of a study that differ by their seed alone together.
+@arguments.checked
+def audit_groups(paths: Sequence[str | Path]) -> dict[str, list[Run]]:
+    """Open the runs in folders of runs and studies, and group them by label.
 
-    Raises RunError if there is none.
+    Runs of a study that differ in their seed alone form one group. Raises FolderError if no run is done.
     """
-    whole = dict.fromkeys(paths)
-    found = {run.label: [run] for run in open_all(path for path in whole if not is_study(path))}
-    for study in (open_study(path) for path in whole if is_study(path)):
-        where = f"{study.folder}: " if len(whole) > 1 else ""
+    folders = dict.fromkeys(paths)
+    groups = {run.label: [run] for run in open_all(path for path in folders if not is_study(path))}
+    for study in (open_study(path) for path in folders if is_study(path)):
+        where = f"{study.folder}: " if len(folders) > 1 else ""
         for cell in study.finished:
             levels = ", ".join(cell.levels.values()) or study.name
-            found.setdefault(f"{where}{levels}", []).append(study.run(cell))
-    if not found:
-        raise FolderError(f"{', '.join(map(str, whole))}: no run is done, so there is no audit")
-    return found
+            groups.setdefault(f"{where}{levels}", []).append(study.run(cell))
+    if not groups:
+        raise FolderError(f"{', '.join(map(str, folders))}: no run is done, so there is no audit")
+    return groups
 
 
+@arguments.checked
 def audit_tables(groups: dict[str, list[Run]]) -> Iterator[RenderableType]:
-    """Return for each group of runs two tables and a sentence. Raises RunError if one of its runs has no audit."""
+    """Yield for each group of runs two tables and a sentence. Raises FolderError if a run of the group has no audit."""
     for label, runs in groups.items():
         audit = audit_frame(runs)
         ages = by_age(audit)
@@ -54,7 +57,7 @@ def audit_tables(groups: dict[str, list[Run]]) -> Iterator[RenderableType]:
 
 
 def age_rows(ages: pd.DataFrame) -> list[list[str]]:
-    """Return the rows of `AGE_HEADINGS` from a frame of `by_age`; in brackets 95 % intervals."""
+    """Return the rows under `AGE_HEADINGS` from a frame of `by_age`; 95 % intervals stand in brackets."""
     rows = []
     for row in ages.to_dict("records"):
         first, last = row["from_age"], row["to_age"]
@@ -66,7 +69,7 @@ def age_rows(ages: pd.DataFrame) -> list[list[str]]:
 
 
 def change_rows(changes: pd.DataFrame) -> list[list[str]]:
-    """Return the rows of `CHANGE_HEADINGS` from a frame of `realised`."""
+    """Return the rows under `CHANGE_HEADINGS` from a frame of `realised`."""
     return [
         [
             row["group"],
@@ -80,7 +83,7 @@ def change_rows(changes: pd.DataFrame) -> list[list[str]]:
 
 
 def advice(ages: pd.DataFrame) -> str:
-    """Say in a sentence what a memory is worth."""
+    """Return a sentence on the age up to which remembered updates are useful."""
     if not (ages["from_age"] > 0).any():
         return "No absent client was remembered: there is nothing to say of a memory."
     age = useful_age(ages)

@@ -1,11 +1,11 @@
-"""The tables that close a set of runs: the numbers that people compare first, one row per run; where the time went."""
+"""Summary tables of finished runs: accuracy, fairness, lost jobs and time, one row per run; where the time went."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from rich import box
 from rich.table import Table
@@ -13,7 +13,6 @@ from rich.table import Table
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.tables import word_counts
 from fedsim.common import arguments
-from fedsim.common.arrow_columns import array
 from fedsim.common.terminal import shown
 
 ACCURACIES = {
@@ -30,7 +29,7 @@ HEADINGS = ("run", *ACCURACIES, "steps", "jobs lost", "late", "empty steps", "vi
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """The closing numbers of one run; metrics are NaN if the run was never evaluated on the split."""
+    """The final numbers of one run; metrics are NaN if the run was never evaluated on the split."""
 
     label: str
     status: str
@@ -44,22 +43,22 @@ class Closing:
     virtual_us: int
     wall_s: float
     warning: str | None = None
-    """Why the numbers tell nothing of learning."""
+    """Why the numbers say nothing about learning, as the manifest has it."""
 
     def cells(self) -> list[str]:
-        """Return the row as texts, in the order of `HEADINGS`; a dash says that there is no number."""
+        """Return the row as texts, in the order of `HEADINGS`; a dash stands for a missing number."""
         share = f" ({100 * self.lost / self.jobs:.0f}%)" if self.jobs else ""
         accuracy = [fixed(self.metrics[m], 3 if m == "angle_rad" else 2) for m in ACCURACIES.values()]
         counts = [str(self.steps), f"{self.lost}{share}", str(self.late), str(self.empty_steps)]
-        told = [self.status] * (self.status != "done") + [self.warning or ""] * bool(self.warning)
-        label = f"{self.label} [{', '.join(told)}]" if told else self.label
+        remarks = [self.status] * (self.status != "done") + [self.warning or ""] * bool(self.warning)
+        label = f"{self.label} [{', '.join(remarks)}]" if remarks else self.label
         hours = self.virtual_us / 3.6e9
         return [label, *accuracy, *counts, _brief(hours, 2), _brief(self.wall_s, 1)]
 
 
 @arguments.checked
 def closing(run: Run, split: str | None = None) -> Closing:
-    """Return the closing numbers of one run, counted from its tables."""
+    """Return the final numbers of one run, counted from its tables."""
     evaluations = run.evaluations(split)
     names = list(ACCURACIES.values())
     jobs, steps = word_counts(run.jobs["status"]), word_counts(run.steps["status"])
@@ -72,17 +71,17 @@ def closing(run: Run, split: str | None = None) -> Closing:
         lost=jobs.get("lost", 0),
         late=jobs.get("late", 0),
         empty_steps=steps.get("empty", 0),
-        virtual_us=virtual_end_us(run),
-        wall_s=wall_s(run),
+        virtual_us=run.virtual_us,
+        wall_s=run.wall_s,
         warning=run.manifest.get("warning"),
     )
 
 
 @arguments.checked
 def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
-    """Return a table for the terminal with one row per run: accuracy, fairness, what was lost, and time.
+    """Return a table for the terminal with one row per run: accuracy, fairness, lost jobs and time.
 
-    It fits 80 columns with short labels: long labels and the share of lost jobs wrap, other numbers do not.
+    The table fits 80 columns with short labels; long labels and the share of lost jobs wrap, other numbers do not.
     """
     splits = ", ".join(dict.fromkeys(split or run.split for run in runs))
     caption = f"accuracy per client on the {splits} split; spread and tails are over clients"
@@ -97,25 +96,12 @@ def closing_table(runs: Sequence[Run], split: str | None = None) -> Table:
     return table
 
 
-def virtual_end_us(run: Run) -> int:
-    """Return the virtual time reached, in microseconds: the manifest's, else the last recorded one."""
-    if isinstance(said := run.manifest.get("virtual_us"), int):
-        return said
-    times = ((run.jobs, "end_us"), (run.steps, "time_us"), (run.evals, "time_us"))
-    return max((int(array(table[name]).max()) for table, name in times if len(table)), default=0)
-
-
-def wall_s(run: Run) -> float:
-    """Return the seconds on the wall clock that the run took; NaN if it never got to say."""
-    said: Any = run.manifest.get("wall_s")
-    total = said.get("total") if isinstance(said, dict) else said
-    return float(total) if isinstance(total, (int, float)) else math.nan
-
-
+@arguments.checked
 def profile_table(run: Run) -> Table:
-    """Return where the wall time of a run went, part by part, for the terminal: a block for each kind of process.
+    """Return a table for the terminal of where the wall time of a run went: a block for each kind of process.
 
-    The parts of a block add up to its first row: of the driver that is the run's wall time, of workers all of theirs.
+    The parts of a block add up to its first row: the run's wall time for the driver, the sum over all workers for
+    workers.
     """
     title = shown(f"where the time went: {run.label}")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, title=title)
@@ -134,24 +120,24 @@ def profile_table(run: Run) -> Table:
 
 @arguments.checked
 def profile(run: Run) -> dict[str, dict[str, float]]:
-    """Return the seconds by part of each kind of process of a run: `driver`, and in Ray `server` and `2 workers`.
+    """Return the seconds by part of each kind of process of a run: `driver`, and with Ray `server` and `2 workers`.
 
-    What no part covers is `engine` in the driver and `idle` in the others, from their start in this run. Empty if the
-    manifest does not say.
+    Time that no part covers is `engine` in the driver and `idle` in the others, from their start in this run. Empty if
+    the manifest has no such times.
     """
-    said = run.manifest.get("wall_s")
-    if not isinstance(said, dict) or math.isnan(wall_s(run)):
+    recorded = run.manifest.get("wall_s")
+    if not isinstance(recorded, dict) or math.isnan(run.wall_s):
         return {}
-    found = {"driver": {part: s for part, s in said.items() if part != "total"}}
+    seconds = {"driver": {part: s for part, s in recorded.items() if part != "total"}}
     workers = run.manifest.get("workers_wall_s") or []
     if workers:
         name = f"{len(workers)} workers" if len(workers) > 1 else "worker"
-        found |= {"server": run.manifest.get("server_wall_s") or {}, name: _together(workers)}
-    return found
+        seconds |= {"server": run.manifest.get("server_wall_s") or {}, name: _summed(workers)}
+    return seconds
 
 
-def _together(processes: Sequence[dict[str, float]]) -> dict[str, float]:
-    """Add up what processes spent, part by part."""
+def _summed(processes: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Add up the seconds of several processes, part by part."""
     names = sorted({name for parts in processes for name in parts})
     return {name: math.fsum(parts.get(name, 0.0) for parts in processes) for name in names}
 
@@ -166,7 +152,7 @@ def _spent(seconds: float, total: float, steps: int, jobs: int) -> list[str]:
 
 
 def fixed(value: float, digits: int, sign: str = "") -> str:
-    """Write a number with so many digits behind the point; a dash if there is none."""
+    """Write a number with `digits` decimals; a dash for NaN."""
     return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
 
 

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.arrays import Floats, Ints
-from fedsim.analysis.opening.joining import two_runs
+from fedsim.analysis.opening.joining import join_runs
 from fedsim.analysis.opening.run import Evaluation, Run
 from fedsim.analysis.opening.study import Point
 from fedsim.analysis.tables.closing import ACCURACIES, fixed
@@ -121,7 +121,7 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
     unlike things.
     """
     split = split or first.split
-    pair = two_runs(first, second)
+    pair = join_runs(first, second)
     chosen = pair.frame([], at, split).to_dict("records")
     a, b = (
         next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
@@ -144,7 +144,8 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
     )
 
 
-def equal_table(found: Sequence[Comparison]) -> Table:
+@arguments.checked
+def comparison_table(found: Sequence[Comparison]) -> Table:
     """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
     title = shown(f"{found[0].second} against {found[0].first}, at equal points")
     table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)

@@ -125,6 +125,7 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
     return tables + ([difference_table(compared)] if compared else [])
 
 
+@arguments.checked
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
     """Return fairness against participation for one run, for the terminal."""
     found = run_participation(run, by)

@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedsim.analysis.worlds.summary import WorldSummary
+from fedsim.analysis.worlds.summary import WorldSummary, summarize_world
+from fedsim.common import arguments
 from fedsim.common.units import show_us
 from fedsim.worlds.trace import Trace
 
@@ -18,9 +19,11 @@ QUARTILES_NOTE = "quartiles: lower | median | upper; speeds are over clients"
 _SPEEDS = {"compute": (1e3, "ms a sample"), "downlink": (1e-6, "MB/s"), "uplink": (1e-6, "MB/s")}
 
 
-def world_facts(trace: Trace, told: WorldSummary) -> list[tuple[str, str]]:
-    """Return names and texts about a trace; a star marks quartiles."""
-    return [*_whole(trace, told), *_presence(told), *_speeds(told), *_rest(trace, told)]
+@arguments.checked
+def world_facts(trace: Trace) -> list[tuple[str, str]]:
+    """Return names and texts about a trace; a star behind a name marks quartiles (`QUARTILES_NOTE`)."""
+    summary = summarize_world(trace)
+    return [*_whole(trace, summary), *_presence(summary), *_speeds(summary), *_rest(trace, summary)]
 
 
 def client_facts(trace: Trace) -> list[tuple[str, str]]:
@@ -28,9 +31,9 @@ def client_facts(trace: Trace) -> list[tuple[str, str]]:
     return [(name, _range(trace.about.column(name))) for name in trace.about.column_names]
 
 
-def _whole(trace: Trace, told: WorldSummary) -> Iterator[tuple[str, str]]:
-    never = f" ({told.never_online:,} never online)" if told.never_online else ""
-    counts = ", ".join(f"{n:,} {kind}" for kind, n in told.intervals.items() if n)
+def _whole(trace: Trace, summary: WorldSummary) -> Iterator[tuple[str, str]]:
+    never = f" ({summary.never_online:,} never online)" if summary.never_online else ""
+    counts = ", ".join(f"{n:,} {kind}" for kind, n in summary.intervals.items() if n)
     yield "clients", f"{trace.clients:,}{never}"
     yield "span", show_us(trace.horizon_us) + (f" from {trace.origin}" if trace.origin else "")
     yield "after the end", trace.after_end
@@ -47,27 +50,27 @@ def _shortened(text: str) -> str:
     )
 
 
-def _presence(told: WorldSummary) -> Iterator[tuple[str, str]]:
-    yield "online", f"{100 * told.online_mean:.1f} % of the time"
-    yield "by client*", f"{_quartiles((100 * told.online_quartiles).tolist())} % of the time"
-    if told.unknown_share:
-        wholly = f"; all the time of {_clients(told.unknown_clients)}" if told.unknown_clients else ""
-        yield "unknown", f"{100 * told.unknown_share:.3g} % of the time{wholly}"
-    yield "sessions*", _durations(told.session_quartiles_us.tolist())
-    yield "gaps*", _durations(told.gap_quartiles_us.tolist())
+def _presence(summary: WorldSummary) -> Iterator[tuple[str, str]]:
+    yield "online", f"{100 * summary.online_mean:.1f} % of the time"
+    yield "by client*", f"{_quartiles((100 * summary.online_quartiles).tolist())} % of the time"
+    if summary.unknown_share:
+        wholly = f"; all the time of {_clients(summary.unknown_clients)}" if summary.unknown_clients else ""
+        yield "unknown", f"{100 * summary.unknown_share:.3g} % of the time{wholly}"
+    yield "sessions*", _durations(summary.session_quartiles_us.tolist())
+    yield "gaps*", _durations(summary.gap_quartiles_us.tolist())
 
 
-def _speeds(told: WorldSummary) -> Iterator[tuple[str, str]]:
+def _speeds(summary: WorldSummary) -> Iterator[tuple[str, str]]:
     for kind, (scale, unit) in _SPEEDS.items():
-        found = told.speed_quartiles.get(kind)
+        found = summary.speed_quartiles.get(kind)
         text = "not modelled: takes no time"
         yield f"{kind}*", text if found is None else f"{_quartiles((scale * found).tolist())} {unit}"
 
 
-def _rest(trace: Trace, told: WorldSummary) -> Iterator[tuple[str, str]]:
-    share = f"{100 * told.fault_share:.3g} % of the time"
-    yield "faults", f"{told.faults:,}, {share}" if told.faults else "none"
-    for kind, (clients, lengths) in told.periods.items():
+def _rest(trace: Trace, summary: WorldSummary) -> Iterator[tuple[str, str]]:
+    share = f"{100 * summary.fault_share:.3g} % of the time"
+    yield "faults", f"{summary.faults:,}, {share}" if summary.faults else "none"
+    for kind, (clients, lengths) in summary.periods.items():
         yield f"loops of {kind}*", f"{_durations(lengths.tolist())}, of {_clients(clients)}"
     for name, text in client_facts(trace):
         yield f"fact {name}", text

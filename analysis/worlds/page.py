@@ -7,28 +7,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.analysis.plots.availability import availability
+from fedsim.analysis.plots.availability import availability_picture
 from fedsim.analysis.plots.class_hours import class_hours_picture, told
 from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from fedsim.analysis.report import page
 from fedsim.analysis.worlds.facts import QUARTILES_NOTE, client_facts, world_facts
-from fedsim.analysis.worlds.summary import summarize
+from fedsim.common import arguments
 from fedsim.common.files import from_json, write_text
+from fedsim.common.paths import as_path
 from fedsim.worlds.trace import Trace
 
 
-def write_world_page(trace: Trace, title: str, out: Path, classes: Floats | None = None) -> None:
+@arguments.checked
+def write_world_page(trace: Trace, title: str, out: str | Path, classes: Floats | None = None) -> None:
     """Write the page. `classes` [classes, 24] comes from `summary.class_hours`, if data are known."""
-    write_text(out, page.page(title, _body(trace, classes)))
+    write_text(as_path(out, "out"), page.page(title, _body(trace, classes)))
 
 
 def _body(trace: Trace, classes: Floats | None) -> Iterator[str]:
-    facts = world_facts(trace, summarize(trace))
+    facts = world_facts(trace)
     own = {f"fact {name}" for name, _ in client_facts(trace)}
     yield page.facts([(name, text) for name, text in facts if name not in own | {"source"}])
     yield page.paragraph(f"* {QUARTILES_NOTE}.", "note")
     yield page.heading("Who is online")
-    yield page.figure(availability(trace), "w0", wide=True)
+    yield page.figure(availability_picture(trace), "w0", wide=True)
     yield from _classes(classes)
     yield page.heading("How clients differ")
     drawn = [spell_lengths(trace), speeds(trace), bandwidths(trace)]

@@ -51,7 +51,7 @@ class WorldSummary:
 
 
 @arguments.checked
-def summarize(trace: Trace) -> WorldSummary:
+def summarize_world(trace: Trace) -> WorldSummary:
     """Compute the numbers of a trace."""
     n, horizon_us = trace.clients, trace.horizon_us
     faults, unknown = written_out(trace, "fault"), written_out(trace, "unknown")
@@ -106,6 +106,7 @@ def mean_speeds(trace: Trace, kind: str) -> Floats:
     return found[~np.isnan(found)]
 
 
+@arguments.checked
 def online_share(trace: Trace, bins: int) -> Floats:
     """Return [bins] the mean share of clients online in each of `bins` equal parts of the horizon."""
     found = written_out(trace, "online")
@@ -151,6 +152,7 @@ def hours_online(trace: Trace) -> Floats:
     return table
 
 
+@arguments.checked
 def class_hours(trace: Trace, label_counts: Ints | Floats) -> Floats:
     """Return [classes, 24] the share of a class's samples that is with a client online, by hour of the day.
 

@@ -1,4 +1,4 @@
-"""`fedsim audit`: what remembered updates were worth."""
+"""`fedsim audit`: how far remembered updates were from the updates that their clients would have sent."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedsim import analysis
 from fedsim.common.terminal import Terminal
 
 
@@ -15,9 +16,7 @@ def audit(
         list[Path], typer.Argument(help="Run folders, or the folder of a study, recorded with [audit].")
     ],
 ) -> None:
-    """Show how wrong remembered updates were, by age. It also says whether conflicts that they reported were real."""
-    from fedsim.analysis.tables.audit_tables import audit_groups, audit_tables
-
+    """Show how wrong remembered updates were, by age. It also shows whether the conflicts they reported were real."""
     console = Terminal()
-    for part in audit_tables(audit_groups(runs)):
+    for part in analysis.audit_tables(analysis.audit_groups(runs)):
         console.print(part)

@@ -1,4 +1,4 @@
-"""`fedsim bench`: how fast this machine is, and how to use it."""
+"""`fedsim bench`: how fast this machine trains in each batching mode and with several numbers of workers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ def bench(
     workers: Annotated[
         str | None, typer.Option(help="Numbers of workers to try: 0,1,2; by default up to one per core.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute.")] = "auto",
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long each of the short runs lasts.")] = 0.5,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device to compute on.")] = "auto",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that each measurement takes.")] = 0.5,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure this machine, and say which mode and workers to use. Figures are client updates per second."""
+    """Measure this machine, and advise on mode and workers. Figures are client updates per second."""
     import fedsim.runs.machine_benchmark  # imported late: `fedsim --help` needs no torch
 
     counts = None if workers is None else _counts(workers)
     console = Terminal()
     with console.status("") as status:
-        found = fedsim.runs.machine_benchmark.bench(
+        result = fedsim.runs.machine_benchmark.bench(
             workers=counts,
             device=device,
             seconds=seconds,
             tell=lambda text: status.update(f"measuring: {text}"),
         )
     if as_json:
-        say(json.dumps(found.plain(), indent=2))
+        say(json.dumps(result.plain(), indent=2))
         return
-    console.print(found.table())
-    console.print(found.advice(), highlight=False)
+    console.print(result.table())
+    console.print(result.advice(), highlight=False)
 
 
 def _counts(text: str) -> list[int]:

@@ -1,4 +1,4 @@
-"""Shares over time as lines of text."""
+"""Bar charts of shares over time, drawn as lines of text."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _TICK_STEPS_H = (1, 2, 3, 6, 12, 24, 48, 96)
 
 
 def chart(share: list[float], horizon_us: int, signs: str = _BLOCKS) -> list[str]:
-    """Draw shares over time as lines of text, from 0 to a round top, with labelled axes.
+    """Draw shares over time as lines of text, from 0 to a round number, with labelled axes.
 
-    `signs` are the signs for a cell from empty to full.
+    `signs` are the characters of a cell from empty to full.
     """
     top = _round_top(max(share))
     full = len(signs) - 1
@@ -27,7 +27,7 @@ def chart(share: list[float], horizon_us: int, signs: str = _BLOCKS) -> list[str
 
 
 def _round_top(highest: float) -> float:
-    """Return the least round share, from 1 % up, that is not below the highest."""
+    """Return the smallest round share, at least 1 %, that is not below the highest."""
     return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8) if top >= highest), 1.0)
 
 
@@ -53,7 +53,7 @@ def _clock(time_us: float, step_h: float) -> str:
 
 
 def blocks() -> str:
-    """Return the signs for a cell from empty to full that the terminal can write."""
+    """Return the characters of a cell from empty to full that the terminal can write."""
     try:
         _BLOCKS.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`fedsim compare`: two runs client by client, or a study seed by seed."""
+"""`fedsim compare`: two runs paired by client, or the levels of a study paired by seed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedsim import analysis
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.terminal import Terminal
 
@@ -15,42 +16,41 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_First = Annotated[Path, typer.Argument(help="The baseline: the folder of a run or of a study.")]
+_Second = Annotated[Path | None, typer.Argument(help="Another run, or another study with the same axes.")]
+_Split = Annotated[str | None, typer.Option(help="Runs: the split to compare; by default the first run's.")]
+_Axis = Annotated[str | None, typer.Option(help="One study: the axis whose levels are compared.")]
+_Baseline = Annotated[
+    str | None, typer.Option(help="One study: the level that the others are compared with.")
+]
+_Metrics = Annotated[
+    list[str] | None, typer.Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
+]
+_At = Annotated[
+    list[str] | None,
+    typer.Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
+]
+_By = Annotated[
+    str | None,
+    typer.Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ..."),
+]
+
+
 def compare(
-    first: Annotated[
-        Path, typer.Argument(help="The folder of a run or of a study; differences are from it.")
-    ],
-    second: Annotated[
-        Path | None, typer.Argument(help="Another run, or another study with the same axes.")
-    ] = None,
-    split: Annotated[
-        str | None, typer.Option(help="Of runs: the split compared, by default their own.")
-    ] = None,
-    axis: Annotated[
-        str | None, typer.Option(help="Of one study: the axis whose levels are compared.")
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="Of one study: the level the others differ from.")
-    ] = None,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option("--metric", metavar="NAME", help="Of studies: a metric; may be repeated."),
-    ] = None,
-    at: Annotated[
-        list[str] | None,
-        typer.Option(metavar="POINT", help="Of studies: end, steps, time or bytes; may be repeated."),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(help="Accuracy by groups of clients too: availability, compute, used, label, ..."),
-    ] = None,
+    first: _First,
+    second: _Second = None,
+    split: _Split = None,
+    axis: _Axis = None,
+    baseline: _Baseline = None,
+    metrics: _Metrics = None,
+    at: _At = None,
+    by: _By = None,
 ) -> None:
     """Show differences of two runs by client, or of studies by seed."""
-    from fedsim.analysis.opening.study import is_study  # imported late: `fedsim --help` needs no pandas
-
-    asked = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}
-    if is_study(first):
+    questions = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}
+    if analysis.is_study(first):
         _refuse(first, "study", {"--split": split})
-        tables = _of_studies(first, second, {key: value for key, value in asked.items() if value})
+        tables = _of_studies(first, second, {key: value for key, value in questions.items() if value})
     elif not first.exists():
         raise FolderError(f"there is no folder {first}")
     elif second is None:
@@ -64,39 +64,29 @@ def compare(
 
 
 def _refuse(folder: Path, kind: str, options: dict[str, object]) -> None:
-    """Raise ConfigError for options that say nothing about folders of this kind."""
+    """Raise ConfigError if an option that only the other kind of folder has is set."""
     for option, value in options.items():
         if value:
             other = "studies" if kind == "run" else "runs"
             raise ConfigError(f"{option}: it is for {other}, and {folder} is a {kind}")
 
 
-def _of_studies(first: Path, second: Path | None, asked: dict[str, object]) -> Iterator[Table]:
-    from fedsim.analysis.opening.joining import two_studies
-    from fedsim.analysis.opening.study import open_study
-    from fedsim.analysis.tables.findings import study_tables
-
-    study = open_study(first)
+def _of_studies(first: Path, second: Path | None, questions: dict[str, object]) -> Iterator[Table]:
+    study = analysis.open_study(first)
     if second is not None:
-        study = two_studies(study, open_study(second))
-    yield from study_tables(study.asked(asked))
+        study = analysis.join_studies(study, analysis.open_study(second))
+    yield from analysis.study_tables(study.asked(questions))
 
 
 def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table]:
-    from fedsim.analysis.opening.run import open_all
-    from fedsim.analysis.opening.study import POINTS
-    from fedsim.analysis.tables.compare import compare as pair
-    from fedsim.analysis.tables.compare import equal_table
-    from fedsim.analysis.tables.group_tables import run_participation_tables
-
-    runs = open_all([first, second])
+    runs = analysis.open_all([first, second])
     if len(runs) != 2:
         raise ConfigError(
             f"{first} and {second}: expected two runs, found {len(runs)}: name the folder of each"
         )
-    found = [pair(runs[0], runs[1], split, at) for at in POINTS]
-    yield found[0].table()
-    yield equal_table(found[1:])
+    at_end, *at_equal_points = (analysis.compare(runs[0], runs[1], split, at) for at in analysis.POINTS)
+    yield at_end.table()
+    yield analysis.comparison_table(at_equal_points)
     if by is not None:
         for run in runs:
-            yield from run_participation_tables(run, [by])
+            yield from analysis.run_participation_tables(run, [by])

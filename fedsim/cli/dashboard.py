@@ -1,6 +1,6 @@
-"""What `fedsim run --live` knows: where each run of an experiment stands, told step by step and painted now and then.
+"""The dashboard of `fedsim run --live`: collects progress after each step and repaints a few times a second.
 
-Nothing here runs in a thread or reads what a run writes while it goes on, and no result depends on it.
+The dashboard has no thread, does not read the files of a running run, and changes no result.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from fedsim.runs.result import Progress, Watch, share_done
 
 _EVERY_S = 0.25
 _REST = 99
-"""At least this many times as long as a picture took passes until the next: a hundredth of the time at most."""
+"""The next repaint waits at least this many times as long as the last one took: painting takes 1 % of the time."""
 _RECENT = 40
-"""Pictures over which the steps per second are taken."""
+"""Repaints over which the steps per second are averaged."""
 
 
 @contextmanager
 def dashboard(console: Console, names: Sequence[str], quiet: bool = False) -> Iterator[Watch]:
-    """Yield a watcher that paints a dashboard of runs, those of these names and others; nothing if `quiet`.
+    """Yield a watcher that paints a dashboard of runs; nothing if `quiet`.
 
-    Where the console is no terminal, or one that cannot move its cursor, it shows plain lines.
+    `names` are the runs known beforehand; others are added when they start. If the console is not a terminal, or
+    cannot move its cursor, plain lines appear instead.
     """
     if quiet or not console.is_terminal or console.is_dumb_terminal:
         with shown(console, quiet) as watch:
@@ -46,36 +47,36 @@ def dashboard(console: Console, names: Sequence[str], quiet: bool = False) -> It
 
 
 class Dashboard:
-    """Hears of each step, which costs microseconds, and paints at most four times a second."""
+    """Records each step, which takes microseconds, and repaints at most four times a second."""
 
     def __init__(self, names: Sequence[str], live: Live) -> None:
         self.live = live
         now = perf_counter()
         self.picture = Picture([Arm(name) for name in names], now)
         self.last: Progress | None = None
-        self.begun = self.due = now
+        self.run_started = self.due = now
         self.recent: deque[tuple[float, int]] = deque(maxlen=_RECENT)
         self.process = psutil.Process()
 
     def __call__(self, progress: Progress) -> None:
-        """Note what is new, and paint if it is time."""
+        """Record what is new, and repaint if it is time."""
         now = perf_counter()
         if self.last is None or progress.folder != self.last.folder:
             self._begin(progress, now)
         self.last = progress
-        self._note(progress.recent_rows)
+        self._add_rows(progress.recent_rows)
         if now >= self.due:
-            self._stand(progress, now)
-            self._look(progress, now)
+            self._update_arm(progress, now)
+            self._update_picture(progress, now)
             self.live.update(View(self.picture), refresh=True)
             took = perf_counter() - now
             self.due = now + max(_EVERY_S, (1 + _REST) * took)
 
     def _begin(self, progress: Progress, now: float) -> None:
-        """Another run has begun, and the one before has ended."""
+        """Switch to a new run; the run before has ended."""
         picture = self.picture
         if self.last is not None:
-            self._stand(self.last, now)
+            self._update_arm(self.last, now)
             ended = picture.arm
             ended.state, ended.done = "ended", 1.0
             ended.measure(next(reversed(analysis.open(self.last.folder).evaluations()), None))
@@ -85,31 +86,31 @@ class Dashboard:
             names.append(name)
         clients = progress.setup.world.clients
         self.picture = Picture(picture.arms, picture.started_s, names.index(name), clients)
-        self.begun = now
+        self.run_started = now
         self.recent.clear()
         arm = self.picture.arm
-        arm.state, arm.begun = "running", share_done(progress)
+        arm.state, arm.share_at_start = "running", share_done(progress)
 
-    def _note(self, recent_rows: RecentRows) -> None:
-        """Note what was recorded since the step before."""
+    def _add_rows(self, recent_rows: RecentRows) -> None:
+        """Add the rows recorded since the step before."""
         picture = self.picture
         for row in recent_rows.steps:
             picture.late += row["late"]
             picture.updates, picture.staleness = row["updates"], row["mean_staleness"]
         for measured in recent_rows.evaluations:
             if not measured.split.endswith(PERSONAL) and len(measured.found.n):
-                found = evaluation_of(measured)
-                picture.accuracy.append(100 * float(found.accuracy.mean()))
-                picture.arm.measure(found)
+                evaluation = evaluation_of(measured)
+                picture.accuracy.append(100 * float(evaluation.accuracy.mean()))
+                picture.arm.measure(evaluation)
 
-    def _stand(self, progress: Progress, now: float) -> None:
-        """Note where the run stands."""
+    def _update_arm(self, progress: Progress, now: float) -> None:
+        """Update how far the run has come."""
         arm, run_state = self.picture.arm, progress.run_state
         arm.done, arm.step, arm.now_us = share_done(progress), run_state.step, run_state.now_us
-        arm.wall_s = now - self.begun
+        arm.wall_s = now - self.run_started
 
-    def _look(self, progress: Progress, now: float) -> None:
-        """Note what only the picture needs."""
+    def _update_picture(self, progress: Progress, now: float) -> None:
+        """Update the numbers that only the picture needs."""
         picture, run_state = self.picture, progress.run_state
         picture.elapsed_s = now - picture.started_s
         picture.in_flight, picture.lost = run_state.in_flight, run_state.lost_total

@@ -1,4 +1,4 @@
-"""What a dashboard shows: where each run of an experiment stands."""
+"""The state that a dashboard shows: how far each run of an experiment has come."""
 
 from __future__ import annotations
 
@@ -13,24 +13,25 @@ METRICS = ("mean_percent", "worst10_percent", "angle_rad")
 
 @dataclass(slots=True)
 class Arm:
-    """One run of the experiment, as far as it is known."""
+    """One run of the experiment."""
 
     name: str
     state: Literal["waiting", "running", "ended"] = "waiting"
     done: float = 0.0
-    """From 0 to 1, as `begun`: how much was done when this was first told of it."""
-    begun: float = 0.0
+    """Share of the run that is done, from 0 to 1."""
+    share_at_start: float = 0.0
+    """Share that was done when the dashboard first saw the run: above 0 for a resumed run."""
     step: int = 0
     now_us: int = 0
     wall_s: float = 0.0
     evaluation: analysis.Evaluation | None = None
-    """The last one that is known, of the global model."""
+    """The last evaluation of the global model."""
     values: dict[str, float] = field(default_factory=dict)
-    """Of `METRICS`, at that evaluation; taken when it is painted."""
+    """`METRICS` at that evaluation; computed when they are painted."""
 
-    def measure(self, found: analysis.Evaluation | None) -> None:
-        """Note an evaluation."""
-        self.evaluation, self.values = found, {}
+    def measure(self, evaluation: analysis.Evaluation | None) -> None:
+        """Set the last evaluation."""
+        self.evaluation, self.values = evaluation, {}
 
     def metric(self, name: str) -> float:
         """Return a metric of the last evaluation, NaN before one."""
@@ -41,14 +42,14 @@ class Arm:
 
     @property
     def to_go_s(self) -> float:
-        """Seconds on the wall clock that are left if it goes on as it did; NaN if nothing says."""
-        lately = self.done - self.begun
+        """Estimated seconds on the wall clock until the run ends, at its speed so far; NaN before any progress."""
+        lately = self.done - self.share_at_start
         return self.wall_s * (1 - self.done) / lately if lately > 0 else math.nan
 
 
 @dataclass(slots=True)
 class Picture:
-    """All that a dashboard shows."""
+    """Everything that a dashboard shows."""
 
     arms: list[Arm]
     started_s: float
@@ -58,14 +59,15 @@ class Picture:
     online: int = 0
     in_flight: int = 0
     updates: int = 0
-    """In the last step that is recorded."""
+    """Updates in the last recorded step."""
     lost: int = 0
-    """Jobs since the run began, as `late`."""
+    """Jobs lost since the run began."""
     late: int = 0
+    """Jobs late since the run began."""
     staleness: float = math.nan
-    """Mean over the updates of the last step that is recorded, in steps."""
+    """Mean staleness of the updates of the last recorded step, in steps."""
     accuracy: list[float] = field(default_factory=list)
-    """Mean over clients at each evaluation of the run, in percent."""
+    """Mean accuracy over clients at each evaluation of the run, in percent."""
     steps_per_s: float = math.nan
     memory_bytes: int = 0
     free_bytes: int = 0
@@ -73,12 +75,12 @@ class Picture:
 
     @property
     def arm(self) -> Arm:
-        """The one that runs."""
+        """The arm that runs."""
         return self.arms[self.current]
 
     @property
     def to_go_s(self) -> float:
-        """Seconds until all arms have ended; those that wait are taken to last as long as the others on average."""
-        whole = [a.wall_s for a in self.arms if a.state == "ended"] + [self.arm.wall_s + self.arm.to_go_s]
+        """Estimated seconds until all arms have ended; a waiting arm counts as long as the others on average."""
+        lengths_s = [a.wall_s for a in self.arms if a.state == "ended"] + [self.arm.wall_s + self.arm.to_go_s]
         waiting = sum(a.state == "waiting" for a in self.arms)
-        return self.arm.to_go_s + waiting * sum(whole) / len(whole)
+        return self.arm.to_go_s + waiting * sum(lengths_s) / len(lengths_s)

@@ -1,6 +1,6 @@
-"""The picture of a dashboard: runs, clients, the last evaluation and the engine, for terminals of any width.
+"""The layout of a dashboard: runs, clients, the last evaluation and the engine, for terminals of any width.
 
-It is put together as lines of text: tables of rich cost ten times as much, and a dashboard has a hundredth of the time.
+The layout is lines of text, not tables of rich: those take ten times as long, and painting may take 1 % of the time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _WIDE = 100
-"""Columns of a terminal from which on blocks stand side by side."""
+"""Terminals with at least so many columns show blocks side by side."""
 _NAME, _FACT = 24, 20
-"""Widths of the longest name of a run that is shown, and of what a number is called."""
+"""Largest width of a run's name, and the width of a number's label, in columns."""
 _MOST_ARMS = 8
 
 
 class View:
-    """What a console prints of a picture in which a run goes on; laid out when the width is known."""
+    """Prints a picture on a console; laid out when the width is known."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture
@@ -106,14 +106,14 @@ def _clients(picture: Picture) -> list[str]:
 
 
 def _evaluation(picture: Picture, room: int, plain: bool) -> list[str]:
-    arm, found = picture.arm, picture.arm.evaluation
-    if found is None:
+    arm, evaluation = picture.arm, picture.arm.evaluation
+    if evaluation is None:
         return _facts("last evaluation", {"at": "none yet"})
     low, high = min(picture.accuracy, default=math.nan), max(picture.accuracy, default=math.nan)
     return _facts(
         "last evaluation",
         {
-            "at": f"step {found.step:,}, {show_us(found.time_us)}",
+            "at": f"step {evaluation.step:,}, {show_us(evaluation.time_us)}",
             "mean": f"{number(arm.metric('mean_percent'), 2)} %",
             "worst 10 %": f"{number(arm.metric('worst10_percent'), 2)} %",
             "angle": f"{number(arm.metric('angle_rad'), 3)} rad",
@@ -135,21 +135,21 @@ def _facts(title: str, facts: dict[str, str]) -> list[str]:
 
 
 def sparkline(values: Sequence[float], width: int, letters: str = BARS) -> str:
-    """Draw values with at most `width` letters, from the lowest to the highest; of more values each letter is a mean.
+    """Draw values with at most `width` letters, scaled from the lowest to the highest value.
 
-    Values that are not finite are left out.
+    With more values than letters, each letter shows a mean. Values that are not finite are left out.
     """
-    known = np.asarray(values, dtype=np.float64)
-    known = known[np.isfinite(known)]
-    if not len(known) or width < 1:
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    if not len(finite) or width < 1:
         return ""
-    edges = np.linspace(0, len(known), min(width, len(known)) + 1).astype(int)
-    means = np.add.reduceat(known, edges[:-1]) / np.diff(edges)
+    edges = np.linspace(0, len(finite), min(width, len(finite)) + 1).astype(int)
+    means = np.add.reduceat(finite, edges[:-1]) / np.diff(edges)
     low, spread = means.min(), np.ptp(means)
     heights = (means - low) / spread if spread > 0 else np.full(len(means), 0.5)
     return "".join(letters[round(height * (len(letters) - 1))] for height in heights.tolist())
 
 
 def number(value: float, digits: int) -> str:
-    """Write a number, a dash for none."""
+    """Write a number with `digits` decimals; a dash if it is not finite."""
     return f"{value:,.{digits}f}" if math.isfinite(value) else "-"

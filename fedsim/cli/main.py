@@ -1,4 +1,4 @@
-"""The command line. Its exit codes are those of `docs/reliability.md`."""
+"""The command line. `docs/reliability.md` lists its exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedsim.cli.run import plan, replay, run
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
 from fedsim.common import plugins
-from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed
+from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed, closest
 from fedsim.common.paths import check_text, check_working_directory
 from fedsim.common.terminal import PLAIN, Terminal, keep_streams_open, say
 
@@ -44,9 +44,10 @@ for registered in (a for each in (app, trace_app, export_app) for a in each.regi
     assert registered.callback is not None
     registered.callback = plugins.contained()(registered.callback)
 
-_NAMED = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
-_OUTSIDE = (errno.ENOSPC, errno.EROFS, *_NAMED)
-"""What the system refuses, of which its own words name the file; some of it because of what was named."""
+_BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of the system that a path in the arguments causes: exit code 2."""
+_NO_TRACEBACK = (errno.ENOSPC, errno.EROFS, *_BAD_PATH)
+"""Errors of the system whose own message names the file: shown without a traceback."""
 _KINDS = {
     "rules": "rule",
     "wrappers": "wrapper",
@@ -60,6 +61,14 @@ _KINDS = {
     "metrics": "metric",
     "adversaries": "adversary",
 }
+
+
+_NO_OPTIONS = {
+    "task": ("clients", "seed", "data_dir"),
+    "model": ("in_shape", "n_classes"),
+    "wrapper": ("rule",),
+}
+"""Parameters of factories, by kind, that fedsim passes itself."""
 
 
 def _show_version(value: bool) -> None:
@@ -82,10 +91,8 @@ def _root(
 def list_plugins(
     kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
 ) -> None:
-    """List the plug-ins of a kind with their options and defaults."""
+    """List the plug-ins of a kind with their options and defaults. Those of another package show its name."""
     if kind not in _KINDS:
-        from fedsim.common.errors import closest
-
         if not kind:
             raise ConfigError(f"expected a kind of plug-in: {', '.join(_KINDS)}")
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
@@ -100,17 +107,16 @@ def list_plugins(
 
 
 def _options(kind: str, name: str) -> str:
-    given = {
-        "task": ("clients", "seed", "data_dir"),
-        "model": ("in_shape", "n_classes"),
-        "wrapper": ("rule",),
-    }.get(kind, ())
-    known = plugins.options_of(plugins.factory(kind, name), given) if kind != "metric" else {}
-    return ", ".join(f"{n}={_shown(p.default)}" if p.default is not p.empty else n for n, p in known.items())
+    if kind == "metric":
+        return ""
+    options = plugins.options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ()))
+    return ", ".join(
+        f"{n}={_default(p.default)}" if p.default is not p.empty else n for n, p in options.items()
+    )
 
 
-def _shown(default: object) -> str:
-    """Write a default value; groups of options, which have their own, as a table."""
+def _default(default: object) -> str:
+    """Return a default value as text; a group of options, which have defaults themselves, as `{...}`."""
     return "{...}" if isinstance(default, pydantic.BaseModel) else repr(default)
 
 
@@ -119,9 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     if arguments is None:
         keep_streams_open()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(
-            errors=PLAIN
-        )  # a terminal that lacks a sign shows another one, and all the rest
+        sys.stdout.reconfigure(errors=PLAIN)  # spells characters that the terminal cannot show
     code = _code(arguments)
     if arguments is None:
         _leave(code)
@@ -129,13 +133,13 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _leave(code: int) -> None:
-    """End the process as it would by itself, but do not take apart what was imported: of torch that takes a second."""
+    """End the process as Python would, but skip the teardown of imported modules, which takes a second with torch."""
     if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
         try:
             atexit._run_exitfuncs()
             sys.stdout.flush()
             sys.stderr.flush()
-        except OSError as error:  # of a full disk, say; what was said of it may wait there as well
+        except OSError as error:  # such as a full disk; earlier messages may be lost with this output
             with suppress(OSError):
                 os.write(2, b"" if code else f"error: what was said cannot be written: {error}\n".encode())
             code = code or 1
@@ -143,7 +147,7 @@ def _leave(code: int) -> None:
 
 
 def _of_input(error: Exception) -> bool:
-    """Return whether what was handed over is at fault; a run that had begun has notes that say where it failed."""
+    """Return whether the input caused an error. Errors of a run that had started carry notes on where it failed."""
     return isinstance(error, INPUT_ERRORS) and not hasattr(error, "__notes__")
 
 
@@ -164,8 +168,8 @@ def _code(arguments: list[str] | None) -> int:
         errors = error.errors.values() if isinstance(error, SomeFailed) else (error,)
         return 2 if all(map(_of_input, errors)) else 1
     except OSError as error:
-        if error.errno not in _OUTSIDE:
+        if error.errno not in _NO_TRACEBACK:
             raise
         say(f"error: {error}", err=True)
-        return 2 if error.errno in _NAMED else 1
+        return 2 if error.errno in _BAD_PATH else 1
     return 0

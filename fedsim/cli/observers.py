@@ -1,4 +1,4 @@
-"""Who watches runs that a command starts: a line, or a dashboard, and TensorBoard."""
+"""The observers of the runs that a command starts: a progress line or dashboard, warnings and TensorBoard."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def watching(
     live: bool = False,
     tensorboard: Path | None = None,
 ) -> Iterator[Watch]:
-    """Yield a watcher of runs.
+    """Yield a function that passes a run's progress to every observer.
 
     Args:
-        names: of the runs that will follow each other, as far as it is known.
-        live: show a dashboard (`fedsim.cli.dashboard`) in place of a line.
-        tensorboard: a folder to write events to (`fedsim.cli.tensorboard`).
+        names: names of the runs that will follow each other, as far as they are known.
+        live: show a dashboard (`fedsim.cli.dashboard`) instead of a line.
+        tensorboard: the folder to write events to (`fedsim.cli.tensorboard`).
     """
     with ExitStack() as opened:
         watches = []
@@ -44,8 +44,8 @@ def watching(
 
             watches.append(opened.enter_context(writing_events(tensorboard)))
 
-        def tell(progress: Progress) -> None:
+        def notify(progress: Progress) -> None:
             for watch in watches:
                 watch(progress)
 
-        yield tell
+        yield notify

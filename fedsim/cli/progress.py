@@ -1,4 +1,4 @@
-"""Progress for people: a live line in a terminal, plain lines elsewhere."""
+"""Progress of runs: a live line in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -35,67 +35,68 @@ def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
 
 @contextmanager
 def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
-    """Say what a run warns of in a line on `console`; nothing if `quiet`."""
+    """Print warnings about the end of a world as lines on `console`; nothing if `quiet`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if quiet else "always", EndOfWorld)
-        beside = warnings.showwarning
+        show_others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
             if issubclass(category, EndOfWorld):
                 console.print(str(message), highlight=False, soft_wrap=True)
             else:
-                beside(message, category, *where, **more)
+                show_others(message, category, *where, **more)
 
         warnings.showwarning = show
         yield
 
 
 class EndWatch:
-    """Says in a line that a run has come to the end of its world, where it was not known before."""
+    """Prints a line when a run passes the end of its world, unless its configuration already said so."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._told = console, ""
+        self._console, self._reported = console, ""
 
     def __call__(self, progress: Progress) -> None:
-        """Look at a run after a step."""
+        """Check a run after a step."""
         setup, name = progress.setup, progress.setup.config.name
-        if name == self._told or setup.outlives(setup.plan.stop.time_us):
+        if name == self._reported or setup.outlives(setup.plan.stop.time_us):
             return
-        if said := setup.outlives(progress.run_state.now_us):
-            self._told = name
-            self._console.print(said, highlight=False, soft_wrap=True)
+        if message := setup.outlives(progress.run_state.now_us):
+            self._reported = name
+            self._console.print(message, highlight=False, soft_wrap=True)
 
 
 class _Line:
-    """Writes one line about a run, now and then."""
+    """Writes a line about a run at most every `every_s` seconds."""
 
     def __init__(self, every_s: float, write: Callable[[str], None]) -> None:
         self.every_s, self.write = every_s, write
         self.run = ""
-        self.started = self.last = self.begun = 0.0
+        self.started = self.last = self.share_at_start = 0.0
 
     def __call__(self, progress: Progress) -> None:
         now = monotonic()
         name = progress.setup.config.name
         if name != self.run:
             self.run, self.started, self.last = name, now, now
-            self.begun = share_done(progress) if progress.run_state.step > 1 else 0.0
+            self.share_at_start = share_done(progress) if progress.run_state.step > 1 else 0.0
         if now - self.last >= self.every_s:
             self.last = now
-            self.write(line(progress, now - self.started, self.begun))
+            self.write(line(progress, now - self.started, self.share_at_start))
 
 
-def line(progress: Progress, elapsed_s: float, begun: float = 0.0) -> str:
-    """Say where a run stands: virtual time, step, clients online, training and lost, accuracy, time to go.
+def line(progress: Progress, elapsed_s: float, share_at_start: float = 0.0) -> str:
+    """Return a run's progress in a line: virtual time, step, clients online, jobs in flight, accuracy, time to go.
 
-    begun: how much of it was done before these seconds, as of a run that is resumed.
+    `share_at_start` is the share of the run (0 to 1) that was done before `elapsed_s` began, as in a resumed run.
     """
     run_state, setup = progress.run_state, progress.setup
     stop, done = setup.plan.stop, share_done(progress)
     steps = f"{run_state.step}/{stop.steps}" if stop.steps else f"{run_state.step}"
     online = int(setup.world.online(run_state.now_us).sum())
     accuracy = "-" if math.isnan(progress.accuracy) else f"{progress.accuracy:.1%}"
-    eta = "-" if done <= begun else f"{elapsed_s * (1 - done) / (done - begun):.0f} s"
+    lately = done - share_at_start
+    eta = "-" if lately <= 0 else f"{elapsed_s * (1 - done) / lately:.0f} s"
     return (
         f"{setup.config.name}  {done:4.0%}  step {steps}  at {show_us(run_state.now_us)}  online {online}  "
         f"training {run_state.in_flight}  lost {run_state.lost_total}  accuracy {accuracy}  to go {eta}"

@@ -1,4 +1,4 @@
-"""`fedsim resume`, `fork` and `verify`: what can be done with a run that is there."""
+"""`fedsim resume`, `fork` and `verify`: continue, branch or repeat an existing run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedsim import analysis
 from fedsim.cli.run import (
     Device,
     Force,
@@ -33,7 +34,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted, killed or failed.")],
     step: Annotated[
         int | None,
-        typer.Option(min=0, help="Go on from the checkpoint of this step; the last one by default."),
+        typer.Option(min=0, help="Continue from the checkpoint of this step; by default the last one."),
     ] = None,
     workers: Workers = "auto",
     ray_address: RayAddress = None,
@@ -44,7 +45,7 @@ def resume(
     live: Live = False,
     tensorboard: TensorBoard = None,
 ) -> None:
-    """Let a run that was stopped go on from its last checkpoint. It ends as if nothing had happened."""
+    """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
     from time import perf_counter
 
     from fedsim.execution.actor_pool import begun
@@ -52,9 +53,9 @@ def resume(
 
     check_tensorboard(tensorboard)
     check_unfinished(run)
-    if others := _changed(run):
-        warned = "what follows may not be what the run would have been"
-        Terminal().print(f"{run}: since it was begun: {others}; {warned}", soft_wrap=True)
+    if changes := _changed(run):
+        warning = "its results may differ from an uninterrupted run's"
+        Terminal().print(f"{run}: changed since it started: {changes}; {warning}", soft_wrap=True)
     with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
         from fedsim.cli.observers import watching
         from fedsim.runs.simulate import resume as go_on
@@ -67,7 +68,7 @@ def resume(
 
 
 def _changed(run: Path) -> str:
-    """Say what is other now than when the run was made; empty if nothing is."""
+    """Return how versions and files differ from those that started the run; empty if nothing differs."""
     from fedsim.config.load import load
     from fedsim.records.environment import changed
     from fedsim.records.manifest import read_manifest
@@ -76,14 +77,20 @@ def _changed(run: Path) -> str:
     return "; ".join(changed(read_manifest(run), load(run / CONFIG)[0].resolved()))
 
 
+_RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
+_At = Annotated[str, typer.Option(help="When to branch off: a server step (120) or a virtual time (6h).")]
+_KeepOnline = Annotated[
+    str | None, typer.Option(help="Clients that stay online from then on, by number: 7 or 3,7,9.")
+]
+_ForkName = Annotated[str | None, typer.Option(help="Name of the new run; by default PARENT-fork.")]
+
+
 def fork(
-    parent: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    at: Annotated[str, typer.Option(help="When to branch off: a server step (120), or a virtual time (6h).")],
+    parent: _RunFolder,
+    at: _At,
     sets: Sets = None,
-    keep_online: Annotated[
-        str | None, typer.Option(help="Clients that stay online from then on: 7 or 3,7,9.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the new run; PARENT-fork by default.")] = None,
+    keep_online: _KeepOnline = None,
+    name: _ForkName = None,
     out: Out = Path("runs"),
     workers: Workers = "auto",
     device: Device = "auto",
@@ -91,10 +98,8 @@ def fork(
     write_report: WriteReport = False,
     quiet: Quiet = False,
 ) -> None:
-    """Branch off a run at an instant. From then on another rule, selector or pacing may hold."""
-    when, clients = _at(at), _numbers("--keep-online", keep_online)
-    from fedsim import analysis
-    from fedsim.analysis.tables.compare import compare
+    """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
+    when, clients = _step_or_time_us(at), _numbers("--keep-online", keep_online)
     from fedsim.cli.progress import shown
     from fedsim.runs.fork import At
     from fedsim.runs.fork import fork as branch
@@ -114,11 +119,11 @@ def fork(
             watch=watch,
         )
     close(console, [result], write_report=write_report)
-    console.print(compare(analysis.open(parent), analysis.open(result.folder)))
+    console.print(analysis.compare(analysis.open(parent), analysis.open(result.folder)))
 
 
-def _at(text: str) -> tuple[int | None, int | None]:
-    """Return the step or the virtual time that `--at` says."""
+def _step_or_time_us(text: str) -> tuple[int | None, int | None]:
+    """Return the server step or the virtual time in microseconds that `--at` names. Raises ConfigError."""
     if text.isdecimal():
         return int(text), None
     try:
@@ -136,53 +141,62 @@ def _numbers(option: str, text: str | None) -> list[int]:
     return [int(part) for part in parts]
 
 
+_Steps = Annotated[
+    str | None, typer.Option(help="Repeat only server steps A:B, from the last checkpoint before A.")
+]
+_OtherWorkers = Annotated[
+    str | None,
+    typer.Option("--workers", help="Workers to repeat with; by default 0, or 2 if the run had none."),
+]
+_Invariants = Annotated[
+    bool, typer.Option("--invariants", help="Check the tables alone, without repeating the run.")
+]
+
+
 def verify(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    steps: Annotated[
-        str | None, typer.Option(help="Only these server steps, A:B, from the last checkpoint before A.")
-    ] = None,
-    workers: Annotated[
-        str | None, typer.Option(help="By default other than the run had: 0, or 2 for a run without.")
-    ] = None,
+    run: _RunFolder,
+    steps: _Steps = None,
+    workers: _OtherWorkers = None,
     device: Device = "auto",
-    invariants: Annotated[
-        bool, typer.Option("--invariants", help="Check the tables alone, without running anything again.")
-    ] = False,
+    invariants: _Invariants = False,
 ) -> None:
     """Repeat a run and compare every row, or check its tables. It is repeated with another number of workers."""
     console = Terminal()
     if invariants:
-        from fedsim.invariants import check
-
-        found = check(run)
-        for violation in found.violations:
-            console.print(str(violation), soft_wrap=True)
-        for invariant, reason in found.unchecked.items():
-            console.print(f"not checked: {invariant}: {reason}", soft_wrap=True)
-        if found.violations:
-            raise RunError(f"{run}: {len(found.violations)} of its rows or files break what must hold")
-        console.print(f"{run}: all {len(found.checked)} invariants that could be checked hold")
+        _check_invariants(run, console)
         return
-    from fedsim.runs.verify import verify as again
+    from fedsim.runs.verify import verify as repeat
 
-    verdicts = again(
-        run,
-        steps=_steps(steps),
-        workers=None if workers is None else workers_of_text(workers),
-        device=device,
-    )
+    count = None if workers is None else workers_of_text(workers)
+    verdicts = repeat(run, steps=_steps(steps), workers=count, device=device)
     for verdict in verdicts:
-        said = verdict.difference or "the same"
-        console.print(f"{verdict.table:10} {verdict.rows:>9,} rows  {said}", soft_wrap=True)
+        console.print(
+            f"{verdict.table:10} {verdict.rows:>9,} rows  {verdict.difference or 'the same'}", soft_wrap=True
+        )
     differing = [verdict.table for verdict in verdicts if verdict.difference]
     if differing:
-        others = _changed(run)
-        since = f"; since it was made: {others}" if others else ""
+        changes = _changed(run)
+        since = f"; changed since it started: {changes}" if changes else ""
         raise RunError(f"{run}: it does not repeat: {', '.join(differing)}{since}")
     console.print(f"{run}: repeated, bit for bit")
 
 
+def _check_invariants(run: Path, console: Terminal) -> None:
+    """Show which invariants a run's tables violate. Raises RunError if there is a violation."""
+    from fedsim.invariants import check
+
+    result = check(run)
+    for violation in result.violations:
+        console.print(str(violation), soft_wrap=True)
+    for invariant, reason in result.unchecked.items():
+        console.print(f"not checked: {invariant}: {reason}", soft_wrap=True)
+    if result.violations:
+        raise RunError(f"{run}: {len(result.violations)} of its rows or files break an invariant")
+    console.print(f"{run}: all {len(result.checked)} invariants that could be checked hold")
+
+
 def _steps(text: str | None) -> tuple[int, int] | None:
+    """Return the first and last step of `--steps`. Raises ConfigError."""
     if text is None:
         return None
     first, colon, last = text.partition(":")

@@ -1,4 +1,4 @@
-"""`fedsim run`, `replay` and `plan`: running configurations, and saying beforehand what a run will do."""
+"""`fedsim run`, `replay` and `plan`: run configurations, repeat a world with changes, and estimate a run beforehand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fedsim import analysis
 from fedsim.common.errors import ConfigError, RunError, SomeFailed
 from fedsim.common.terminal import Terminal
 
@@ -23,39 +24,43 @@ Sets = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")]
 Workers = Annotated[
-    str, typer.Option(help="Processes that train: auto, one per core, or a number; 0: none beside this one.")
+    str, typer.Option(help="Processes that train: auto, one per core, or a number; 0 trains in this process.")
 ]
 RayAddress = Annotated[
     str | None,
-    typer.Option(help="A Ray cluster to join: auto or HOST:PORT (docs/cluster.md); else Ray starts here."),
+    typer.Option(
+        help="The Ray cluster to join: auto or HOST:PORT (docs/cluster.md); by default a local one."
+    ),
 ]
 Device = Annotated[
-    Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto: on a GPU if there is one.")
+    Literal["auto", "cpu", "cuda"],
+    typer.Option(help="Device to compute on; auto takes a GPU if there is one."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite a run of the same name.")]
 GoOn = Annotated[
     bool,
-    typer.Option("--resume", help="Keep what is there: what is done stays, what was stopped goes on."),
+    typer.Option("--resume", help="Keep existing runs: skip finished ones and continue interrupted ones."),
 ]
 WriteReport = Annotated[bool, typer.Option("--report", help="Write the HTML report as well.")]
 WithProfile = Annotated[
-    bool, typer.Option("--profile", help="Show where the time went, and write profile.json for Perfetto.")
+    bool,
+    typer.Option("--profile", help="Show where the wall time went, and write profile.json for Perfetto."),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
-Live = Annotated[bool, typer.Option("--live", help="Show a dashboard in the terminal while it runs.")]
+Live = Annotated[bool, typer.Option("--live", help="Show a dashboard in the terminal during the run.")]
 TensorBoard = Annotated[
     Path | None,
-    typer.Option("--tensorboard", help="Write events for TensorBoard while it runs: DIR/NAME."),
+    typer.Option("--tensorboard", help="Write TensorBoard events during the run: DIR/NAME."),
 ]
 Config = Annotated[Path, typer.Argument(help="A TOML file; see docs/config.md.")]
 
 
 _WARNED = {
-    "no finite update": "no update that arrived was finite, so the model is the one that it began with: jobs are "
-    "nonfinite in its table; a smaller train.lr may help",
-    "accuracy is no number": "the model's outputs are no numbers, so there is no accuracy; a smaller train.lr may help",
+    "no finite update": "no update that arrived was finite, so the model is still the initial one; its jobs have the "
+    "status nonfinite; a smaller train.lr may help",
+    "accuracy is no number": "the model's outputs are not finite, so there is no accuracy; a smaller train.lr may help",
 }
-"""What a run's warning means."""
+"""The text shown for each warning in a manifest."""
 
 
 def run(
@@ -74,9 +79,7 @@ def run(
     tensorboard: TensorBoard = None,
 ) -> None:
     """Run a configuration, or each of its arms, and show the result."""
-    from fedsim.config.load import (
-        load,  # imported late: `fedsim --help` needs neither torch nor pydantic models
-    )
+    from fedsim.config.load import load  # imported here: `fedsim --help` needs neither torch nor pydantic
 
     check_tensorboard(tensorboard)
     configs = load(config, tuple(sets or ()))
@@ -101,9 +104,9 @@ def replay(
     sets: Sets = None,
     same_participation: Annotated[
         bool,
-        typer.Option("--same-participation", help="Give jobs to the same clients at the same instants."),
+        typer.Option("--same-participation", help="Dispatch jobs to the same clients at the same times."),
     ] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the new run; PARENT-replay by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the new run; by default PARENT-replay.")] = None,
     out: Out = Path("runs"),
     workers: Workers = "auto",
     device: Device = "auto",
@@ -111,21 +114,21 @@ def replay(
     write_report: WriteReport = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run something else in the world of a finished run. That may be another rule, selector, pacing or cost."""
-    from fedsim import analysis
-    from fedsim.analysis.tables.compare import compare
+    """Run a changed configuration in the world of a finished run. Change the rule, selector, pacing or cost."""
     from fedsim.runs.replay import compare_participation, replay_config
 
     config = replay_config(parent, tuple(sets or ()), same_participation=same_participation, name=name)
     folder = _simulate([config], out, workers, device, force, write_report, quiet)[0]
     console = Terminal()
-    console.print(compare(analysis.open(parent), analysis.open(folder)))
+    console.print(analysis.compare(analysis.open(parent), analysis.open(folder)))
     if same_participation:
-        found = compare_participation(parent, folder)
-        if found.difference:
-            raise RunError(f"{folder}: participation differs from that of {parent}: {found.difference}")
+        participation = compare_participation(parent, folder)
+        if participation.difference:
+            raise RunError(
+                f"{folder}: participation differs from that of {parent}: {participation.difference}"
+            )
         console.print(
-            f"same participation: {found.jobs:,} jobs, the same clients, instants, losses and arrivals"
+            f"same participation: {participation.jobs:,} jobs, the same clients, instants, losses and arrivals"
         )
 
 
@@ -133,19 +136,17 @@ def plan(
     config: Config,
     sets: Sets = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the tables jobs and steps of the plan as well: OUT/NAME.")
+        Path | None, typer.Option(help="Write the tables of planned jobs and steps to OUT/NAME as well.")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Overwrite a plan of the same name, never a run.")
     ] = False,
     workers: Annotated[
         str,
-        typer.Option(
-            help="Workers that wall time and memory are predicted for: auto, one per core, or a number."
-        ),
+        typer.Option(help="Workers to estimate wall time and memory for: auto, one per core, or a number."),
     ] = "auto",
 ) -> None:
-    """Say what a run will do and take, without training. It shows steps, jobs, bytes, wall time and memory."""
+    """Simulate a run's timeline without training. It shows steps, jobs and bytes, and estimates time and memory."""
     from fedsim.config.load import load
 
     configs = load(config, tuple(sets or ()))
@@ -208,12 +209,10 @@ def _simulate(
     return [result.folder for result in results]
 
 
-def check_tensorboard(asked: Path | None) -> None:
-    """Raise ConfigError before anything starts if TensorBoard is asked for and not installed."""
-    if asked is not None:
-        from fedsim.analysis.export.event_file import check_installed
-
-        check_installed()
+def check_tensorboard(folder: Path | None) -> None:
+    """Raise ConfigError before anything starts if events are wanted in a folder and TensorBoard is not installed."""
+    if folder is not None:
+        analysis.require_tensorboard()
 
 
 def close(
@@ -224,9 +223,9 @@ def close(
     took_s: float | None = None,
     failed: SomeFailed | None = None,
 ) -> None:
-    """Show what came out; with `took_s` also where that time went. Ends with exit code 130 if a run was interrupted.
+    """Show the results of runs, with `took_s` also where those seconds went.
 
-    Raises at the end what `failed` besides.
+    Raises typer.Exit with code 130 if a run was interrupted, else `failed` if there is one.
     """
     if results:
         _show(console, results, write_report, took_s)
@@ -241,57 +240,49 @@ def close(
 
 
 def _show(console: Terminal, results: Sequence[Result], write_report: bool, took_s: float | None) -> None:
-    """Show the closing table of runs, and what else there is to say of each."""
-    from fedsim import analysis
-    from fedsim.analysis.tables.closing import closing_table
-
+    """Show the closing table of runs, then each run's folder, digest and warnings."""
     folders = [result.folder for result in results]
     runs = [analysis.open(folder) for folder in folders]
-    console.print(closing_table(runs))
+    console.print(analysis.closing_table(runs))
     for run in runs:
         console.print(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}", soft_wrap=True)
         if warning := run.manifest.get("warning"):
             console.print(f"{run.label}: {_WARNED.get(warning, warning)}", soft_wrap=True)
         if run.manifest.get("ended_by") == "world":
             console.print(
-                f"{run.label}: ended at step {run.manifest['steps']:,}, before [stop] says so: nobody is online, or "
-                "chosen, any more",
+                f"{run.label}: ended at step {run.manifest['steps']:,}, before [stop] says so: no client is online or "
+                "chosen any more",
                 soft_wrap=True,
             )
         if run.manifest.get("ended_by") == "target" and not run.manifest["steps"]:
             console.print(
-                f"{run.label}: ended before its first step: the model that it began with meets stop.target",
+                f"{run.label}: ended before its first step: the initial model meets stop.target",
                 soft_wrap=True,
             )
     if write_report:
-        from fedsim.analysis.report.report import write_report as write
-
         parent = folders[0].parent if len(folders) > 1 else folders[0]
-        console.print(f"report: {write(runs, parent)}", soft_wrap=True)
+        console.print(f"report: {analysis.write_report(runs, parent)}", soft_wrap=True)
     if took_s is not None:
         _show_profiles(console, folders, took_s)
 
 
 def _show_profiles(console: Terminal, folders: list[Path], took_s: float) -> None:
-    """Show where the time of each run went, and how much of the time that all of them took is accounted for."""
-    from fedsim import analysis
-    from fedsim.analysis.tables.closing import profile_table, wall_s
-
+    """Show where the time of each run went, and which share of `took_s` these parts add up to."""
     runs = [analysis.open(folder) for folder in folders]
     for run in runs:
         console.print()
-        console.print(profile_table(run))
+        console.print(analysis.profile_table(run))
         console.print(
-            f"trace: {run.folder / 'profile.json'}, to be opened at https://ui.perfetto.dev", soft_wrap=True
+            f"trace: {run.folder / 'profile.json'}; open it at https://ui.perfetto.dev", soft_wrap=True
         )
-    known_s = sum(map(wall_s, runs))
+    known_s = sum(run.wall_s for run in runs)
     console.print(
         f"the parts add up to {known_s:.2f} s, {100 * known_s / took_s:.1f} % of {took_s:.2f} s on the wall clock"
     )
 
 
 def workers_of_text(text: str, option: str = "--workers", least: int = 0) -> int | Literal["auto"]:
-    """Return what an option such as `--workers` says. Raises ConfigError."""
+    """Parse an option such as `--workers`. Raises ConfigError."""
     if text == "auto":
         return "auto"
     if not text.isdecimal() or int(text) < least:

@@ -1,4 +1,4 @@
-"""TensorBoard while runs go on: what was recorded since is written after each step."""
+"""TensorBoard events while runs go on, written after each step."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from time import monotonic
 
 from fedsim import analysis
-from fedsim.analysis.export.event_file import check_installed
-from fedsim.analysis.export.tensorboard import Board
 from fedsim.records.recent_rows import Measured
 from fedsim.runs.result import Progress, Watch
 
@@ -20,63 +18,64 @@ _FLUSH_S = 5.0
 def writing_events(out: Path) -> Iterator[Watch]:
     """Yield a watcher that writes each run's events to `<out>/<name of the run>`.
 
-    What is recorded after the last step of a run is taken from its tables. Raises ConfigError if TensorBoard is not
-    installed, RunError if a file cannot be written.
+    Events after the last step of a run come from its tables. Raises ConfigError if TensorBoard is not installed,
+    RunError if a file cannot be written.
     """
-    check_installed()
-    boards = _Boards(out)
+    analysis.require_tensorboard()
+    events = _Events(out)
     try:
-        yield boards
+        yield events
     except BaseException:
-        boards.close()  # the tables may not be whole
+        events.close()  # the tables may be incomplete
         raise
-    boards.finish()
+    events.finish()
 
 
 def evaluation_of(measured: Measured) -> analysis.Evaluation:
-    """Return an evaluation as the analysis reads it from the tables."""
-    found = measured.found
+    """Return an evaluation in the form in which the analysis reads it from the tables."""
+    scores = measured.found
     return analysis.Evaluation(
         step=measured.step,
         time_us=measured.time_us,
         split=measured.split,
-        client=found.clients,
-        n=found.n,
-        correct=found.correct,
-        accuracy=found.accuracy,
-        loss=found.loss,
+        client=scores.clients,
+        n=scores.n,
+        correct=scores.correct,
+        accuracy=scores.accuracy,
+        loss=scores.loss,
     )
 
 
-class _Boards:
-    """Has the board of the run that is going on."""
+class _Events:
+    """Writes the events of the current run, one writer per run."""
 
     def __init__(self, out: Path) -> None:
         self.out, self.flushed = out, monotonic()
         self.run: Path | None = None
-        self.board: Board | None = None
+        self.writer: analysis.TensorBoardWriter | None = None
 
     def __call__(self, progress: Progress) -> None:
-        if self.board is None or progress.folder != self.run:
+        if self.writer is None or progress.folder != self.run:
             self.finish()
-            self.run, self.board = progress.folder, Board(self.out / progress.setup.config.name)
-            self.board.catch_up(analysis.open(progress.folder))  # a run that is resumed has rows
+            self.run = progress.folder
+            self.writer = analysis.TensorBoardWriter(self.out / progress.setup.config.name)
+            self.writer.catch_up(analysis.open(progress.folder))  # a resumed run already has rows
         for row in progress.recent_rows.steps:
-            self.board.step(row)
+            self.writer.step(row)
         for measured in progress.recent_rows.evaluations:
-            self.board.evaluation(evaluation_of(measured))
+            self.writer.evaluation(evaluation_of(measured))
         if monotonic() - self.flushed >= _FLUSH_S:
-            self.board.flush()
+            self.writer.flush()
             self.flushed = monotonic()
 
     def finish(self) -> None:
-        """Write what the run that ended recorded at its end."""
-        if self.board is not None and self.run is not None:
-            self.board.catch_up(analysis.open(self.run))
+        """Write the rows that the current run recorded after its last step, and close its file."""
+        if self.writer is not None and self.run is not None:
+            self.writer.catch_up(analysis.open(self.run))
         self.close()
 
     def close(self) -> None:
-        """Write what was told."""
-        if self.board is not None:
-            self.board.close()
-        self.board = None
+        """Write pending events and close the file."""
+        if self.writer is not None:
+            self.writer.close()
+        self.writer = None

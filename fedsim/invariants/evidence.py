@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from fedsim.analysis.opening.run import open_run
-from fedsim.analysis.opening.tables import WORLD, read_table
+from fedsim import analysis
 from fedsim.common.errors import FolderError
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
+from fedsim.records.run_folder import CONFIG, WORLD
 from fedsim.server.rule import Algorithm
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.attack import Droppers, nth_jobs
@@ -66,41 +66,37 @@ class Evidence:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._run = open_run(folder)
+        self._run = analysis.open(folder)
         self.manifest: dict[str, Any] = self._run.manifest
         self.status = str(self.manifest.get("status"))
-        self.config: RunConfig = load(folder / "config.resolved.toml")[0]
+        self.config: RunConfig = load(folder / CONFIG)[0]
         self.pacing = self.config.pacing.pacing()
         self.dropout = self.config.dropout.handling()
         self.clients = self.config.task.clients
 
-    # What the run wrote
-
-    def _read(self, name: str) -> pa.Table:
-        """Return a table as it is: rows that cannot be are for the invariants to name."""
-        return read_table(self.folder, name, complete=self._run.done)
+    # The tables, unchecked: the invariants name impossible rows
 
     @cached_property
     def jobs(self) -> Table:
         """One row per job, in the order in which they ended."""
-        return Table("jobs", self._read("jobs"))
+        return Table("jobs", self._run.unchecked("jobs"))
 
     @cached_property
     def steps(self) -> Table:
         """One row per step."""
-        return Table("steps", self._read("steps"))
+        return Table("steps", self._run.unchecked("steps"))
 
     @cached_property
     def evals(self) -> Table:
         """One row per evaluation, split and client."""
-        return Table("evals", self._read("evals"))
+        return Table("evals", self._run.unchecked("evals"))
 
     @cached_property
     def conflicts(self) -> Table:
         """One row per step, block and row. Raises Unchecked if it was not recorded."""
         if self.config.record.conflicts == "off":
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
-        return Table("conflicts", read_table(self.folder, "conflicts", complete=False))
+        return Table("conflicts", self._run.unchecked("conflicts"))
 
     @property
     def changed_at(self) -> int:

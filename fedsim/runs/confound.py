@@ -88,12 +88,12 @@ def data_property(facts: Facts, config: ConfoundConfig, n: int) -> Floats:
 
 def final_losses(run: Path | None, n: int) -> Floats:
     """Return [n] each client's loss at the last evaluation of an earlier run. Raises ConfigError."""
-    from fedsim.analysis.opening.run import open_run
+    from fedsim import analysis
 
     if run is None:
         raise ConfigError("world.confound.run: missing; to = 'loss' needs the folder of an earlier run")
     try:
-        last = open_run(run).final()
+        last = analysis.open(run).final()
     except RunError as error:
         raise ConfigError(f"world.confound.run: {error}") from error
     if last.client.tolist() != list(range(n)):

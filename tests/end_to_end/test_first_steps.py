@@ -136,7 +136,7 @@ def test_a_run_that_ends_because_nobody_is_there_says_so(
         "run", tmp_path / "small.toml", "--out", tmp_path, "--workers", 0, "--quiet", capsys=capsys
     )
     assert code == 0
-    assert "small: ended at step 0, before [stop] says so: nobody is online, or chosen, any more" in out
+    assert "small: ended at step 0, before [stop] says so: no client is online or chosen any more" in out
 
 
 def test_arguments_from_python_are_checked(text: str, tmp_path: Path) -> None:
@@ -182,4 +182,4 @@ def test_a_target_that_is_met_before_the_first_step_is_told(
     run = ("run", tmp_path / "small.toml", "--out", tmp_path, "--workers", 0, "--quiet")
     code, out, _ = call(*run, "--set", "stop.target=0.0", capsys=capsys)  # a share, where percent are meant
     assert code == 0
-    assert "small: ended before its first step: the model that it began with meets stop.target" in out
+    assert "small: ended before its first step: the initial model meets stop.target" in out

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsim.analysis.worlds.fitting.portrait import FEW_CLIENTS, Curve, Portrait, portrait
 from fedsim.analysis.worlds.fitting.spells import HOUR_US, spells_of
+from fedsim.common import arguments
 from fedsim.worlds.trace import Trace
 
 LAGS_H = (1, 6, 12, 24)
@@ -57,7 +58,7 @@ class Statistic:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class FitComparison:
     """A trace and a world simulated from its fit."""
 
     trace: Portrait
@@ -65,12 +66,13 @@ class Comparison:
     statistics: tuple[Statistic, ...]
 
 
-def compare(trace: Trace, simulated: Trace) -> Comparison:
+@arguments.checked
+def compare_fit(trace: Trace, simulated: Trace) -> FitComparison:
     """Compare a trace with a simulated world of as many clients, seen with the trace's own gaps."""
     every = -(-trace.clients * max(trace.horizon_us // HOUR_US, 1) // _MOST_CLIENT_HOURS)
     found = [spells_of(world, seen_as=trace) for world in (trace, simulated)]
     seen, made = (portrait(spells.of(spells.client % every == 0), trace.horizon_us) for spells in found)
-    return Comparison(seen, made, _statistics(seen, made))
+    return FitComparison(seen, made, _statistics(seen, made))
 
 
 def _statistics(seen: Portrait, made: Portrait) -> tuple[Statistic, ...]:

@@ -19,6 +19,7 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.worlds.fitting.devices import device_options, duration_text
 from fedsim.analysis.worlds.fitting.spell_hours import Side, fit_side
 from fedsim.analysis.worlds.fitting.spells import DAY_US, Spells, spells_of
+from fedsim.common import arguments
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.trace import Trace
@@ -35,7 +36,7 @@ MOST_CORRELATION = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class WorldFit:
     """What was found in a trace."""
 
     on: Side | None
@@ -59,7 +60,8 @@ class Fit:
         return rounded
 
 
-def fit(trace: Trace, simulate: Simulate) -> Fit:
+@arguments.checked
+def fit_world(trace: Trace, simulate: Simulate) -> WorldFit:
     """Fit the model to a trace.
 
     Raises TraceError if nothing is known of any client, or if fewer than 10 spells online or offline are seen from
@@ -79,11 +81,11 @@ def fit(trace: Trace, simulate: Simulate) -> Fit:
             " no length is seen, so there is no law to fit"
         )
     correlation = 0.0 if on is None or off is None else _correlation(on, off)
-    found = Fit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
+    found = WorldFit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
     if on is not None and always + never > 0:
         chance = spells_of(simulate(found.options()), seen_as=trace).online_share()
         always, never = _beyond_chance(always, never, chance[~np.isnan(chance)])
-    return Fit(on, off, correlation, always, never, found.devices, found.notes)
+    return WorldFit(on, off, correlation, always, never, found.devices, found.notes)
 
 
 def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tuple[str, ...]]:

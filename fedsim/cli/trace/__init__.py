@@ -1,1 +1,1 @@
-"""`fedsim trace`: make, import, change, join, compare and show worlds."""
+"""`fedsim trace`: make, import, fit, join, edit, show and compare worlds."""

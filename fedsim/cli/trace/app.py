@@ -1,4 +1,4 @@
-"""`fedsim trace`: write worlds down, check them, and all that is done with them in files beside this one."""
+"""`fedsim trace make` and `check`; the other commands of `fedsim trace` have files of their own."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedsim.cli.trace.edit import edit
 from fedsim.cli.trace.fit import fit
 from fedsim.cli.trace.importing import import_files
 from fedsim.cli.trace.join import join_files
-from fedsim.cli.trace.output import check_free, in_short, written
+from fedsim.cli.trace.output import check_free, summary_line, write
 from fedsim.cli.trace.show import show
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import say
 
 trace_app = typer.Typer(
-    help="Make, import, change, join, compare and look at worlds.",
+    help="Make, import, fit, join, edit, show and compare worlds.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -27,7 +27,7 @@ trace_app = typer.Typer(
 @trace_app.command()
 def make(
     scenario: Annotated[
-        Path, typer.Argument(help="A TOML file with a [world] table, or the name of one shipped.")
+        Path, typer.Argument(help="A TOML file with a [world] table, or the name of a shipped one.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
     sets: Annotated[
@@ -54,19 +54,19 @@ def make(
             f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
         )
     check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
-    written(world_trace(world, clients=world.clients, seed=0), out)
+    write(world_trace(world, clients=world.clients, seed=0), out)
 
 
 @trace_app.command()
 def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
-    """Check a trace file. Every problem is named with its client and row."""
+    """Check a trace file. Each problem is shown with its client and row."""
     from fedsim.worlds.trace import read_trace
 
-    say(f"ok: {file}: {in_short(read_trace(file))}")
+    say(f"ok: {file}: {summary_line(read_trace(file))}")
 
 
 def _shipped(scenario: Path) -> Path:
-    """Return a file as it is, or the one of that name that comes with fedsim. Raises ConfigError for another name."""
+    """Return an existing file, or the shipped scenario file of that name. Raises ConfigError for an unknown name."""
     if scenario.exists() or scenario.suffix or len(scenario.parts) != 1:
         return scenario
     from fedsim import scenarios

@@ -1,4 +1,4 @@
-"""`fedsim trace fit`: find a model of a trace's clients, and say how well it agrees."""
+"""`fedsim trace fit`: fit a model to the clients of a trace, and measure how well it agrees."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsim import analysis
 from fedsim.cli.trace.output import check_free
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import say, visible
 from fedsim.common.units import US
 
 if TYPE_CHECKING:
-    from fedsim.analysis.worlds.fitting.comparison import Comparison
-    from fedsim.analysis.worlds.fitting.fit import Fit
     from fedsim.worlds.trace import Trace
 
 _PICTURES = (".png", ".svg", ".pdf")
@@ -32,12 +31,10 @@ def fit(
         Path, typer.Option("--out", "-o", help="The TOML file to write, for `fedsim trace make`.")
     ],
     png: Annotated[Path | None, typer.Option(help="Write a picture as well (.png, .svg or .pdf).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the world that the fit is compared with.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the world that the trace is compared with.")] = 1,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Fit a model to a trace, and say how well it agrees. The trace is compared with a world made of the model."""
-    from fedsim.analysis.worlds.fitting import fit as fitting
-    from fedsim.analysis.worlds.fitting.comparison import compare
+    """Fit a model to a trace, and show how well it agrees. The trace is compared with a world made from the model."""
     from fedsim.worlds.scenario import make_trace
     from fedsim.worlds.trace import read_trace
 
@@ -51,10 +48,10 @@ def fit(
             "fitted", options, clients=trace.clients, horizon_us=trace.horizon_us, seed=seed, after_end="stop"
         )
 
-    found = fitting.fit(trace, simulate)
-    comparison = compare(trace, simulate(found.options()))
-    lines = _told(file, trace, found, comparison, seed)
-    _write(out, world_toml(trace, found.options(), [*lines, _USE.format(out.name)]))
+    model = analysis.fit_world(trace, simulate)
+    comparison = analysis.compare_fit(trace, simulate(model.options()))
+    lines = _findings(file, trace, model, comparison, seed)
+    _write(out, world_toml(trace, model.options(), [*lines, _USE.format(out.name)]))
     for line in lines:
         say(line)
     say(f"scenario: {out}")
@@ -64,7 +61,7 @@ def fit(
 
 
 def world_toml(trace: Trace, options: Mapping[str, Any], comments: list[str]) -> str:
-    """Write a file for `fedsim trace make`: a world like the trace, as large and as long, with seed 1."""
+    """Return a file for `fedsim trace make`: a world as large and as long as the trace, with seed 1."""
     world = {
         "scenario": "fitted",
         "clients": trace.clients,
@@ -81,11 +78,13 @@ def world_toml(trace: Trace, options: Mapping[str, Any], comments: list[str]) ->
     )
 
 
-def _told(file: Path, trace: Trace, found: Fit, comparison: Comparison, seed: int) -> list[str]:
+def _findings(
+    file: Path, trace: Trace, model: analysis.WorldFit, comparison: analysis.FitComparison, seed: int
+) -> list[str]:
     start = f", from {trace.origin}" if trace.origin else ""
     head = f"fitted to {file.name}: {trace.clients:,} clients, {_exact(trace.horizon_us)}{start}"
     against = f"the trace against a world of as many clients made of the fit (seed {seed}):"
-    return [head, *found.notes, against, *(f"  {statistic}" for statistic in comparison.statistics)]
+    return [head, *model.notes, against, *(f"  {statistic}" for statistic in comparison.statistics)]
 
 
 def _table(name: str, values: Mapping[str, Any]) -> str:
@@ -120,10 +119,8 @@ def _write(out: Path, text: str) -> None:
         raise ConfigError(f"--out {out}: cannot be written: {error}") from error
 
 
-def _draw(comparison: Comparison, file: Path, png: Path) -> None:
-    from fedsim.analysis.plots.fit import fit as draw
-
-    picture = draw(comparison, title=file.name)
+def _draw(comparison: analysis.FitComparison, file: Path, png: Path) -> None:
+    picture = analysis.fit_picture(comparison, title=file.name)
     try:
         picture.figure.savefig(png, dpi=150, facecolor="white")
     except OSError as error:

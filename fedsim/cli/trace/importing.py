@@ -1,4 +1,4 @@
-"""`fedsim trace import`: published traces become worlds."""
+"""`fedsim trace import`: read published traces as worlds."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsim.cli.trace.output import check_free
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import say
 from fedsim.common.units import show_us
@@ -16,7 +17,7 @@ from fedsim.common.units import show_us
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
-_TOLD_ELSEWHERE = ("importer", "options", "files", "licence", "units")
+_SHOWN_ABOVE = ("importer", "options", "files", "licence", "units")
 
 
 def import_files(
@@ -24,7 +25,7 @@ def import_files(
         list[str],
         typer.Argument(
             metavar="[FORMAT] FILE...",
-            help="A format (see docs/traces.md; without it the content decides), then files or folders.",
+            help="A format (docs/traces.md lists them; by default found by content), then files or folders.",
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
@@ -38,23 +39,20 @@ def import_files(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Read files of a published trace as one world. Files that are not sound are refused with the reason."""
+    """Read files of a published trace as one world. Damaged files are refused with the reason."""
     from fedsim.worlds.importer import import_trace
 
     name, paths = format_and_paths(what)
-    if out.exists() and not force:
-        raise ConfigError(f"{out} exists; use --force to overwrite it")
-    if out.resolve() in {path.resolve() for path in paths}:
-        raise ConfigError(f"{out} is one of the files to read")
+    check_free(out, force, paths)
     trace = import_trace(paths, name, _options(options or ()))
     trace.write(out)
-    for line in told(trace):
+    for line in import_report(trace):
         say(line)
     say(f"{out}: digest {trace.digest()[:16]}")
 
 
 def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
-    """Tell a leading format from files: a file of that name counts as a file. Raises ConfigError."""
+    """Split arguments into a leading format, if any, and files; an existing file is no format. Raises ConfigError."""
     from fedsim.common import plugins
 
     first, known = what[0], plugins.names("importer")
@@ -68,27 +66,27 @@ def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
     return (first if named else None), paths
 
 
-def told(trace: Trace) -> Iterator[str]:
-    """Say what an import found, line by line: clients, span, intervals by kind, and the importer's notes."""
+def import_report(trace: Trace) -> Iterator[str]:
+    """Yield lines about an imported world: format, units, clients, intervals, span, and the importer's notes."""
     from fedsim.common.files import from_json
 
-    found = from_json(trace.source)
-    files = found["files"]
-    yield f"format     {found['importer']}: {len(files)} file{'s' * (len(files) != 1)}, licence: {found['licence']}"
-    yield f"units      {found['units']}"
+    source = from_json(trace.source)
+    files = source["files"]
+    yield f"format     {source['importer']}: {len(files)} file{'s' * (len(files) != 1)}, licence: {source['licence']}"
+    yield f"units      {source['units']}"
     yield f"clients    {trace.clients:,}"
     yield f"intervals  {', '.join(f'{n:,} {kind}' for kind, n in intervals(trace).items()) or 'none'}"
     origin = f" from {trace.origin}" if trace.origin else ""
     yield f"span       {show_us(trace.horizon_us)}{origin}, then {trace.after_end}{_loops(trace)}"
     if trace.about.num_columns:
         yield f"about      {', '.join(trace.about.column_names)}"
-    notes = {key: value for key, value in found.items() if key not in _TOLD_ELSEWHERE}
+    notes = {key: value for key, value in source.items() if key not in _SHOWN_ABOVE}
     for key, value in notes.items():
         yield f"{'notes' if key == next(iter(notes)) else '':<11}{key}: {_short(value)}"
 
 
 def intervals(trace: Trace) -> dict[str, int]:
-    """Return how many intervals of each kind there are, without kinds that have none."""
+    """Return the number of intervals of each kind, without kinds that have none."""
     from fedsim.worlds.trace import KINDS
 
     counts = {kind: len(trace.spans(kind).client) for kind in KINDS}
@@ -96,19 +94,21 @@ def intervals(trace: Trace) -> dict[str, int]:
 
 
 def _loops(trace: Trace) -> str:
-    found = [f"{int((p > 0).sum()):,} of {kind}" for kind in trace.periods if len(p := trace.period_us(kind))]
-    return f"; loops of their own: {', '.join(found)}" if found else ""
+    counts = [
+        f"{int((p > 0).sum()):,} of {kind}" for kind in trace.periods if len(p := trace.period_us(kind))
+    ]
+    return f"; loops of their own: {', '.join(counts)}" if counts else ""
 
 
 def _options(texts: Sequence[str]) -> Mapping[str, Any]:
     from fedsim.config.errors import assign
 
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for text in texts:
         if "=" not in text:
             raise ConfigError(f"--option {text}: expected KEY=VALUE, such as training_factor=2.5")
-        assign(found, text)
-    return found
+        assign(options, text)
+    return options
 
 
 def _short(value: Any) -> str:

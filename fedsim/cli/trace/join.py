@@ -1,4 +1,4 @@
-"""`fedsim trace join`: one world out of several."""
+"""`fedsim trace join`: make one world from several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedsim.cli.trace.output import check_free, written
+from fedsim.cli.trace.output import check_free, write
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import say
 
@@ -17,34 +17,43 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_Compute = Annotated[Path | None, typer.Option(help="Source of computing speeds.")]
+_Network = Annotated[Path | None, typer.Option(help="Source of downlink and uplink speeds.")]
+_Faults = Annotated[Path | None, typer.Option(help="Source of faults.")]
+_Clients = Annotated[
+    int | None,
+    typer.Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
+]
+_Assign = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="HOW",
+        help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
+    ),
+]
+_Replace = Annotated[
+    bool | None,
+    typer.Option(
+        "--replace/--no-replace", help="Draw clients with replacement; by default if a source has too few."
+    ),
+]
+
+
 def join_files(
     availability: Annotated[
-        Path, typer.Option(help="Who is online when; and all that no other source gives.")
+        Path, typer.Option(help="Source of who is online, and of everything that no other source gives.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
-    compute: Annotated[Path | None, typer.Option(help="Computing speeds.")] = None,
-    network: Annotated[Path | None, typer.Option(help="Downlink and uplink speeds.")] = None,
-    faults: Annotated[Path | None, typer.Option(help="Faults.")] = None,
-    clients: Annotated[
-        int | None, typer.Option(min=1, help="Clients of the new world; by default those of AVAILABILITY.")
-    ] = None,
-    assign: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="HOW",
-            help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
-        ),
-    ] = None,
-    replace: Annotated[
-        bool | None,
-        typer.Option(
-            "--replace/--no-replace", help="Draw clients with replacement; by default where they are too few."
-        ),
-    ] = None,
+    compute: _Compute = None,
+    network: _Network = None,
+    faults: _Faults = None,
+    clients: _Clients = None,
+    assign: _Assign = None,
+    replace: _Replace = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of draws and assignments.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
-    """Make one world of several. Each is a trace, or a TOML file with a [world] table."""
+    """Make one world from several. Each source is a trace, or a TOML file with a [world] table."""
     from fedsim.config.errors import validated
     from fedsim.config.world import WorldFile, world_trace
 
@@ -54,23 +63,23 @@ def join_files(
     table = {**sources, "assign": assignment(assign or ()), "replace": replace}
     world = validated(WorldFile, {"world": {"join": table}}, "fedsim trace join").world
     trace = world_trace(world, clients=clients, seed=seed)
-    written(trace, out)
+    write(trace, out)
     for line in _correlations(json.loads(trace.source)["assignment"]):
         say(line)
 
 
 def assignment(texts: Sequence[str]) -> str | float | dict[str, str | float]:
-    """Read `--assign` options: one for all sources, or SOURCE=HOW for some. Raises ConfigError."""
+    """Parse `--assign` options: one for all sources, or SOURCE=HOW for some. Raises ConfigError."""
     single = [text for text in texts if "=" not in text]
     if not texts or (len(texts) == 1 and single):
-        return _how(texts[0]) if texts else "independent"
+        return _number_or_word(texts[0]) if texts else "independent"
     if single:
         raise ConfigError(f"--assign {single[0]}: expected SOURCE=HOW beside others, such as compute=0.7")
     pairs = [text.partition("=") for text in texts]
-    return {name.strip(): _how(how.strip()) for name, _, how in pairs}
+    return {name.strip(): _number_or_word(value.strip()) for name, _, value in pairs}
 
 
-def _how(text: str) -> str | float:
+def _number_or_word(text: str) -> str | float:
     try:
         return float(text)
     except ValueError:
@@ -79,8 +88,8 @@ def _how(text: str) -> str | float:
 
 def _correlations(assignments: Mapping[str, Mapping[str, object]]) -> list[str]:
     lines = []
-    for name, told in assignments.items():
-        found = told["spearman"]
-        came_out = "not defined" if found is None else f"{found:+.3f}"
-        lines.append(f"{name}: assigned {told['how']}, rank correlation with time online {came_out}")
+    for name, report in assignments.items():
+        spearman = report["spearman"]
+        measured = "not defined" if spearman is None else f"{spearman:+.3f}"
+        lines.append(f"{name}: assigned {report['how']}, rank correlation with time online {measured}")
     return lines

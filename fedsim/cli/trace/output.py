@@ -1,4 +1,4 @@
-"""What the commands of `fedsim trace` that write a world share."""
+"""Functions shared by the commands of `fedsim trace` that write a world."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
-    """Raise ConfigError if the file may not be written: it exists, or is one of the files that are read."""
+    """Raise ConfigError if the file exists and `force` is false, or if it is one of the files to read."""
     if out.resolve() in {source.resolve() for source in sources}:
         raise ConfigError(f"{out} is one of the files to read")
     if out.exists() and not force:
         raise ConfigError(f"{out} exists; use --force to overwrite it")
 
 
-def written(trace: Trace, out: Path) -> None:
-    """Write a world and say what it is."""
+def write(trace: Trace, out: Path) -> None:
+    """Write a world, and show its summary line."""
     trace.write(out)
-    say(f"{out}: {in_short(trace)}")
+    say(f"{out}: {summary_line(trace)}")
 
 
-def in_short(trace: Trace) -> str:
-    """Return a world in one line."""
+def summary_line(trace: Trace) -> str:
+    """Return clients, span, intervals, end and digest of a world in one line."""
     return (
         f"{trace.clients:,} clients, {show_us(trace.horizon_us)}, {len(trace.table):,} intervals,"
         f" after_end {trace.after_end}, digest {trace.digest()[:16]}"

@@ -1,4 +1,4 @@
-"""`fedsim trace show`: what a world holds, in numbers and pictures."""
+"""`fedsim trace show`: a world in numbers and pictures."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedsim import analysis
 from fedsim.cli.chart import blocks, chart
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.terminal import Terminal, shown
@@ -28,35 +29,33 @@ def show(
     png: Annotated[Path | None, typer.Option(help="Write a picture as well (.png, .svg or .pdf).")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with more pictures as well.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A run's TOML file: say whose data is online when, class by class.")
+        Path | None, typer.Option(help="A run's TOML file: show which classes of its data are online when.")
     ] = None,
 ) -> None:
-    """Show what a trace file holds, and who is online over time."""
-    from fedsim.analysis.worlds.facts import QUARTILES_NOTE, world_facts
-    from fedsim.analysis.worlds.summary import class_hours, online_share, summarize
+    """Show a trace file in numbers, and who is online over time."""
     from fedsim.worlds.trace import read_trace
 
     _check_name("--png", png, _PICTURES)
     _check_name("--html", html, _PAGES)
     trace = read_trace(file)
-    classes = None if config is None else class_hours(trace, counts_of(config, trace))
+    classes = None if config is None else analysis.class_hours(trace, counts_of(config, trace))
     console = Terminal(highlight=False)
-    console.print(_table(world_facts(trace, summarize(trace))))
-    console.print(f"* {QUARTILES_NOTE}\n")
+    console.print(_table(analysis.world_facts(trace)))
+    console.print(f"* {analysis.QUARTILES_NOTE}\n")
     columns = min(_CHART_COLUMNS, trace.horizon_us)
-    for line in chart(online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
+    for line in chart(analysis.online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
         console.print(line, soft_wrap=True)
     if classes is not None:
         console.print(_class_table(classes))
-    for line in _written(trace, file, png, html, classes):
+    for line in _write(trace, file, png, html, classes):
         console.print(line, soft_wrap=True)
 
 
 def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
-    """Return [K, classes] the training samples of each class that the clients of a run hold.
+    """Return [K, classes] how many training samples of each class each client of a run holds.
 
-    Raises ConfigError if the arms of the file have different data, or tie their world to the data and this world is
-    not tied, TraceError if the world has fewer clients.
+    Raises ConfigError if the arms of the file have different data, or if they tie their world to the data and this
+    world is not tied; TraceError if the world has fewer clients than the run.
     """
     from fedsim.config.data import federation
     from fedsim.config.load import load
@@ -96,7 +95,7 @@ def _table(rows: list[tuple[str, str]]) -> object:
 
 
 def _class_table(classes: NDArray[Any]) -> object:
-    """Return the online share of each class in four parts of the day; a dash for those that the world has not whole."""
+    """Return the online share of each class in four parts of the day; a dash where the world lacks some hours."""
     from rich.table import Table
 
     parts = classes.reshape(len(classes), 4, 6).mean(axis=2)
@@ -108,20 +107,17 @@ def _class_table(classes: NDArray[Any]) -> object:
     return table
 
 
-def _written(
+def _write(
     trace: Trace, file: Path, png: Path | None, html: Path | None, classes: NDArray[Any] | None
 ) -> Iterator[str]:
+    """Write the picture and the page, and yield a line about each. Raises ConfigError if one cannot be written."""
     title = f"{file.name}: {trace.clients:,} clients"
     try:
         if png is not None:
-            from fedsim.analysis.plots.availability import availability
-
-            availability(trace, title).figure.savefig(png, dpi=150, facecolor="white")
+            analysis.availability_picture(trace, title).figure.savefig(png, dpi=150, facecolor="white")
             yield f"\npicture: {png}"
         if html is not None:
-            from fedsim.analysis.worlds.page import write_world_page
-
-            write_world_page(trace, title, html, classes)
+            analysis.write_world_page(trace, title, html, classes)
             yield f"\npage: {html}"
     except OSError as error:
         raise ConfigError(f"{png or html}: cannot be written: {error}") from error

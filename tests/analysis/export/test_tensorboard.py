@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedsim import analysis
-from fedsim.analysis.export.tensorboard import COUNTS, METRICS, Board, export_tensorboard
+from fedsim.analysis.export.tensorboard import COUNTS, METRICS, TensorBoardWriter, export_tensorboard
 from fedsim.cli.main import main
 from fedsim.cli.tensorboard import writing_events
 from fedsim.common.errors import ConfigError, RunError
@@ -104,7 +104,7 @@ def test_a_run_that_is_resumed_has_all_of_its_events(tmp_path: Path) -> None:
 @there
 def test_what_was_written_is_skipped(runs: tuple[Path, Path], tmp_path: Path) -> None:
     opened = analysis.open(runs[0] / "one")
-    with Board(tmp_path) as board:
+    with TensorBoardWriter(tmp_path) as board:
         board.catch_up(opened)
         counted = board.steps, board.evaluations
         board.catch_up(opened)

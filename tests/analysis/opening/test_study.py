@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedsim import analysis
-from fedsim.analysis.opening.joining import two_runs, two_studies
+from fedsim.analysis.opening.joining import join_runs, join_studies
 from fedsim.analysis.opening.study import POINTS, Study, bytes_by
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
@@ -197,7 +197,7 @@ def test_a_cell_without_its_folder_is_run_anew_by_the_study(study: Study) -> Non
 
 def test_two_runs_are_a_study(study: Study) -> None:
     runs = [study.run(study.cells[i]) for i in (0, 5)]
-    pair = two_runs(*runs)
+    pair = join_runs(*runs)
     (found,) = analysis.differences(pair, "mean_percent")
     assert found.mean == pytest.approx(11)
     for at in POINTS:
@@ -211,7 +211,7 @@ def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -
         return flat(0.55 + 0.1 * (levels["rule"] == "fedfv") + 0.01 * seed)
 
     other = write_study(tmp_path / "other", better, axes=AXES, seeds=(2, 3))
-    both = two_studies(study, other)
+    both = join_studies(study, other)
     assert both.axes == {"study": ("made", "other")} | AXES
     found = analysis.differences(both, "mean_percent")
     assert [each.others for each in found] == [
@@ -220,10 +220,10 @@ def test_two_studies_are_compared_level_by_level(study: Study, tmp_path: Path) -
     assert all(each.seeds == (2,) and each.missing == (1, 3) for each in found)
     assert [each.mean for each in found] == pytest.approx([5] * 4)
     with pytest.raises(RunError, match="expected two different studies"):
-        two_studies(study, study)
+        join_studies(study, study)
     bare = write_study(tmp_path / "bare", lambda *_: flat(0.5), axes={}, seeds=(1,))
     with pytest.raises(RunError, match="same axes, found rule, dropout and none"):
-        two_studies(study, bare)
+        join_studies(study, bare)
 
 
 def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedsim import analysis
 from fedsim.analysis.tables.closing import closing
-from fedsim.analysis.tables.compare import Comparison, equal_table
+from fedsim.analysis.tables.compare import Comparison, comparison_table
 from fedsim.common.errors import RunError
 from synthetic_runs import evals_table, jobs_table, steps_table, world_table, write_run
 
@@ -96,7 +96,7 @@ def test_compare_leaves_out_clients_without_samples(tmp_path: Path) -> None:
     found = analysis.compare(*runs)
     assert list(found.client) == [0]
     assert np.isnan(found.standard_error_percent)
-    for text in (shown(found), shown(equal_table([replace(found, points=((1, 2, 3), (1, 2, 3)))]))):
+    for text in (shown(found), shown(comparison_table([replace(found, points=((1, 2, 3), (1, 2, 3)))]))):
         assert "+10.00 ± –" in text
 
 

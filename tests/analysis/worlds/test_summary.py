@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.analysis.plots.availability import availability
+from fedsim.analysis.plots.availability import availability_picture
 from fedsim.analysis.plots.class_hours import class_hours_picture, told
 from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from fedsim.analysis.worlds.facts import client_facts, world_facts
@@ -18,7 +18,7 @@ from fedsim.analysis.worlds.summary import (
     hours_online,
     online_raster,
     online_share,
-    summarize,
+    summarize_world,
 )
 from fedsim.worlds.trace import Trace
 
@@ -54,7 +54,7 @@ def test_shares_are_means_over_clients_and_time(table, bins):
 @given(bits())
 @settings(max_examples=40, deadline=None)
 def test_the_summary_agrees_with_counting(table):
-    told = summarize(trace_of(table))
+    told = summarize_world(trace_of(table))
     edges = np.diff(np.pad(table.astype(int), ((0, 0), (1, 1))), axis=1)
     lengths = np.argwhere(edges == -1)[:, 1] - np.argwhere(edges == 1)[:, 1]
     assert told.online_mean == pytest.approx(table.mean())
@@ -67,26 +67,26 @@ def test_the_summary_agrees_with_counting(table):
 
 
 def test_gaps_are_between_sessions_of_the_same_client():
-    told = summarize(online([(0, 0, 10), (0, 14, 20), (1, 50, 60), (1, 60, 70)], 2, 100))
+    told = summarize_world(online([(0, 0, 10), (0, 14, 20), (1, 50, 60), (1, 60, 70)], 2, 100))
     assert told.gap_quartiles_us.tolist() == [4, 4, 4]
 
 
 def test_a_speed_that_changes_counts_with_its_time():
     rows = [(0, 0, 75, "uplink", 4.0), (0, 75, 100, "uplink", 8.0), (1, 0, 10, "uplink", 7.0)]
-    told = summarize(Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100))
+    told = summarize_world(Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100))
     assert told.speed_quartiles["uplink"].tolist() == [5.5, 6.0, 6.5]
     assert set(told.speed_quartiles) == {"uplink"}
 
 
 def test_faults_are_counted():
     rows = [(0, 0, 10, "fault", 1.0), (1, 5, 15, "fault", 1.0)]
-    told = summarize(Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100))
+    told = summarize_world(Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=100))
     assert (told.faults, told.fault_share) == (2, 0.1)
 
 
 @pytest.mark.parametrize("rows", [[], [(0, 0, 1)], [(0, 0, 86_400_000_000), (1, 5, 6)]], ids=len)
 def test_the_picture_can_be_drawn_and_is_told_in_words(rows):
-    picture = availability(online(rows, 3, 86_400_000_000 if len(rows) == 2 else 1), title="a < b")
+    picture = availability_picture(online(rows, 3, 86_400_000_000 if len(rows) == 2 else 1), title="a < b")
     buffer = io.BytesIO()
     picture.figure.savefig(buffer, format="png")
     assert len(buffer.getvalue()) > 1000
@@ -98,7 +98,7 @@ HOUR = 3_600_000_000
 
 def test_laps_of_a_clients_own_count_up_to_the_horizon():
     loop = Trace.of(0, 2, 4, "online", clients=2, horizon_us=24, periods={"online": np.array([6, 0])})
-    told = summarize(loop)
+    told = summarize_world(loop)
     assert told.online_mean == pytest.approx(8 / 48)
     assert told.session_quartiles_us.tolist() == [2, 2, 2]
     assert gap_lengths_us(loop).tolist() == [4, 4, 4]
@@ -118,7 +118,7 @@ def test_a_gap_of_which_something_is_unknown_is_no_gap():
     ]
     trace = Trace.of(*zip(*rows, strict=True), clients=2, horizon_us=20)
     assert gap_lengths_us(trace).tolist() == [4]
-    found = summarize(trace)
+    found = summarize_world(trace)
     assert (found.unknown_share, found.unknown_clients, found.never_online) == (21 / 40, 1, 1)
 
 
@@ -192,6 +192,6 @@ def test_facts_are_told_by_their_kind():
         "score": "0 to 7, median 3.5, 1 missing",
         "empty": "nothing known",
     }
-    rows = dict(world_facts(trace, summarize(trace)))
+    rows = dict(world_facts(trace))
     assert rows["source"].endswith("... (999 letters; the file and its page have them all)")
     assert rows["fact empty"] == "nothing known"

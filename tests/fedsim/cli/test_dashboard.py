@@ -128,7 +128,7 @@ def test_of_many_runs_those_around_the_current_one_are_listed() -> None:
 def test_what_is_left_counts_the_runs_that_wait() -> None:
     arms = [Arm("a", "ended", 1.0, wall_s=10.0), Arm("b", "running", 0.5, wall_s=5.0), Arm("c")]
     assert Picture(arms, 0.0, 1).to_go_s == pytest.approx(5 + 10)
-    resumed = Arm("b", "running", done=0.9, begun=0.8, wall_s=10.0)
+    resumed = Arm("b", "running", done=0.9, share_at_start=0.8, wall_s=10.0)
     assert resumed.to_go_s == pytest.approx(10.0)
     unknown = Picture([Arm("a", "running"), Arm("b")], 0.0, 0)
     assert "to go -" in text(terminal(60), View(unknown))

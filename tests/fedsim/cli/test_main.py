@@ -319,7 +319,7 @@ def test_what_the_system_refuses_is_said_in_a_line(
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", "runs/a/study.json")
 
-    monkeypatch.setattr("fedsim.analysis.opening.study.is_study", refused)
+    monkeypatch.setattr("fedsim.analysis.is_study", refused)
     code, _, err = call("report", tmp_path, capsys=capsys)
     assert (code, err) == (2, "error: [Errno 13] Permission denied: 'runs/a/study.json'\n")
 

@@ -18,12 +18,8 @@ from numpy.typing import ArrayLike
 
 import fedsim
 from fedsim import analysis
-from fedsim.analysis.export import perfetto, tensorboard
-from fedsim.analysis.report import report, report_files
 from fedsim.analysis.statistics import audit, bootstrap
 from fedsim.analysis.tables import closing
-from fedsim.analysis.worlds import difference as world_diff
-from fedsim.analysis.worlds import summary as worlds
 from fedsim.common.arguments import hints_of
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config import study as config_study
@@ -44,7 +40,17 @@ from fedsim.worlds.trace import Trace
 OWN = ("load_config", "combine")
 """They check their arguments themselves: tests/fedsim/common/test_paths.py, tests/fedsim/server/test_combine.py."""
 VALUES = ("Trace", "Direction", "Stack", "Result", "Combined", "RunConfig", "Algorithm", "Cell", "Comparison")
-VALUES += ("Evaluation", "PairedDifference", "Run", "Study")
+VALUES += (
+    "Document",
+    "Evaluation",
+    "FitComparison",
+    "PairedDifference",
+    "Run",
+    "Study",
+    "WorldDiff",
+    "WorldFit",
+)
+VALUES += ("POINTS", "QUARTILES_NOTE", "WorldSummary")
 """What others make, and what is checked where it is used."""
 
 
@@ -76,9 +82,6 @@ FUNCTIONS = [
     *(
         study.opened,
         study.run_study,
-        report.run_document,
-        report_files.write_figures,
-        report_files.write_tables,
     ),
     *(
         audit.audit_frame,
@@ -88,8 +91,7 @@ FUNCTIONS = [
         bootstrap.interval,
         bootstrap.mean_of,
     ),
-    *(closing.closing, closing.profile, perfetto.export_perfetto, tensorboard.export_tensorboard),
-    *(world_diff.compare_worlds, worlds.summarize),
+    closing.closing,
     *(
         reshape.select,
         reshape.resample,
@@ -99,7 +101,13 @@ FUNCTIONS = [
         reshape.tile,
         reshape.ending,
     ),
-    *(analysis.Run.frame, analysis.Run.final, analysis.Run.evaluations, analysis.Run.history),
+    *(
+        analysis.Run.frame,
+        analysis.Run.unchecked,
+        analysis.Run.final,
+        analysis.Run.evaluations,
+        analysis.Run.history,
+    ),
     *(analysis.Evaluation.summary, analysis.Evaluation.without),
     *(
         analysis.Study.frame,
@@ -228,6 +236,6 @@ def test_numbers_and_lists_of_numpy_are_numbers_and_lists() -> None:
 
 
 def test_an_empty_list_is_no_list_of_runs(tmp_path: Path) -> None:
-    for write in (tensorboard.export_tensorboard, lambda runs, out: analysis.write_report(runs, out)):
+    for write in (analysis.export_tensorboard, analysis.write_report):
         with pytest.raises(FolderError, match="at least one run"):
             write([], tmp_path / "out")

@@ -71,7 +71,7 @@ def test_a_run_that_goes_on_with_another_rule_says_so(
     with pytest.raises(SystemExit) as ended:
         main(["resume", str(folder), "--workers", "0", "--quiet"])
     assert not ended.value.code
-    assert f"since it was begun: {rule} edited" in capsys.readouterr().out
+    assert f"changed since it started: {rule} edited" in capsys.readouterr().out
     assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[f"{rule} edited"]]
 
 
@@ -88,5 +88,5 @@ def test_a_run_that_does_not_repeat_says_what_is_other(
     assert ended.value.code
     said = " ".join(capsys.readouterr().err.split())
     assert "does not repeat" in said
-    assert "since it was made: torch 0.1, now" in said
+    assert "changed since it started: torch 0.1, now" in said
     assert f"{rule} edited" in said

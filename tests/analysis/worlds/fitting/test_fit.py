@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import inputs
-from fedsim.analysis.worlds.fitting.comparison import compare
-from fedsim.analysis.worlds.fitting.fit import Fit, fit
+from fedsim.analysis.worlds.fitting.comparison import compare_fit
+from fedsim.analysis.worlds.fitting.fit import WorldFit, fit_world
 from fedsim.analysis.worlds.fitting.spell_laws import Lengths, fit_law
 from fedsim.analysis.worlds.fitting.spells import spells_of
 from fedsim.cli.trace.app import trace_app
@@ -34,8 +34,8 @@ def made(name: str, options: Mapping[str, Any], clients: int = 60, days: float =
     return make_trace(name, options, clients=clients, horizon_us=round(days * DAY), seed=seed)
 
 
-def fitted_to(trace: Trace) -> Fit:
-    return fit(trace, lambda options: again(trace, options))
+def fitted_to(trace: Trace) -> WorldFit:
+    return fit_world(trace, lambda options: again(trace, options))
 
 
 def again(trace: Trace, options: Mapping[str, Any], seed: int = 7) -> Trace:
@@ -158,7 +158,7 @@ def test_churn_is_found_again() -> None:
     assert (options["always"], options["never"]) == (0, 0)
     assert options["devices"]["uplink_bytes_per_s"] == pytest.approx(1e6, rel=0.3)
     assert duration_us(options["devices"]["fault_every"]) == pytest.approx(2 * DAY, rel=0.3)
-    assert {str(s.verdict) for s in compare(trace, again(trace, options)).statistics} <= {
+    assert {str(s.verdict) for s in compare_fit(trace, again(trace, options)).statistics} <= {
         "close",
         "within chance",
         "fair",
@@ -192,7 +192,7 @@ def test_a_semi_markov_world_is_found_again_with_its_hours_habits_and_absentees(
 
 def test_a_diurnal_world_keeps_its_wave() -> None:
     trace = made("diurnal", {"night_share": 0.7}, clients=120, days=4)
-    comparison = compare(trace, again(trace, fitted_to(trace).options()))
+    comparison = compare_fit(trace, again(trace, fitted_to(trace).options()))
     seen, simulated = comparison.trace.day, comparison.simulated.day
     assert np.ptp(seen) > 0.3
     assert np.corrcoef(seen, simulated)[0, 1] > 0.95
@@ -265,7 +265,7 @@ def test_constant_lengths_of_one_client() -> None:
     options = fitted_to(trace).options()
     assert options["on"] == {"law": "constant", "mean": "2h", "spread": 0.0}
     assert options["off"] == {"law": "constant", "mean": "3h", "spread": 0.0}
-    comparison = compare(trace, again(trace, options))
+    comparison = compare_fit(trace, again(trace, options))
     assert comparison.statistics[0].distance == 0
     assert str(comparison.statistics[2]) == "online shares: not measured (1 client)"
 
@@ -275,7 +275,7 @@ def test_a_trace_shorter_than_a_day_has_no_hours() -> None:
     found = fitted_to(trace)
     assert found.options()["coming"] == []
     assert "shorter than a day" in found.notes[0]
-    lines = [str(s) for s in compare(trace, again(trace, found.options())).statistics]
+    lines = [str(s) for s in compare_fit(trace, again(trace, found.options())).statistics]
     assert "hours of the day: not measured (10 clients)" in lines
     assert any(line.startswith("autocorrelation at 12 h: not measured") for line in lines)
 
@@ -283,9 +283,9 @@ def test_a_trace_shorter_than_a_day_has_no_hours() -> None:
 def test_different_worlds_are_told_to_be_far_apart() -> None:
     trace = made("churn", {"mean_on": "1h", "mean_off": "1h"}, clients=40, days=2)
     other = made("churn", {"mean_on": "3h", "mean_off": "9h"}, clients=40, days=2)
-    verdicts = {s.name: s.verdict for s in compare(trace, other).statistics}
+    verdicts = {s.name: s.verdict for s in compare_fit(trace, other).statistics}
     assert [verdicts[name] for name in ("on lengths", "off lengths", "online shares")] == ["far"] * 3
-    same = compare(trace, trace).statistics
+    same = compare_fit(trace, trace).statistics
     assert {s.distance for s in same if not math.isnan(s.distance)} == {0.0}
 
 
@@ -299,7 +299,7 @@ def test_spot_machines_are_fitted_by_their_samples_and_told_where_they_differ() 
     assert "all changes are at multiples of 600 s: shorter spells may have been missed" in found.notes
     assert found.on is not None
     assert 0.2 < found.on.fit.law.mean_h < 48
-    statistics = {s.name: s for s in compare(trace, again(trace, found.options())).statistics}
+    statistics = {s.name: s for s in compare_fit(trace, again(trace, found.options())).statistics}
     assert statistics["on lengths"].distance < 0.3
     assert statistics["hours of the day, mean"].distance < 0.15
     # Spot markets have weeks of plenty and of want, which a model without a memory does not.
