@@ -247,7 +247,9 @@ def test_the_window_of_fedlf_reaches_clients_that_only_ever_come_late() -> None:
 
     Rows are at right angles, so that the shortest point of their hull is their mean.
     """
-    made = Server(ServerSpec("fedlf", {"fair_row": False}, 10, 100, 4, [(0, P)], late_rows=4), torch.zeros(P))
+    made = Server(
+        ServerSpec("fedlf", {"fair_row": "none"}, 10, 100, 4, [(0, P)], late_rows=4), torch.zeros(P)
+    )
     updates = list(torch.eye(P))
     seen = [made.step(told(0, [4], [0], 1), updates[:1])["remembered"]]
     for step, client in ((1, 1), (2, 2)):
@@ -539,7 +541,7 @@ def test_updates_left_out_are_counted_and_neither_take_part_nor_are_remembered(t
 
 def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
     """Client 5's row of the first step is held, and points the other way at the second."""
-    made = server("fedlf", fair_row=False)
+    made = server("fedlf", fair_row="none")
     updates = torch.eye(P)[:3]
     made.audit(np.array([5]), updates[:1])
     made.propose(arrivals(0, [5]), [updates[0]])
