@@ -223,7 +223,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "order": "reverse",
             "seed": beside(1, order="random"),
         },
-        "fedfv_released": {"alpha": 0.5, "tau": 2, "guard": 0.5},
+        "fedfv_released": {"alpha": 0.5, "tau": Beside(3, {"stop.steps": 10}), "guard": 0.5},
         "fedgini": {"epsilon": 0.2, "order": "descending", "rank": "released"},
         "fedlf": {
             "lengths": "raw",
