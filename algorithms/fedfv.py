@@ -5,15 +5,12 @@ off the remembered updates of absent clients, oldest first (Algorithm 3), and it
 mean. Vectors are rows of coefficients over the updates, so inner products are products with the Gram matrix.
 
 Deviations and choices:
-- `window="paper"` is the loop of the authors' first code: ages τ..1, from step τ on, steps counted from 0.
-  `window="flgo"` is that of their later framework: ages τ-1..0, which include this step's updates, from step
-  τ - 1 on.
+- Ages are τ..1, from step τ on, steps counted from 0: the loop of the authors' first code. The rule `fedfv_released`
+  has that of their later code, and the small denominators of other public code.
 - Losses are those at the received model. Ties keep the order of the rows.
 - Kept are the last m - ceil((m - 1)(1 - alpha)) of the order by loss, at least one unless alpha = 0, as in
   the code.
-- `guard` is added to squared norms and to the final norm (1e-6 in the FedLF authors' platform, none in the
-  paper).
-- The diagnostic `projection_removed` is the share of the mean that projecting took away, before the rescaling.
+- The diagnostic `projection_removed` is the share of the mean that the projections take away, before the rescaling.
 - A zero update is never a target. A projected mean of norm zero, within rounding, makes no move (the code
   gives NaN).
 """
@@ -27,10 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.geometry import mean_of_present, norm, of_length, off_absent
+from fedsim.algorithms.mathematics.geometry import inner_with_rows, mean_of_present, norm, of_length
 from fedsim.common.option_requirements import With
 from fedsim.common.rng import rng
-from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Needs, Stack, stateless
+
+Order = NDArray[np.intp]
 
 
 def fedfv(
@@ -38,39 +37,48 @@ def fedfv(
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.1,
     tau: Annotated[int, Field(ge=0)] = 1,
     order: Literal["loss", "random", "reverse"] = "loss",
-    window: Literal["paper", "flgo"] = "paper",
-    guard: Annotated[float, Field(ge=0)] = 0.0,
     seed: Annotated[int, Field(ge=0, lt=2**63), With("order", "random")] = 0,
 ) -> Algorithm:
     """Project conflicting updates off each other, and their mean off those of clients absent for `tau` steps.
 
     `alpha` is the share of clients, those of largest loss, whose updates stay as they are. `order` is the
-    order of the targets: ascending loss, descending loss (`reverse`) or random, drawn from `seed`, in a run
-    by default that of the run, and the step.
+    order of the targets: ascending loss, descending loss (`reverse`) or random. `seed` draws the random order of each
+    step; in a run it is the run's seed by default.
     """
-    first_step, ages = (tau, range(tau, 0, -1)) if window == "paper" else (tau - 1, range(tau - 1, -1, -1))
 
-    def direction(stack: Stack) -> Direction:
-        grams = stack.gram()[None]
-        mean = mean_of_present(stack.n, stack.m)
-        by_loss = np.argsort(stack.losses[: stack.m], kind="stable")
-        n_kept = stack.m - math.ceil((stack.m - 1) * (1 - alpha)) if alpha > 0 else 0
+    def weigh(stack: Stack) -> Direction:
+        by_loss = order_by_loss(stack)
         targets = {"loss": by_loss, "reverse": by_loss[::-1]}.get(order)
         if targets is None:
             targets = rng(seed, "fedfv", stack.step).permutation(stack.m)
-        projected = mean[: stack.m] @ internal(grams[0], targets, by_loss[stack.m - n_kept :], guard)
-        if stack.step >= first_step:
-            projected = off_absent(projected[None], grams, stack.ages, ages, guard)[0]
-        length = norm(mean[None], grams)
-        removed = norm((mean - projected)[None], grams) / length if length > 0 else 0.0
-        return Direction(
-            of_length(projected[None], grams, length, guard)[0], diagnostics={"projection_removed": removed}
-        )
+        ages = range(tau, 0, -1) if stack.step >= tau else range(0)
+        return fair_average(stack, targets, alpha, ages)
 
-    return stateless(direction, Needs(gram="model", losses=True, memory=ages[0] if ages else 0))
+    return stateless(weigh, Needs(gram="model", losses=True, memory=tau))
 
 
-def internal(gram: Floats, targets: NDArray[np.intp], kept: NDArray[np.intp], guard: float = 0.0) -> Floats:
+def order_by_loss(stack: Stack) -> Order:
+    """Return the positions of the present rows in ascending order of loss."""
+    return np.argsort(stack.losses[: stack.m], kind="stable")
+
+
+def fair_average(stack: Stack, targets: Order, alpha: float, ages: range, guard: float = 0.0) -> Direction:
+    """Run Algorithm 1: project the updates off each other, their mean off absent clients' updates, and rescale.
+
+    `ages` are those of the absent clients that count. `guard` is added to squared norms and to the final norm.
+    """
+    grams, mean = stack.gram()[None], mean_of_present(stack.n, stack.m)
+    n_kept = stack.m - math.ceil((stack.m - 1) * (1 - alpha)) if alpha > 0 else 0
+    kept = order_by_loss(stack)[stack.m - n_kept :]
+    projected = (mean[: stack.m] @ off_each_other(grams[0], targets, kept, guard))[None]
+    projected = off_absent(projected, grams, stack.ages, ages, guard)
+    length = norm(mean[None], grams)
+    removed = norm(mean[None] - projected, grams) / length if length > 0 else 0.0
+    weights = of_length(projected, grams, length, guard)[0]
+    return Direction(weights, diagnostics={"projection_removed": removed})
+
+
+def off_each_other(gram: Floats, targets: Order, kept: Order, guard: float = 0.0) -> Floats:
     """Return Algorithm 2's projected updates `[m, n]` as coefficients over the rows.
 
     Targets are the original updates, in the order given; the update being projected changes as it goes.
@@ -84,3 +92,17 @@ def internal(gram: Floats, targets: NDArray[np.intp], kept: NDArray[np.intp], gu
         conflict[j] = False
         rows[conflict, j] -= inner[conflict] / (gram[j, j] + guard)
     return rows
+
+
+def off_absent(table: Floats, grams: Floats, row_ages: Ints, ages: range, guard: float = 0.0) -> Floats:
+    """Return Algorithm 3's vector: projected, age by age, off the sum of the rows that conflict with it.
+
+    `row_ages` `[n]` are the rows' ages, `ages` those that count; the oldest comes first.
+    """
+    for age in sorted({age for age in row_ages.tolist() if age in ages}, reverse=True):
+        inner = inner_with_rows(table, grams)
+        conflict = ((row_ages == age) & (inner < 0)).astype(np.float64)
+        square = float(sum(conflict @ g @ conflict for g in grams))
+        if square > 0:
+            table = table - (conflict @ inner) / (square + guard) * conflict
+    return table

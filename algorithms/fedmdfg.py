@@ -2,28 +2,30 @@
 
 The step is the least-norm point of the hull of the clients' gradients, all given the mean of their norms; of the
 gradients of clients that took part in the previous step but not in this one; and, where the losses F are
-unfair, of the guidance row h·G with h = (p·F̂) F̂ - p normalised, p = 1/√m, F̂ = F/‖F‖. Unfair means an angle
-between F and 1 above θ, or that some returning clients' losses exceed what was expected of them. The point
+unfair, of the guidance row h·G with h = (p·F̂) F̂ - p normalised, p = 1/√m, F̂ = F/‖F‖. Losses are unfair if the
+angle between F and 1 exceeds θ, or if the losses of some returning clients exceed their expected losses. The point
 then gets the norm of the mean.
 
 Deviations and choices:
 - The paper's direction has the opposite sign. Updates Δ stand for gradients, as Δ = η g for one full-batch
-  step, so step size 1 is the paper's η. The paper tries one step size after the other; with `search` all are tried
-  at once, and the one that the paper would have taken is taken. The search is in `mathematics/line_search.py`.
-- What is expected of a client is its first loss, then the running mean, as long as losses do not exceed it.
-- Remembered rows keep the norm that they had been given.
+  step, so step size 1 is the paper's η.
+- The paper tries one step size after the other. `search` tries all at once and takes the one that the paper would take
+  (`mathematics/line_search.py`).
+- The expected loss of a client is its first loss, then the running mean, as long as losses do not exceed it.
+- Remembered rows keep the norm to which their own step scaled them.
 - As in the authors' code, a client whose update is zero has no row, and its losses count neither for the angle
-  and the guidance nor in the search. Zero is there a gradient of norm 1e-6 or less; here, where updates have any
-  unit, a norm of at most `zero_tolerance` times the mean one, or the rounding of float32 in the update of a client
-  that fits its samples would be stretched to the length of the others'.
-- With equal losses there is no guidance. `shortened` if a row conflicts after the last rescaling, as in the
-  authors' code; with an exact solver it never does.
+  and the guidance nor in the search. The code takes a gradient norm of 1e-6 or less for zero. Updates have any unit, so
+  this rule compares with `zero_tolerance` times the mean norm: equalising would otherwise stretch the rounding of
+  float32 in the update of a client that fits its samples.
+- With equal losses there is no guidance.
+- As in the authors' code, a step that conflicts with a row after the last rescaling is `shortened`; with an exact
+  solver none does.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -37,11 +39,11 @@ from fedsim.algorithms.mathematics.geometry import (
     unit_fair_weights,
 )
 from fedsim.algorithms.mathematics.hull import Hull
-from fedsim.algorithms.mathematics.line_search import line_search
+from fedsim.algorithms.mathematics.line_search import SearchStart, line_search
 from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.algorithms.mathematics.rows import grown, room
 from fedsim.common.option_requirements import Unless
-from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Stack, State
+from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Needs, Promise, Stack, State
 
 
 def fedmdfg(
@@ -56,30 +58,30 @@ def fedmdfg(
 ) -> Algorithm:
     """Descend for every client of this step and the one before, guided towards equal losses where unfair.
 
-    `theta_deg` is the largest angle between losses and 1 that counts as fair. `absent` says whether clients of
-    the step before count. `search` is the paper's s: step sizes from 2^s down are tried on the present clients;
-    None takes step size 1. `lr` is the clients' learning rate, by which updates become gradients there (that of
-    `[train]` unless given); it decays as theirs does. Equalised rows v are multiplied by ‖v‖ / (‖v‖ + `guard`),
-    1e-6 in the authors' code. Updates of at most `zero_tolerance` times the mean norm of their step have no row.
+    `theta_deg` is the largest angle between losses and 1 that counts as fair. `absent` lets clients of the previous
+    step count. `search` is the paper's s: the present clients try step sizes from 2^s down; None takes step size 1.
+    The search divides updates by `lr`, the clients' learning rate, to get gradients; it is that of `[train]` by
+    default, and decays as theirs does. `guard`, 1e-6 in the authors' code, multiplies equalised rows v by
+    ‖v‖ / (‖v‖ + guard). Updates of at most `zero_tolerance` times the mean norm of their step have no row.
     """
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
-        expected, counts, surprised = _expectations(stack, state)
+        expectations = _expectations(stack, state)
         gram = stack.gram()
-        scale, mean_norm = _equalising(stack, gram, state["mean_norm"], zero_tolerance)
-        kept = np.flatnonzero(scale[: stack.m])
-        losses, fair = stack.losses[kept], np.zeros(stack.n)
-        if len(kept) and (angle_deg(losses) > theta_deg or 0 < surprised < stack.n_clients):
-            fair[kept] = unit_fair_weights(losses)
-        direction = _direction(gram, scale, fair, stack.m, guard, solver)
+        equalising = _equalising(stack, gram, state["mean_norm"], zero_tolerance)
+        scale, kept = equalising.scale, np.flatnonzero(equalising.scale[: stack.m])
+        losses, guidance = stack.losses[kept], np.zeros(stack.n)
+        surprising = 0 < expectations.exceeded < stack.n_clients
+        if len(kept) and (angle_deg(losses) > theta_deg or surprising):
+            guidance[kept] = unit_fair_weights(losses)
+        direction = _direction(gram, scale, guidance, stack.m, guard, solver)
         if search is not None and direction.weights.any():
             slopes = (gram @ direction.weights)[kept] / stack.rates(lr or 1.0)[kept]
-            any_absent = bool(scale[stack.m :].any())
-            longer = max(direction.diagnostics.get("rescaled", 1.0), 1.0)
-            guided = bool(fair.any())
-            trials = line_search(search, longer, losses, slopes, kept, guided=guided, any_absent=any_absent)
-            direction = replace(direction, search=trials)
-        return direction, {"expected": expected, "counts": counts, "mean_norm": mean_norm}
+            lengthened = max(direction.diagnostics.get("rescaled", 1.0), 1.0)
+            start = SearchStart(kept, losses, slopes, bool(guidance.any()), bool(scale[stack.m :].any()))
+            direction = replace(direction, search=line_search(search, lengthened, start))
+        after = {"expected": expectations.losses, "counts": expectations.counts}
+        return direction, {**after, "mean_norm": equalising.mean_norm}
 
     needs = Needs(gram="model", losses=True, memory=1 if absent else 0, search=search is not None)
     promises: frozenset[Promise] = frozenset({"descent"})
@@ -98,26 +100,45 @@ def angle_deg(losses: Floats) -> float:
     )
 
 
-def _expectations(stack: Stack, state: State) -> tuple[Floats, Floats, int]:
-    """Return what is expected of each client now, its count, and how many exceeded what was expected before."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Expectations:
+    """What the server expects of each client's loss, by client."""
+
+    losses: Floats
+    """NaN before a client's first loss."""
+    counts: Ints
+    """Losses received so far."""
+    exceeded: int
+    """Returning clients of this step whose loss exceeds what was expected."""
+
+
+def _expectations(stack: Stack, state: State) -> _Expectations:
     expected = grown(state["expected"], room(stack), np.nan)
     counts = grown(state["counts"], room(stack), 0)
-    surprised = 0
+    exceeded = 0
     for client, loss in zip(stack.clients[: stack.m].tolist(), stack.losses[: stack.m].tolist(), strict=True):
         counts[client] += 1
         if counts[client] == 1:
             expected[client] = loss
         elif loss > expected[client]:
-            surprised += 1
+            exceeded += 1
         else:
             expected[client] += (loss - expected[client]) / counts[client]
-    return expected, counts, surprised
+    return _Expectations(expected, counts, exceeded)
 
 
-def _equalising(
-    stack: Stack, gram: Floats, previous_norm: float, zero_tolerance: float
-) -> tuple[Floats, float]:
-    """Return each row's factor `[n]`, 0 for rows not considered, and the mean norm of the present ones."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Equalising:
+    """How the rows of a step are brought to one norm."""
+
+    scale: Floats
+    """[n] factor of each row, 0 for rows that are left out."""
+    mean_norm: float
+    """Mean norm of the present rows that count, to which they are scaled."""
+
+
+def _equalising(stack: Stack, gram: Floats, previous_norm: float, zero_tolerance: float) -> _Equalising:
+    """Scale present rows to their mean norm, and remembered ones to that of the step before, `previous_norm`."""
     inverse, old = inverse_norms(gram), stack.ages == 1
     norms = np.divide(1.0, inverse, out=np.zeros(stack.n), where=inverse > 0)
     least = np.full(stack.n, zero_tolerance * norms[: stack.m].mean())
@@ -128,19 +149,22 @@ def _equalising(
     lengths = np.zeros(stack.n)
     lengths[: stack.m] = mean_norm
     lengths[old] = previous_norm if previous_norm > 0 else mean_norm
-    return np.where(kept, inverse * lengths, 0.0), mean_norm
+    return _Equalising(np.where(kept, inverse * lengths, 0.0), mean_norm)
 
 
-def _direction(gram: Floats, scale: Floats, fair: Floats, m: int, guard: float, solver: Solver) -> Direction:
+def _direction(
+    gram: Floats, scale: Floats, guidance: Floats, m: int, guard: float, solver: Solver
+) -> Direction:
+    """Return the least-norm point of the equalised rows and the guidance row, as long as the present rows' mean."""
     rows = np.flatnonzero(scale)
     if not len(rows):
         return Direction(np.zeros(len(scale)))
     lengths = scale * np.sqrt(np.maximum(gram.diagonal(), 0.0))
     shrunk = np.divide(scale * lengths, lengths + guard, out=np.zeros_like(scale), where=scale > 0)
-    weights, residual = Hull(rows, shrunk, fair * shrunk).least(gram, solver)
+    weights, residual = Hull(rows, shrunk, guidance * shrunk).least(gram, solver)
     table, grams = weights[None], gram[None]
     kept = max(int((scale[:m] > 0).sum()), 1)
     mean = np.where(np.arange(len(scale)) < m, scale / kept, 0.0)
     scaled = shortened(of_length(table, grams, norm(mean[None], grams)), table, grams, rows)
-    longer = norm(scaled, grams) / (norm(table, grams) or 1.0)
-    return Direction(scaled[0], diagnostics={"kkt_residual": residual, "rescaled": longer})
+    rescaled = norm(scaled, grams) / (norm(table, grams) or 1.0)
+    return Direction(scaled[0], diagnostics={"kkt_residual": residual, "rescaled": rescaled})

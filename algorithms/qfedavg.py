@@ -1,11 +1,14 @@
 """q-FedAvg: Li et al. 2020, "Fair Resource Allocation in Federated Learning" (ICLR), Algorithm 2.
 
-With δ_k = L Δ_k: D_k = F_k^q δ_k, h_k = q F_k^(q-1) ‖δ_k‖² + L F_k^q, w <- w - Σ D_k / Σ h_k. Losses are
-those at the received model, before training.
+With δ_k = L Δ_k and F_k the loss at the received model, before training:
+
+    D_k = F_k^q δ_k
+    h_k = q F_k^(q-1) ‖δ_k‖² + L F_k^q
+
+and w <- w - Σ D_k / Σ h_k.
 
 Deviations and choices:
-- L = 1/η, with η the clients' learning rate, which may decay from step to step, unless `L` is given. An update that
-  started from an older model has the η of then.
+- L = 1/η unless the option `L` sets it. η is the clients' learning rate at the step whose model an update started from.
 - `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
   as 0.
 - Clients should be drawn with probability p_k: the sums are not weighted by data.
@@ -18,10 +21,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.qffl import step_size, step_weights
+from fedsim.algorithms.mathematics.qffl import rates_of
 from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.common.option_requirements import With
-from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
+from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
 
 def qfedavg(
@@ -31,16 +34,34 @@ def qfedavg(
     L: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(gt=0)] = 1e-10,
 ) -> Algorithm:
-    """Give clients of large loss a larger say, the more the larger `q` is; q = 0 is the plain mean.
+    """Give clients of large loss a larger weight, the more the larger `q` is; q = 0 is the plain mean.
 
     `lr` is the clients' learning rate, `L` the Lipschitz constant, 1/lr by default; one of them is needed.
     """
-    rates = step_size("qfedavg", lr, L)
+    rates = rates_of("qfedavg", lr, L)
 
-    def direction(stack: Stack) -> Direction:
-        _, lipschitz = rates(stack)
+    def weigh(stack: Stack) -> Direction:
+        constants = rates(stack).lipschitz
         losses = np.maximum(stack.losses[: stack.m], 0.0) + guard
         squares = stack.gram().diagonal()[: stack.m]
-        return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, lipschitz)))
+        return Direction(over_present(stack, step_weights(losses, squares, q, constants, constants)))
 
-    return stateless(direction, Needs(gram="model", losses=True))
+    return stateless(weigh, Needs(gram="model", losses=True))
+
+
+def step_weights(losses: Floats, squares: Floats, q: float, lipschitz: Floats, scale: Floats) -> Floats:
+    """Return the weights `[m]` of the updates Δ_k in Σ D_k / Σ h_k, with δ_k = `scale`_k Δ_k.
+
+    All arguments but `q` are `[m]`; losses are positive, `squares` are ‖Δ_k‖². Dividing all losses by the largest one
+    keeps the powers in range, and cancels but for a factor in h_k.
+    """
+    largest = float(losses.max())
+    F = losses / largest
+    D = F**q * scale
+    h = _slopes(F, q) * squares * (scale**2 / largest) + lipschitz * F**q
+    return np.asarray(D / float(h.sum()))
+
+
+def _slopes(F: Floats, q: float) -> Floats:
+    """Return q F^(q-1), zeros for q = 0, where F^-1 may overflow."""
+    return q * F ** (q - 1) if q > 0 else np.zeros_like(F)

@@ -5,8 +5,8 @@ With g_k = ∇F_k(w) = Δ_k / η: D_k = F_k^q g_k, h_k = q F_k^(q-1) ‖g_k‖²
 Deviations and choices:
 - Rows must be single full-batch steps of learning rate η: one epoch, the full batch, no momentum. Other training is
   refused.
-- L = 1/η unless `L` is given; without it the rule equals q-FedAvg on the same rows. η is that of the step whose model
-  a row started from, if the clients' learning rate decays.
+- L = 1/η unless the option `L` sets it; without it the rule equals q-FedAvg on the same rows. η is the clients'
+  learning rate at the step whose model a row started from.
 - `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
   as 0.
 """
@@ -18,8 +18,9 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.qffl import step_size, step_weights
+from fedsim.algorithms.mathematics.qffl import rates_of
 from fedsim.algorithms.mathematics.rows import over_present
+from fedsim.algorithms.qfedavg import step_weights
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
@@ -30,17 +31,17 @@ def qfedsgd(
     L: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(gt=0)] = 1e-10,
 ) -> Algorithm:
-    """Give clients of large loss a larger say in one gradient step, the more the larger `q` is.
+    """Give clients of large loss a larger weight in one gradient step, the more the larger `q` is.
 
-    `lr` is the learning rate of the clients' step, in a run that of `[train]` by default, `L` the Lipschitz constant;
-    otherwise each is the other's inverse by default, and one of them is needed.
+    `lr` is the learning rate of the clients' step, in a run that of `[train]` by default; `L` is the Lipschitz
+    constant. Each is the other's inverse by default, and one of them is needed.
     """
-    rates = step_size("qfedsgd", lr, L)
+    rates = rates_of("qfedsgd", lr, L)
 
-    def direction(stack: Stack) -> Direction:
+    def weigh(stack: Stack) -> Direction:
         eta, lipschitz = rates(stack)
         losses = np.maximum(stack.losses[: stack.m], 0.0) + guard
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(losses, squares, q, lipschitz, 1 / eta)))
 
-    return stateless(direction, Needs(gram="model", losses=True, gradients=True))
+    return stateless(weigh, Needs(gram="model", losses=True, gradients=True))

@@ -1,4 +1,4 @@
-"""Solving a step block by block, and joining blocks whose solution is zero (FedLF, Pan et al. 2024)."""
+"""Joining blocks of parameters whose solution is zero (FedLF, Pan et al. 2024)."""
 
 from __future__ import annotations
 
@@ -13,40 +13,39 @@ from fedsim.server.rule import Floats
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The solution for `width` neighbouring blocks from `first` on: weights `[n]` over the rows."""
+    """The solution for `width` neighbouring blocks from `first` on."""
 
     gram: Floats
-    """[n, n] inner products in these blocks together."""
+    """[n, n] inner products of the rows in these blocks together."""
     weights: Floats
+    """[n] weights over the rows."""
     first: int
     width: int = 1
     residual: float = 0.0
-    """KKT residual of the solution, where there is one."""
+    """KKT residual of the solution; 0 if the solver reports none."""
 
 
 Solve = Callable[[Floats, int, int], Part]
 """From a Gram matrix, the first block and the number of blocks to their solution."""
 
 
-def solved(grams: Floats, solve: Solve, *, merging: bool, tolerance: float) -> list[Part]:
-    """Solve each block of `grams` `[L, n, n]`; with `merging` join zero ones to a neighbour until none is left.
+def first_zero(parts: list[Part], tolerance: float) -> int | None:
+    """Return the position of the first part whose solution is zero; None if there is none, or only one part.
 
-    Zero means a norm of at most `tolerance` times the weighted sum of the rows' norms. The lowest zero block
-    joins the next, the last one the block before it, one at a time.
+    Zero means a norm of at most `tolerance` times the weighted sum of the rows' norms.
     """
-    parts = [solve(gram, index, 1) for index, gram in enumerate(grams)]
-    while merging and len(parts) > 1:
-        zero = next((i for i, part in enumerate(parts) if _is_zero(part, tolerance)), None)
-        if zero is None:
-            break
-        a = min(zero, len(parts) - 2)
-        one, two = parts[a : a + 2]
-        joined = solve(one.gram + two.gram, one.first, one.width + two.width)
-        parts = [*parts[:a], joined, *parts[a + 2 :]]
-    return parts
+    zeros = (position for position, part in enumerate(parts) if _is_zero(part, tolerance))
+    return next(zeros, None) if len(parts) > 1 else None
 
 
-def table_of(parts: list[Part]) -> Floats:
+def merged(parts: list[Part], position: int, solve: Solve) -> list[Part]:
+    """Join the part at `position` with the next one, the last part with the one before it, and solve them together."""
+    a = min(position, len(parts) - 2)
+    one, two = parts[a : a + 2]
+    return [*parts[:a], solve(one.gram + two.gram, one.first, one.width + two.width), *parts[a + 2 :]]
+
+
+def weights_by_block(parts: list[Part]) -> Floats:
     """Return the weights `[L, n]`, one row per original block."""
     return np.stack([part.weights for part in parts for _ in range(part.width)])
 

@@ -1,4 +1,4 @@
-"""Lengths, projections and fairness rows, all as coefficients over the rows of a stack.
+"""Lengths and fairness rows, all as coefficients over the rows of a stack.
 
 A vector is a table `[L, n]`: in block l it is the sum of the rows' fragments with those weights. Its inner
 products need the blocks' Gram matrices `[L, n, n]` only.
@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.server.rule import Floats, Ints
+from fedsim.server.rule import Floats
 
 ROUNDING = 64 * float(np.finfo(np.float64).eps)
 """Squared norms below this share of the squared sum of their terms' norms are rounding."""
@@ -40,6 +40,11 @@ def bound(table: Floats, grams: Floats) -> float:
     return float(np.linalg.norm(terms.sum(axis=1)))
 
 
+def mean_length(gram: Floats, m: int) -> float:
+    """Return the mean norm of the first `m` rows."""
+    return float(np.sqrt(gram.diagonal()[:m]).mean())
+
+
 def of_length(table: Floats, grams: Floats, length: float, guard: float = 0.0) -> Floats:
     """Return the vector stretched to `length`, or zeros if its norm is rounding; `guard` is added to its norm."""
     size = norm(table, grams)
@@ -65,20 +70,6 @@ def shortened(scaled: Floats, unscaled: Floats, grams: Floats, rows: NDArray[np.
             return unscaled
         scaled = scaled / 2
     return scaled
-
-
-def off_absent(table: Floats, grams: Floats, row_ages: Ints, ages: range, guard: float = 0.0) -> Floats:
-    """Return the vector projected, age by age, off the sum of the rows that conflict with it.
-
-    FedFV's Algorithm 3 (Wang et al. 2021). `row_ages` `[n]` are the rows' ages, `ages` those to visit, oldest first.
-    """
-    for age in sorted({age for age in row_ages.tolist() if age in ages}, reverse=True):
-        inner = inner_with_rows(table, grams)
-        conflict = ((row_ages == age) & (inner < 0)).astype(np.float64)
-        square = float(sum(conflict @ g @ conflict for g in grams))
-        if square > 0:
-            table = table - (conflict @ inner) / (square + guard) * conflict
-    return table
 
 
 def fair_weights(losses: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What the MGDA family shares: the least-norm point of a hull of updates and, if there is one, a fairness row."""
+"""The least-norm point of a hull of updates and of a fairness row: what the rules of the MGDA family share."""
 
 from __future__ import annotations
 
@@ -8,33 +8,46 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.algorithms.mathematics.geometry import inverse_norms
-from fedsim.algorithms.mathematics.min_norm import Solver, min_norm
+from fedsim.algorithms.mathematics.geometry import inverse_norms, mean_length, of_length
+from fedsim.algorithms.mathematics.min_norm import Solution, Solver, min_norm
 from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.server.rule import Direction, Floats, Stack
 
 Lambda0 = Literal["uniform", "samples"]
+Rows = NDArray[np.intp]
+"""Positions of rows in a stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hull:
     """The convex hull of some rows, each times its `scale`, and of one mixture of rows unless that is zero."""
 
-    rows: NDArray[np.intp]
+    rows: Rows
     scale: Floats
     """[n] factor of each row of the stack."""
     fair: Floats
     """[n] weights of the mixture over the rows of the stack."""
 
-    def least(self, gram: Floats, solver: Solver) -> tuple[Floats, float]:
+    def least(self, gram: Floats, solver: Solver) -> Solution:
         """Return the weights `[n]` of the least-norm point and the KKT residual; zeros if the hull is empty."""
         weights = np.zeros(len(gram))
         guided = bool(self.fair.any())
         if not len(self.rows) and not guided:
-            return weights, 0.0
+            return Solution(weights, 0.0)
         mixture, residual = min_norm(self._products(gram, guided), solver=solver)
         weights[self.rows] = mixture[: len(self.rows)] * self.scale[self.rows]
-        return weights + mixture[-1] * self.fair if guided else weights, residual
+        return Solution(weights + mixture[-1] * self.fair if guided else weights, residual)
+
+    def equalised(self, gram: Floats, m: int, negligible: float) -> Hull:
+        """Return the hull with all its points scaled to the mean length of the first `m` rows, short rows left out.
+
+        Rows are short if they are no longer than the share `negligible` of that length. A mixture whose norm is
+        rounding becomes zero.
+        """
+        length, fair = mean_length(gram, m), self.fair
+        if (largest := np.abs(fair).max()) > 0:
+            fair = of_length(fair[None] / largest, gram[None], length)[0]
+        return Hull(longer(gram, self.rows, m, negligible), inverse_norms(gram) * length, fair)
 
     def _products(self, gram: Floats, guided: bool) -> Floats:
         """Return the inner products of the hull's points; whole products of matrices would be far slower."""
@@ -46,6 +59,11 @@ class Hull:
             products[:k, k] = products[k, :k] = scale * inner[self.rows]
             products[k, k] = max(float(self.fair @ inner), 0.0)
         return products
+
+
+def longer(gram: Floats, rows: Rows, m: int, share: float) -> Rows:
+    """Return those of `rows` that are longer than a share of the mean length of the first `m` rows, and not zero."""
+    return np.asarray(rows[np.sqrt(gram.diagonal())[rows] > share * mean_length(gram, m)])
 
 
 def mixed(

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedsim.server.rule import Floats, Ints, LineSearch
+from fedsim.server.rule import Floats, LineSearch
 
 
 def search_steps(base_lr: float, s: int, scale: float, *, any_absent: bool) -> Iterator[float]:
@@ -41,15 +42,14 @@ def accepted(
     form: Literal["paper", "released"] = "paper",
     beta: float = 1e-4,
 ) -> bool:
-    """Tell whether every loss fell enough and, where the direction was guided, the losses became more equal.
+    """Whether every loss fell enough and, for a guided direction, the losses became more equal.
 
-    `slopes` `[m]` are g_i·d >= 0. Enough is at least `beta` step g_i·d (Armijo); the authors' code, by a slip of
-    the sign, tolerates a rise of that size, and it compares the cosine between losses and 1 with 1/√m.
+    `slopes` `[m]` are g_i·d >= 0. Enough is at least `beta` step g_i·d (Armijo). A loss that is NaN did not fall. The
+    authors' code, by a slip of the sign, tolerates a rise of that size, and it compares the cosine between losses and 1
+    with 1/√m.
     """
     sign = 1.0 if form == "paper" else -1.0
-    if not (
-        before - trial.losses >= sign * beta * trial.step * slopes
-    ).all():  # nor where one is not a number
+    if not (before - trial.losses >= sign * beta * trial.step * slopes).all():
         return False
     if not guided:
         return True
@@ -70,22 +70,33 @@ def chosen(trials: Sequence[Trial], before: Floats, base_lr: float, *, any_absen
     return trials[int(np.argmin(np.nan_to_num(sums, nan=math.inf, posinf=math.inf)))]
 
 
-def line_search(
-    s: int, scale: float, before: Floats, slopes: Floats, kept: Ints, *, guided: bool, any_absent: bool
-) -> LineSearch:
-    """Return the search that tries all step sizes, as factors on η, and takes the first accepted or `chosen`.
+@dataclass(frozen=True, slots=True, eq=False)
+class SearchStart:
+    """What a search starts from: k of the present clients, and the direction to be scaled."""
 
-    Of the present clients those at `kept` `[k]` count; `before` and `slopes` `[k]` are theirs.
-    """
-    steps = tuple(search_steps(1.0, s, scale, any_absent=any_absent))
+    clients: NDArray[np.intp]
+    """[k] positions of those that count among the present clients."""
+    losses: Floats
+    """[k] their losses before the step."""
+    slopes: Floats
+    """[k] g_i·d of each of them."""
+    guided: bool
+    """Whether the direction follows a guidance row."""
+    any_absent: bool
+    """Whether rows of absent clients formed the direction."""
+
+
+def line_search(s: int, scale: float, start: SearchStart) -> LineSearch:
+    """Return the search over the factors of `search_steps` on η: it takes the first one accepted, or `chosen`."""
+    steps = tuple(search_steps(1.0, s, scale, any_absent=start.any_absent))
 
     def choose(losses: Floats) -> int:
-        trials = [Trial(step, after) for step, after in zip(steps, losses[:, kept], strict=True)]
-        good = (i for i, trial in enumerate(trials) if accepted(trial, before, slopes, guided=guided))
-        position = next(good, None)
-        return (
-            trials.index(chosen(trials, before, 1.0, any_absent=any_absent)) if position is None else position
-        )
+        tried = zip(steps, losses[:, start.clients], strict=True)
+        trials = [Trial(step, after) for step, after in tried]
+        for position, trial in enumerate(trials):
+            if accepted(trial, start.losses, start.slopes, guided=start.guided):
+                return position
+        return trials.index(chosen(trials, start.losses, 1.0, any_absent=start.any_absent))
 
     return LineSearch(steps, choose)
 

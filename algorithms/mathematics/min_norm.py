@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,6 +24,16 @@ from fedsim.common.errors import SolverError
 from fedsim.server.rule import Floats
 
 Solver = Literal["direct", "cvxpy"]
+
+
+class Solution(NamedTuple):
+    """The weights of the point of least norm, and how well they solve the problem."""
+
+    weights: Floats
+    """[n]"""
+    residual: float
+    """KKT residual."""
+
 
 TOLERANCE = {"direct": 1e-10, "cvxpy": 1e-7}
 """Largest accepted KKT residual, relative to the largest diagonal entry of the Gram matrix."""
@@ -36,7 +46,7 @@ _EPS = float(np.finfo(np.float64).eps)
 
 def min_norm(
     gram: Floats, *, lower: ArrayLike | None = None, upper: ArrayLike | None = None, solver: Solver = "direct"
-) -> tuple[Floats, float]:
+) -> Solution:
     """Return weights `[n]` of the point of least norm, and the KKT residual of the solution.
 
     `gram` is `[n, n]`; `lower` (at least 0) and `upper` bound each weight, as numbers or `[n]`. The residual
@@ -64,7 +74,7 @@ def min_norm(
             f"{TOLERANCE[solver]:.0e} with solver {solver!r}",
             gram,
         )
-    return x, residual
+    return Solution(x, residual)
 
 
 def _normalised(gram: Floats) -> Floats:

@@ -45,6 +45,11 @@ def spread(direction: Direction, rows: NDArray[np.intp], n: int) -> Direction:
     return replace(direction, weights=weights)
 
 
+def participation_window(stack: Stack) -> float:
+    """Return FedLF's window for absent clients (Pan et al. 2024): M/m steps, M the clients seen before; 0 if M <= m."""
+    return stack.n_seen / stack.m if stack.n_seen > stack.m else 0.0
+
+
 def with_gram(needs: Needs) -> Needs:
     """Return the needs with at least the model's Gram matrix."""
     return replace(needs, gram="model") if needs.gram == "none" else needs

@@ -13,7 +13,8 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.geometry import norm, of_length, off_absent
+from fedsim.algorithms.fedfv import off_absent
+from fedsim.algorithms.mathematics.geometry import norm, of_length
 from fedsim.algorithms.mathematics.stack_views import refuse_memory, selected, spread, with_gram
 from fedsim.server.rule import Algorithm, Direction, Stack, State
 

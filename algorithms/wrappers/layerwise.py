@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.blocks import Part, solved, table_of
+from fedsim.algorithms.mathematics.blocks import Part, first_zero, merged, weights_by_block
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Direction, Floats, Stack, State
 
@@ -32,22 +32,22 @@ def layerwise(
         raise ConfigError("the rule works layer by layer already")
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
-        given: dict[int, Direction] = {}
+        directions: dict[int, Direction] = {}
         after: State = {}
 
         def solve(gram: Floats, first: int, width: int) -> Part:
             direction, own = rule.weigh(replace(stack, grams=gram[None]), _own(rule, state, first))
-            given[first] = direction
+            directions[first] = direction
             after.update({f"{first}/{name}": value for name, value in own.items()})
-            weights = direction.weights.reshape(
-                -1
-            )  # [n], or [1, n] of a rule that takes this for its one block
-            return Part(gram, weights, first, width)
+            return Part(
+                gram, direction.weights.reshape(-1), first, width
+            )  # from [n], or [1, n] of a one-block rule
 
-        parts = solved(stack.grams, solve, merging=merging, tolerance=zero_tolerance)
-        first = given[0]
-        diagnostics = _summary([given[part.first] for part in parts])
-        return replace(first, weights=table_of(parts), diagnostics=diagnostics), after
+        parts = [solve(gram, index, 1) for index, gram in enumerate(stack.grams)]
+        while merging and (zero := first_zero(parts, zero_tolerance)) is not None:
+            parts = merged(parts, zero, solve)
+        diagnostics = _summary([directions[part.first] for part in parts])
+        return replace(directions[0], weights=weights_by_block(parts), diagnostics=diagnostics), after
 
     return replace(rule, weigh=weigh, needs=replace(rule.needs, gram="blocks"), init=dict)
 
@@ -61,9 +61,11 @@ def _own(rule: Algorithm, state: State, first: int) -> State:
 
 def _summary(directions: list[Direction]) -> dict[str, float]:
     """Return means over blocks, and the worst residual; a block that was solved at once may lack some."""
-    given = [direction.diagnostics for direction in directions]
-    names = dict.fromkeys(name for diagnostics in given for name in diagnostics)
-    summary = {name: float(np.mean([diagnostics.get(name, 0.0) for diagnostics in given])) for name in names}
+    blocks = [direction.diagnostics for direction in directions]
+    names = dict.fromkeys(name for numbers in blocks for name in numbers)
+    summary = {name: float(np.mean([numbers.get(name, 0.0) for numbers in blocks])) for name in names}
     if "kkt_residual" in summary:
-        summary["kkt_residual"] = max(d["kkt_residual"] for d in given if "kkt_residual" in d)
+        summary["kkt_residual"] = max(
+            numbers["kkt_residual"] for numbers in blocks if "kkt_residual" in numbers
+        )
     return {**summary, "blocks": float(len(directions))}

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.stack_views import refuse_memory, selected, spread
+from fedsim.algorithms.mathematics.stack_views import participation_window, refuse_memory, selected, spread
 from fedsim.server.rule import Algorithm, Direction, Stack, State
 
 
@@ -29,21 +29,14 @@ def with_absent(
     or `all`.
     """
     refuse_memory(rule)
+    memory = window if isinstance(window, int) else math.inf
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
-        rows = np.flatnonzero(stack.ages <= _oldest(stack, window))
+        oldest = participation_window(stack) if window == "participation" else memory
+        rows = np.flatnonzero(stack.ages <= oldest)
         part = selected(stack, rows, len(rows))
         part = replace(part, staleness=part.staleness + part.ages, ages=np.zeros_like(part.ages))
         direction, after = rule.weigh(part, state)
         return spread(direction, rows, stack.n), after
 
-    memory = window if isinstance(window, int) else math.inf
     return replace(rule, weigh=weigh, needs=replace(rule.needs, memory=memory))
-
-
-def _oldest(stack: Stack, window: int | str) -> float:
-    if isinstance(window, int):
-        return window
-    if window == "all":
-        return math.inf
-    return stack.n_seen / stack.m if stack.n_seen > stack.m else 0.0

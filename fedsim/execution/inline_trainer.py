@@ -14,7 +14,8 @@ from fedsim.common.stopwatch import Stopwatch, Times
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.client_state import ClientStates
-from fedsim.server.server import Server
+from fedsim.server.audit_comparison import Audited
+from fedsim.server.server import Proposal, Server
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Job, Reports
@@ -134,14 +135,14 @@ class InlineTrainer:
             for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
                 self._memories.settle(job, client)
         arrivals = replace(arrivals, reports=reports)
-        before, models = self.server.params, self.server.propose(arrivals, rows)
+        before, proposal = self.server.params, self.server.propose(arrivals, rows)
         if arrivals.started:
             self._starts[arrivals.step] = before
-        proposed = self.server.proposed
-        losses = self.bench.trial_losses(models, proposed, arrivals.step) if len(models) else None
-        if arrivals.audit is not None:
-            self._audit(arrivals.audit)
-        stepped = Stepped(self.server.accept(losses), self.server.reports)
+        losses = None
+        if len(proposal.trials):
+            losses = self.bench.trial_losses(proposal.trials, proposal.clients, arrivals.step)
+        audited = [] if arrivals.audit is None else self._audit(proposal, arrivals.audit)
+        stepped = Stepped(self.server.accept(proposal, losses, audited), proposal.reports)
         if "audited" in stepped.columns:
             models, clients = torch.stack([before, self.server.params]), stepped.columns["audited"]["client"]
             with self.clock.part("audit"):
@@ -151,13 +152,15 @@ class InlineTrainer:
             del self._starts[version]
         return lambda: stepped
 
-    def _audit(self, cohort: Cohort) -> None:
+    def _audit(self, proposal: Proposal, cohort: Cohort) -> list[Audited | None]:
+        audited = []
         start = self.server.params.to(self.bench.device)
         with self.clock.part("audit"):
             for part in parts_of(cohort, 4 * len(start)):
                 rows = self._rows(len(part))
                 self.bench.train(part, [start] * len(part), rows)
-                self.server.audit(part.clients, rows)
+                audited.append(self.server.audit(proposal, part.clients, rows))
+        return audited
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Evaluate now."""

@@ -19,7 +19,8 @@ from fedsim.common.stopwatch import IDLE, Stopwatch, Times
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.trainer import Stepped
 from fedsim.execution.serialization import packed, unpacked
-from fedsim.server.server import Server, ServerSpec
+from fedsim.server.audit_comparison import Audited
+from fedsim.server.server import Proposal, Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort, Reports
 from fedsim.training.settings import WorkbenchSpec
@@ -174,10 +175,15 @@ class ServerActor:
     """A process that holds the Server."""
 
     server: Server
+    proposal: Proposal
+    """The step that `accept` takes."""
+    audited: list[Audited | None]
+    """What the audits of that step returned."""
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
         """Make the server of a run; that of an earlier run is dropped before, with its history."""
-        self.__dict__.pop("server", None)
+        for name in ("server", "proposal", "audited"):
+            self.__dict__.pop(name, None)
         self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
         _one_thread()  # after the rule is imported, with whatever libraries it loads
 
@@ -213,19 +219,21 @@ class ServerActor:
         first = np.cumsum([0, *(len(r) for r in reports)])
         which = np.array([first[c] + i for c, i in takes], dtype=np.int64)
         rows = [chunks[c][i] for c, i in takes]
-        models = self.server.propose(replace(arrivals, reports=Reports.joined(reports).part(which)), rows)
-        return models.cpu().numpy(), self.server.proposed, arrivals.step
+        arrivals = replace(arrivals, reports=Reports.joined(reports).part(which))
+        self.proposal, self.audited = self.server.propose(arrivals, rows), []
+        return self.proposal.trials.cpu().numpy(), self.proposal.clients, arrivals.step
 
     def audit(self, clients: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
         """Compare what clients would send now with what is held of them; see `Server.audit`."""
-        self.server.audit(clients, shared_tensor(rows))
+        self.audited.append(self.server.audit(self.proposal, clients, shared_tensor(rows)))
 
     def accept(
         self, *losses: NDArray[np.float64]
     ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
         """Take the proposed step, with `losses` [T, k] of groups of clients; returns it, parameters, average."""
         tried = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
-        stepped = Stepped(self.server.accept(tried), self.server.reports)
+        stepped = Stepped(self.server.accept(self.proposal, tried, self.audited), self.proposal.reports)
+        del self.proposal
         average = self.server.average
         return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
 

@@ -12,7 +12,7 @@ import torch
 
 from fedsim.common.errors import RunError, SolverError
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.server.audit_comparison import Held, compared, joined
+from fedsim.server.audit_comparison import Audited, Held, compared, joined
 from fedsim.server.conflicts import diagnose, each_row
 from fedsim.server.gram import Blocks
 from fedsim.server.history import GradientHistory, slots_needed
@@ -76,19 +76,43 @@ class ServerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Proposal:
-    """A step that is decided but for its length."""
+class Decision:
+    """What a rule made of the updates of a step, and from what."""
 
     stack: Stack
+    """With the inner products that are recorded."""
     seen: Stack
-    """The stack with the inner products that the rule asked for."""
+    """With the inner products that the rule asked for."""
     slots: Ints
-    """[n] of the rows of the stack."""
+    """[n] places of the stack's rows in the history."""
     direction: Direction
     vector: torch.Tensor
+    """[P] the combined direction."""
     rows: Rows
-    """[m] x [P] The updates that count."""
+    """[m] x [P] updates that count."""
+    state: State
+    """The rule's state after the step."""
+    vectors: Vectors
+    """The rule's vectors after the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A step that is decided but for its length."""
+
+    clients: Ints
+    """[m] clients whose updates count."""
+    reports: Reports
+    """What the jobs of the step reported; updates left out for their length count as not finite."""
+    trials: torch.Tensor
+    """[T, P] parameters to try the step with; T = 0 without a search."""
+    columns: Mapping[str, Any]
+    """Columns of `steps.parquet` that say which updates count."""
+    evicted: int
+    """Rows that the history had evicted before the step."""
     now_us: int
+    decision: Decision | None
+    """None for a step without updates."""
 
 
 class Server:
@@ -110,14 +134,6 @@ class Server:
         self.state: State = begun(self.algorithm, spec.rule)
         self.vectors: Vectors = {}
         self.clock = clock or Stopwatch()
-        self._proposal: _Proposal | None = None
-        self._counted: dict[str, Any] = {}
-        self._audited: list[dict[str, Any]] = []
-        self._evicted = 0
-        self.reports = Reports.nothing(0)
-        """What the jobs of the proposed step reported; those left out for their length count as not finite."""
-        self.proposed: Ints = np.zeros(0, dtype=np.int64)
-        """Clients whose updates the proposed step counts."""
         self.history = GradientHistory(
             spec.history or spec.slots(),
             spec.blocks,
@@ -176,23 +192,22 @@ class Server:
     def step(self, arrivals: StepInput, rows: Rows) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
 
-        No rows: the model stays as it is. For a rule that searches for the length of its step use `propose` and
+        Without rows the model stays as it is. For a rule that searches for the length of its step use `propose` and
         `accept`.
         """
-        self.propose(arrivals, rows)
-        return self.accept(None)
+        return self.accept(self.propose(arrivals, rows))
 
-    def propose(self, arrivals: StepInput, rows: Rows) -> torch.Tensor:
-        """Find the direction of a step; returns the parameters `[T, P]` to try it with, T = 0 without a search."""
-        self._proposal, self._audited, self._evicted = None, [], self.history.evicted
-        arrived = arrivals.m
+    def propose(self, arrivals: StepInput, rows: Rows) -> Proposal:
+        """Find the direction of a step, and the models to try it with; `accept` takes the step.
+
+        The history and the counts of participations change here already.
+        """
+        evicted, arrived = self.history.evicted, arrivals.m
         judged = judge(self.spec.bad_updates, arrivals, rows)
-        rows, self.reports = judged.rows, replace(arrivals.reports, finite=judged.usable)
+        rows, reports = judged.rows, replace(arrivals.reports, finite=judged.usable)
         if not judged.usable.all():
             rows = [row for row, usable in zip(rows, judged.usable.tolist(), strict=True) if usable]
             arrivals = arrivals.usable(judged.usable)
-        self._counted = arrivals.columns(arrived) | {"clipped": judged.clipped}
-        self.proposed = arrivals.clients[: arrivals.m]
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
         counted, late = arrivals.split()
@@ -202,9 +217,13 @@ class Server:
             )
             if len(late.clients):
                 self._remember(late, rows[arrivals.m :])
-        if not arrivals.m:
-            return self.params[:0].reshape(0, len(self.params))
-        arrivals, rows = counted, rows[: arrivals.m]
+        decision = self._decide(counted, rows[: counted.m]) if counted.m else None
+        columns = arrivals.columns(arrived) | {"clipped": judged.clipped}
+        trials = self._trials(decision)
+        return Proposal(counted.clients, reports, trials, columns, evicted, arrivals.now_us, decision)
+
+    def _decide(self, arrivals: StepInput, rows: Rows) -> Decision:
+        """Let updates join the history, and the rule weigh them and the remembered ones."""
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
         with self.clock.part("gram"), np.errstate(over="ignore", invalid="ignore"):  # looked at below
@@ -216,13 +235,19 @@ class Server:
         if not all(np.isfinite(np.einsum("bii->bi", grams)).all() for grams in (stack.grams, seen.grams)):
             raise self._diverged("updates with squared norms that are not finite", stack, rows)
         with self.clock.part("solve"):
-            direction, self.state = self._weigh(seen, rows)
+            direction, state = self._weigh(seen, rows)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
-            vector, self.vectors = moved(self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule)
-        self._proposal = _Proposal(stack, seen, slots, direction, vector, rows, arrivals.now_us)
-        steps = direction.search.steps if direction.search else ()
-        return self.params - torch.tensor(steps, dtype=vector.dtype, device=vector.device)[:, None] * vector
+            vector, vectors = moved(self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule)
+        return Decision(stack, seen, slots, direction, vector, rows, state, vectors)
+
+    def _trials(self, decision: Decision | None) -> torch.Tensor:
+        """Return the parameters `[T, P]` to try a step with."""
+        if decision is None or decision.direction.search is None:
+            return self.params[:0].reshape(0, len(self.params))
+        vector = decision.vector
+        steps = torch.tensor(decision.direction.search.steps, dtype=vector.dtype, device=vector.device)
+        return self.params - steps[:, None] * vector
 
     def _remember(self, late: StepInput, rows: Rows) -> None:
         """Let rows refresh the history, each as if it had come in time for the step of its version.
@@ -249,41 +274,58 @@ class Server:
             del self._starts[version]
         return turned
 
-    def audit(self, clients: Ints, rows: Rows) -> None:
-        """Compare what `clients` [a] would send now, `rows` [a] x [P], with what is held of them at the proposed step.
+    def audit(self, proposal: Proposal, clients: Ints, rows: Rows) -> Audited | None:
+        """Compare the updates that `clients` [a] would send now, `rows` [a] x [P], with those that a proposal holds.
 
-        `accept` returns what comes out, under "audited"; a step without updates is not audited.
+        Returns columns of `audit.parquet`, or None for no clients and for a step without updates.
         """
-        if self._proposal is not None and len(clients):
-            p = self._proposal
-            held = Held(self.history, p.slots, p.stack, p.direction, p.vector, p.now_us)
-            self._audited.append(compared(held, clients, rows))
+        if (decision := proposal.decision) is None or not len(clients):
+            return None
+        held = Held(
+            self.history,
+            decision.slots,
+            decision.stack,
+            decision.direction,
+            decision.vector,
+            proposal.now_us,
+        )
+        return compared(held, clients, rows)
 
-    def accept(self, losses: Floats | None) -> dict[str, Any]:
-        """Take the proposed step, as long as `losses` [T, m] of the present clients after the trials say."""
-        proposal, self._proposal = self._proposal, None
-        if proposal is None:
-            return {"status": "empty"} | self._counted | {"evicted": self.history.evicted - self._evicted}
-        search, length = proposal.direction.search, 1.0
+    def accept(
+        self, proposal: Proposal, losses: Floats | None = None, audited: Sequence[Audited | None] = ()
+    ) -> dict[str, Any]:
+        """Take a proposed step and return its columns of `steps.parquet`.
+
+        `losses` [T, m] of the present clients after the trials choose its length; None takes length 1. What the audits
+        of this step returned comes back as "audited".
+        """
+        if (decision := proposal.decision) is None:
+            return {"status": "empty"} | proposal.columns | self._evicted(proposal)
+        search, length = decision.direction.search, 1.0
         if search is not None and losses is not None:
             length = search.steps[search.choose(losses)]
-        norm = self._move(length * proposal.vector, proposal)
-        self.history.settle(proposal.slots[: proposal.stack.m])
-        self._counted["evicted"] = self.history.evicted - self._evicted
-        if self._audited:
-            self._counted["audited"] = joined(self._audited)
+        self.state, self.vectors = decision.state, decision.vectors
+        norm = self._move(length * decision.vector, decision)
+        self.history.settle(decision.slots[: decision.stack.m])
+        parts = [part for part in audited if part is not None]
+        known = {**proposal.columns, **self._evicted(proposal)} | (
+            {"audited": joined(parts)} if parts else {}
+        )
         with self.clock.part("diagnose"):
-            columns = self._columns(proposal, norm)
-        return columns | self._counted | {"step_length": length}
+            columns = self._columns(decision, norm)
+        return columns | known | {"step_length": length}
 
-    def _move(self, vector: torch.Tensor, proposal: _Proposal) -> float:
+    def _evicted(self, proposal: Proposal) -> dict[str, int]:
+        return {"evicted": self.history.evicted - proposal.evicted}
+
+    def _move(self, vector: torch.Tensor, decision: Decision) -> float:
         """Change the parameters and return the length of the step.
 
         A norm that float32 holds bounds each entry by 2e19, so the parameters stay finite as well.
         """
-        direction, norm = proposal.direction, float(vector.norm())
+        direction, norm = decision.direction, float(vector.norm())
         if not math.isfinite(norm):
-            raise self._diverged(f"a direction with norm {norm}", proposal.stack, proposal.rows)
+            raise self._diverged(f"a direction with norm {norm}", decision.stack, decision.rows)
         before = self.params
         self.params = (before if direction.keep == 1.0 else direction.keep * before) - vector
         if direction.average is not None:
@@ -291,8 +333,8 @@ class Server:
             self.average = torch.lerp(so_far, self.params, direction.average)
         return norm
 
-    def _columns(self, proposal: _Proposal, norm: float) -> dict[str, Any]:
-        stack, direction = proposal.stack, proposal.direction
+    def _columns(self, decision: Decision, norm: float) -> dict[str, Any]:
+        stack, direction = decision.stack, decision.direction
         weights = np.atleast_2d(direction.weights)
         still = norm == 0.0 and direction.keep == 1.0
         columns: dict[str, Any] = {
@@ -302,7 +344,7 @@ class Server:
             "max_weight": float(weights.max()),
         }
         if len(stack.grams):
-            whole = proposal.seen.grams[0] if len(proposal.seen.grams) == 1 else None
+            whole = decision.seen.grams[0] if len(decision.seen.grams) == 1 else None
             diagnosis = diagnose(stack, direction, whole)
             columns |= diagnosis.numbers()
             present = (stack.gram() if whole is None else whole)[: stack.m, : stack.m]

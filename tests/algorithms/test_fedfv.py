@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fedsim.algorithms.fedfv import fedfv, internal
-from fedsim.algorithms.mathematics.geometry import off_absent
+from fedsim.algorithms.fedfv import fedfv, off_absent, off_each_other
+from fedsim.algorithms.fedfv_released import fedfv_released
 from fedsim.common.rng import rng
 from fedsim.runs.build import prepare
 from fedsim.server.combine import combine
@@ -53,7 +53,7 @@ def test_internal_projection_equals_the_plain_loop(
     rows, losses = updates(seed, m, d, common), distinct_losses(seed, m)
     order = np.argsort(losses)
     kept = order[m - min(n_kept, m) :]
-    projected = internal(rows @ rows.T, order, kept) @ rows
+    projected = off_each_other(rows @ rows.T, order, kept) @ rows
     assert_same(projected, plain_projection(rows, losses, len(kept)))
     lengths = np.linalg.norm(rows, axis=1)
     assert (np.linalg.norm(projected, axis=1) <= lengths * (1 + 1e-9)).all()
@@ -116,6 +116,29 @@ def test_external_step_leaves_no_component_along_the_conflict(seed: int, n: int,
         assert_same(mean, rows[0])
 
 
+def test_projection_off_absent_rows_goes_by_age_from_the_oldest() -> None:
+    rows = np.array([[1.0, -1, -1], [0, 1, 0], [0.5, 0, 1], [0, 2, 1]])
+    ages = np.array([0, 1, 2, 2])
+    start = np.array([1.0, 0, 0, 0])
+    expected = rows[0]
+    for age in (2, 1):
+        total = rows[[i for i in range(4) if ages[i] == age and rows[i] @ expected < 0]].sum(axis=0)
+        expected = expected - (total @ expected) / (total @ total) * total if total.any() else expected
+    gram = (rows @ rows.T)[None]
+    found = off_absent(start[None], gram, ages, range(2, 0, -1))[0] @ rows
+    assert found == pytest.approx(expected)
+    assert off_absent(start[None], gram, ages, range(0))[0] @ rows == pytest.approx(rows[0])
+    total = rows[2] + rows[3]
+    guarded = rows[0] - (total @ rows[0]) / (total @ total + 3) * total
+    assert off_absent(start[None], gram, ages, range(2, 1, -1), 3.0)[0] @ rows == pytest.approx(guarded)
+
+
+def test_a_row_at_a_right_angle_conflicts_with_nothing() -> None:
+    rows = np.array([[1.0, -1.0], [1.0, 1.0], [0.0, 1.0]])
+    found = off_absent(np.eye(1, 3), (rows @ rows.T)[None], np.array([0, 1, 1]), range(1, 0, -1))
+    assert found[0] @ rows == pytest.approx([1.0, 0.0])
+
+
 def test_a_long_memory_costs_no_more_than_the_ages_that_there_are() -> None:
     rows, ages = updates(5, 6, 4, 0.0), [0, 0, 3, 1, 7, 7]
     given: dict[str, Any] = {"losses": np.arange(1.0, 7.0), "ages": ages, "step": 2**31 - 1}
@@ -132,11 +155,11 @@ def test_windows_differ_in_the_ages_that_they_visit() -> None:
     np.testing.assert_allclose(early, [[1, 0, 0]])  # the paper waits for step tau
     both = combine("fedfv", rows, **given, step=2)
     assert (both.weights[0, 1:] > 0).all()
-    later = combine("fedfv", rows, **given, step=1, window="flgo")
+    later = combine("fedfv_released", rows, **given, step=1)
     assert later.weights[0, 1] > 0
     assert later.weights[0, 2] == 0
     assert fedfv(tau=3).needs.memory == 3
-    assert fedfv(tau=3, window="flgo").needs.memory == 2
+    assert fedfv_released(tau=3).needs.memory == 2
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_a_short_update_bounds_the_raw_step_and_not_the_equal_one() -> None:
     rows = updates(3, 4, sum(SIZES))
     rows[2] /= 1000
     raw, equal = (
-        combine("fedlf", rows, losses=[1.0, 2, 0, 3], blocks=SIZES, fair_row=False, lengths=lengths)
+        combine("fedlf", rows, losses=[1.0, 2, 0, 3], blocks=SIZES, fair_row="none", lengths=lengths)
         for lengths in ("raw", "equal")
     )
     fragments = np.stack([np.linalg.norm(part, axis=1) for part in blocks_of(rows)])
@@ -114,15 +114,11 @@ def test_a_fragment_that_is_rounding_is_left_out_of_its_block_alone() -> None:
     np.testing.assert_allclose(first / np.linalg.norm(first), _unit(alone), atol=1e-9)
 
 
-def test_the_released_code_has_no_raw_lengths() -> None:
-    with pytest.raises(ConfigError, match='expected lengths = "equal", found "raw"'):
-        fedlf(form="released", lengths="raw")
-
-
 @fast
 @given(seeds, sizes)
 def test_released_form_conflicts_with_no_fragment(seed: int, m: int) -> None:
-    rows, result = run(seed, m, form="released")
+    rows = updates(seed, m, sum(SIZES))
+    result = combine("fedlf_released", rows, losses=distinct_losses(seed, m), blocks=SIZES)
     for part, d in zip(blocks_of(rows), blocks_of(result.direction), strict=True):
         assert (part @ d >= -1e-9 * np.linalg.norm(part, axis=1) * np.linalg.norm(d)).all()
 
@@ -143,13 +139,15 @@ def test_fair_weights_are_equation_5(seed: int, m: int) -> None:
 def test_equal_losses_have_no_fair_row(losses: list[float]) -> None:
     assert not fair_weights(np.array(losses)).any()
     rows = updates(1, len(losses), 6)
-    with_row, without = (combine("fedlf", rows, losses=losses, fair_row=f).direction for f in (True, False))
+    with_row, without = (
+        combine("fedlf", rows, losses=losses, fair_row=kind).direction for kind in ("gradient", "none")
+    )
     np.testing.assert_array_equal(with_row, without)
 
 
 def test_one_parameter_of_mixed_signs_joins_the_next_block() -> None:
     rows = np.array([[1.0, 2.0, 0.1, 5.0], [-1.0, 0.5, 0.3, -1.0]])
-    given: dict[str, Any] = {"losses": [1.0, 2.0], "fair_row": False}
+    given: dict[str, Any] = {"losses": [1.0, 2.0], "fair_row": "none"}
     merged = combine("fedlf", rows, blocks=[1, 2, 1], **given)
     np.testing.assert_array_equal(merged.weights[0], merged.weights[1])
     np.testing.assert_array_equal(merged.weights[1], merged.weights[2])  # the last joins the one before
@@ -161,15 +159,15 @@ def test_one_parameter_of_mixed_signs_joins_the_next_block() -> None:
 
 def test_opposite_updates_make_no_move() -> None:
     pair = np.array([[1.0, -2.0, 0.5], [-1.0, 2.0, -0.5]])
-    for form in ("paper", "released"):
-        result = combine("fedlf", pair, losses=[1.0, 1.0], blocks=[1, 2], form=form)
+    for rule in ("fedlf", "fedlf_released"):
+        result = combine(rule, pair, losses=[1.0, 1.0], blocks=[1, 2])
         assert not result.direction.any()
 
 
 def test_a_zero_update_has_no_row() -> None:
     rows = np.array([[1.0, 2.0], [0.0, 0.0], [2.0, 1.0]])
-    for form in ("paper", "released"):
-        result = combine("fedlf", rows, losses=[1.0, 1.0, 1.0], form=form)
+    for rule in ("fedlf", "fedlf_released"):
+        result = combine(rule, rows, losses=[1.0, 1.0, 1.0])
         assert np.linalg.norm(result.direction) == pytest.approx(np.linalg.norm(rows.mean(axis=0)))
         assert result.weights[0, 1] == 0
 
@@ -181,7 +179,7 @@ def test_a_client_that_hardly_moves_does_not_decide_for_all(lengths: str) -> Non
     others, tiny = np.delete(rows, 3, axis=0), rows.copy()
     tiny[3] *= 1e-11
     losses = [1.0, 2.0, 3.0, 0.0, 4.0]
-    given: dict[str, Any] = {"blocks": SIZES, "fair_row": False, "lengths": lengths}
+    given: dict[str, Any] = {"blocks": SIZES, "fair_row": "none", "lengths": lengths}
     result, exact = (
         combine("fedlf", tiny, losses=losses, zero_tolerance=zero, **given) for zero in (1e-4, 0.0)
     )
@@ -217,8 +215,8 @@ def test_needs_follow_the_options() -> None:
     assert fedlf().needs.gram == "blocks"
     assert fedlf().needs.memory == math.inf
     assert fedlf(level="model").needs.gram == "model"
-    assert fedlf(absent="none", fair_row=False).needs.memory == 0
-    assert not fedlf(fair_row=False).needs.losses
+    assert fedlf(absent="none", fair_row="none").needs.memory == 0
+    assert not fedlf(fair_row="none").needs.losses
 
 
 def test_solvers_agree() -> None:
@@ -227,68 +225,50 @@ def test_solvers_agree() -> None:
     assert_same(reference.direction, direct.direction, 1e-3)
 
 
-SAME: dict[str, dict[str, Any]] = {
-    "none": {},
-    "M2": {"level": "model"},
-    "M4": {"fair_row": False},
-    "M5": {"fairness": "unit"},
-    "M6": {"absent": "none"},
-    "M7": {"absent": "previous"},
-    "M8": {"absent": "all"},
-}
-
-
 @pytest.mark.parametrize("lengths", ["equal", "raw"])
-@pytest.mark.parametrize("ablation", SAME)
-def test_ablations_are_the_options_that_they_stand_for(ablation: str, lengths: str) -> None:
-    if ablation == "M5" and lengths == "equal":
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"level": "model"},
+        {"level": "slices"},
+        {"fair_row": "none"},
+        {"fair_row": "unit"},
+        {"absent": "none"},
+        {"absent": "previous"},
+        {"absent": "all"},
+    ],
+    ids=lambda options: "-".join(*options.items()),
+)
+def test_each_ablation_of_table_3_takes_another_step(options: dict[str, str], lengths: str) -> None:
+    if options == {"fair_row": "unit"} and lengths == "equal":
         return  # refused, see below
     rows, losses = updates(4, 7, sum(SIZES)), distinct_losses(4, 7)
     rows[4:] -= rows[:4].mean(axis=0)
     given: dict[str, Any] = {"losses": losses, "ages": [0] * 4 + [1, 2, 3], "n_seen": 9, "blocks": SIZES}
     given |= {"lengths": lengths}
-    named = combine("fedlf", rows, ablation=ablation, **given)
-    np.testing.assert_array_equal(
-        named.direction, combine("fedlf", rows, **SAME[ablation], **given).direction
-    )
-    if ablation != "none":
-        assert not np.allclose(named.direction, combine("fedlf", rows, **given).direction)
-    options: dict[str, Any] = {"lengths": lengths}
-    assert fedlf(ablation=ablation, **options).needs == fedlf(**SAME[ablation], **options).needs  # type: ignore[arg-type]
+    ablated, whole = (combine("fedlf", rows, **given, **more).direction for more in (options, {}))
+    assert not np.allclose(ablated, whole)
 
 
-@pytest.mark.parametrize("options", [{"fairness": "unit"}, {"ablation": "M5"}])
-def test_the_scale_of_the_fair_row_is_refused_where_lengths_are_equal(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match='lengths = "raw"'):
-        fedlf(**options)
-    with pytest.raises(ConfigError, match='lengths = "raw"'):
-        combine("fedlf", np.eye(2), losses=[1.0, 2.0], options=options)
-
-
-def test_the_option_for_the_scale_of_the_fair_row_is_named_where_lengths_are_equal() -> None:
-    match = """option 'fairness': it would have no effect with lengths = "equal"; it needs lengths = "raw\""""
-    with pytest.raises(ConfigError, match=match):
-        combine("fedlf", np.eye(2), losses=[1.0, 2.0], fairness="unit")
-
-
-def test_ablation_m1_is_the_plain_mean() -> None:
-    rows = updates(2, 4, sum(SIZES))
-    assert_same(combine("fedlf", rows, losses=None, ablation="M1").direction, rows.mean(axis=0), 1e-12)
+def test_the_scale_of_the_fair_row_is_refused_where_lengths_are_equal() -> None:
+    for make in (fedlf, lambda **options: combine("fedlf", np.eye(2), losses=[1.0, 2.0], **options)):
+        with pytest.raises(ConfigError, match='expected lengths = "raw", found "equal"'):
+            make(fair_row="unit")
 
 
 @pytest.mark.parametrize("place", ["combine", "server"])
-def test_ablation_m3_takes_equal_slices_as_blocks(place: str) -> None:
+def test_slices_are_equal_parts_of_the_parameters(place: str) -> None:
     """Layers of 1 and 4 parameters become slices of 2 and 3, each with the point of a segment nearest to zero."""
     rows = np.array([[3.0, 0, 1, 2, 0], [-1, 2, 0, 1, 2]])
     # The first slice divides its segment at 0.6, the second at a half; the whole is as long as the mean.
     nearest, mean = np.array([0.6, 1.2, 0.5, 1.5, 1]), np.array([1.0, 1, 0.5, 1.5, 1])
     expected = nearest * np.linalg.norm(mean) / np.linalg.norm(nearest)
     if place == "combine":
-        found = combine("fedlf", rows, losses=[1.0, 1.0], blocks=[1, 4], ablation="M3", lengths="raw")
+        found = combine("fedlf", rows, losses=[1.0, 1.0], blocks=[1, 4], level="slices", lengths="raw")
         assert_same(found.direction, expected)
         assert found.diagnostics["blocks"] == 2
         return
-    spec = ServerSpec("fedlf", {"ablation": "M3", "lengths": "raw"}, 2, 2, 2, [(0, 1), (1, 5)])
+    spec = ServerSpec("fedlf", {"level": "slices", "lengths": "raw"}, 2, 2, 2, [(0, 1), (1, 5)])
     server = Server(spec, torch.zeros(5, dtype=torch.float64))
     reports = Reports.of([Report(loss_before=1.0)] * 2)
     two = np.arange(2)

@@ -81,14 +81,14 @@ def test_layerwise_is_the_rule_on_each_layer_alone(seed: int, m: int, rule: str)
 def test_layerwise_fedmgda_points_where_fedlf_without_fair_row_does(seed: int, m: int) -> None:
     rows = updates(seed, m, sum(SIZES))
     wrapped = run("fedmgda", rows, "layerwise", {}, blocks=SIZES).direction
-    fedlf = combine("fedlf", rows, losses=None, fair_row=False, lengths="raw", blocks=SIZES).direction
+    fedlf = combine("fedlf", rows, losses=None, fair_row="none", lengths="raw", blocks=SIZES).direction
     length = np.linalg.norm(fedlf)
     assert_same(wrapped * (length / np.linalg.norm(wrapped)), fedlf, 1e-6)
 
 
 def test_layerwise_takes_a_rule_with_one_row_of_weights() -> None:
     rows = updates(5, 4, sum(SIZES))
-    options = {"level": "model", "fair_row": False, "absent": "none"}
+    options = {"level": "model", "fair_row": "none", "absent": "none"}
     wrapped = run(
         "fedlf", rows, "layerwise", {"merging": False}, blocks=SIZES, losses=np.arange(1.0, 5.0), **options
     )

@@ -30,6 +30,7 @@ BY_HAND: dict[tuple[str, str, str], Any] = {
     ("rule", "fedmgda", "solver"): "direct",
     ("rule", "fedmgda_plus", "solver"): "direct",
     ("rule", "fedlf", "solver"): "direct",
+    ("rule", "fedlf_released", "solver"): "direct",
     ("rule", "fedmdfg", "solver"): "direct",
     ("rule", "fedavg_n", "lambda0"): "uniform",
     ("rule", "fedavg_n", "server_lr"): 1.0,
@@ -66,7 +67,9 @@ rule fedfa            gamma             [0, 1)
 rule fedfa            server_lr         (0, inf)
 rule fedfv            alpha             [0, 1]
 rule fedfv            tau               {0, inf}
-rule fedfv            guard             [0, inf)
+rule fedfv_released   alpha             [0, 1]
+rule fedfv_released   tau               {0, inf}
+rule fedfv_released   guard             [0, inf)
 rule fedgini          epsilon           [0, 1]
 rule fedlf            zero_tolerance    [0, 1)
 rule fedmdfg          theta_deg         [0, 90]

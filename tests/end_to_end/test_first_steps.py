@@ -76,7 +76,7 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("task.client=13", "task: task 'digits' has no option 'client'; did you mean 'clients'?"),
         ("task.nam=digits", "task: task 'digits' has no option 'nam'; did you mean 'name'?"),
         ("algorithm.memmory=2h", "has no option 'memmory'; did you mean 'memory'?"),
-        ("algorithm.q=2", "has no option 'q'; known: ablation, absent, fair_row"),
+        ("algorithm.q=2", "has no option 'q'; known: absent, fair_row, lengths"),
         ("task.fractions=0.8", "task.fractions: input should be a list, found 0.8"),
         (
             'algorithm.wrap={name="server_opt"}',

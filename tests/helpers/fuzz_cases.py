@@ -21,12 +21,15 @@ Raw = dict[str, Any]
 
 _OPTIONS: dict[str, list[Raw]] = {
     "fedavg": [{"weighting": w} for w in ("data", "uniform", "scaled", "completed", "sequential")],
-    "fedfv": [{"tau": 0}, {"tau": 3, "alpha": 0.5}, {"order": "random", "window": "flgo"}],
+    "fedfv": [{"tau": 0}, {"tau": 3, "alpha": 0.5}, {"order": "random"}],
+    "fedfv_released": [{"tau": 3, "guard": 1e-6}],
     "fedlf": [
         {"absent": "all"},
         {"absent": "none", "merging": False},
-        {"form": "released"},
-        *({"ablation": f"M{k}"} for k in range(1, 9)),
+        {"absent": "previous"},
+        {"level": "slices"},
+        {"level": "model", "fair_row": "none"},
+        {"lengths": "raw", "fair_row": "unit"},
     ],
     "fedmdfg": [{"search": 3}, {"absent": False}, {"guard": 1e-6}],
     "fedmgda_plus": [{"epsilon": 1.0}, {"epsilon": 1.0, "normalise": False}, {"lambda0": "samples"}],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsim.algorithms.mathematics import geometry
-from fedsim.algorithms.mathematics.blocks import Part, solved, table_of
+from fedsim.algorithms.mathematics.blocks import Part, Solve, first_zero, merged, weights_by_block
 from fedsim.server.rule import Floats
 
 ROWS = np.array([[3.0, 0, 1, 0], [0, 4, 0, 1], [-1, 1, 2, 2]])
@@ -69,31 +69,6 @@ def test_a_conflict_halves_what_was_stretched(inner: float, stretch: float, expe
     assert found[0, 0] == expected
 
 
-def test_projection_off_absent_rows_goes_by_age_from_the_oldest() -> None:
-    rows = np.array([[1.0, -1, -1], [0, 1, 0], [0.5, 0, 1], [0, 2, 1]])
-    ages = np.array([0, 1, 2, 2])
-    start = np.array([1.0, 0, 0, 0])
-    expected = rows[0]
-    for age in (2, 1):
-        total = rows[[i for i in range(4) if ages[i] == age and rows[i] @ expected < 0]].sum(axis=0)
-        expected = expected - (total @ expected) / (total @ total) * total if total.any() else expected
-    gram = (rows @ rows.T)[None]
-    found = geometry.off_absent(start[None], gram, ages, range(2, 0, -1))[0] @ rows
-    assert found == pytest.approx(expected)
-    assert geometry.off_absent(start[None], gram, ages, range(0))[0] @ rows == pytest.approx(rows[0])
-    total = rows[2] + rows[3]
-    guarded = rows[0] - (total @ rows[0]) / (total @ total + 3) * total
-    assert geometry.off_absent(start[None], gram, ages, range(2, 1, -1), 3.0)[0] @ rows == pytest.approx(
-        guarded
-    )
-
-
-def test_a_row_at_a_right_angle_conflicts_with_nothing() -> None:
-    rows = np.array([[1.0, -1.0], [1.0, 1.0], [0.0, 1.0]])
-    found = geometry.off_absent(np.eye(1, 3), (rows @ rows.T)[None], np.array([0, 1, 1]), range(1, 0, -1))
-    assert found[0] @ rows == pytest.approx([1.0, 0.0])
-
-
 def test_fair_weights_are_the_derivative_of_the_cosine() -> None:
     losses, h = np.array([0.3, 1.7, 0.9, 1.0]), 1e-6
 
@@ -126,6 +101,13 @@ def _first_row(gram: Floats, first: int, width: int) -> Part:
     return Part(gram, np.array([1.0, 0.0]), first, width)
 
 
+def _solved(grams: Floats, solve: Solve, tolerance: float) -> list[Part]:
+    parts = [solve(gram, index, 1) for index, gram in enumerate(grams)]
+    while (zero := first_zero(parts, tolerance)) is not None:
+        parts = merged(parts, zero, solve)
+    return parts
+
+
 @pytest.mark.parametrize(("apart", "joined"), [(4e-16, True), (1e-10, False)])
 def test_a_block_whose_solution_is_rounding_is_zero_without_a_tolerance(apart: float, joined: bool) -> None:
     """Two opposite rows of length 1 whose mean has the norm 1e-8, and 5e-6."""
@@ -134,14 +116,13 @@ def test_a_block_whose_solution_is_rounding_is_zero_without_a_tolerance(apart: f
     def mean(gram: Floats, first: int, width: int) -> Part:
         return Part(gram, np.array([0.5, 0.5]), first, width)
 
-    parts = solved(np.stack([opposite, np.eye(2)]), mean, merging=True, tolerance=0.0)
-    assert (len(parts) == 1) is joined
+    assert (len(_solved(np.stack([opposite, np.eye(2)]), mean, 0.0)) == 1) is joined
 
 
-def _joined(zero: list[bool], merging: bool = True, tolerance: float = 0.0) -> list[tuple[int, int]]:
+def _joined(zero: list[bool], tolerance: float = 0.0) -> list[tuple[int, int]]:
     grams = np.stack([np.diag([0.0 if z else 1.0, 1.0]) for z in zero])
-    parts = solved(grams, _first_row, merging=merging, tolerance=tolerance)
-    assert table_of(parts).shape == (len(zero), 2)
+    parts = _solved(grams, _first_row, tolerance)
+    assert weights_by_block(parts).shape == (len(zero), 2)
     return [(part.first, part.width) for part in parts]
 
 
@@ -162,4 +143,3 @@ def test_a_block_that_is_zero_joins_the_next_the_last_the_one_before(
     zero: list[bool], expected: list[tuple[int, int]]
 ) -> None:
     assert _joined(zero) == expected
-    assert _joined(zero, merging=False) == [(i, 1) for i in range(len(zero))]

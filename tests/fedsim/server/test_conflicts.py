@@ -108,7 +108,7 @@ def test_angles_are_those_of_the_cosines_also_where_these_are_beyond_one_by_roun
 def test_fedlf_s_direction_conflicts_with_nobody() -> None:
     rows = np.random.default_rng(3).normal(size=(4, sum(SIZES)))
     stack = stack_of(rows, 4)
-    rule = build("rule", "fedlf", {"fair_row": False})
+    rule = build("rule", "fedlf", {"fair_row": "none"})
     found = diagnose(stack, rule.weigh(stack, rule.init())[0])
     assert found.conflicting_pairs > 0
     assert found.model_conflicts == 0

@@ -55,7 +55,6 @@ def test_a_step_moves_against_the_weighted_updates() -> None:
 
 def test_a_step_without_updates_changes_nothing() -> None:
     made = server()
-    assert len(made.reports) == len(made.proposed) == 0, "no step was proposed"
     assert made.step(arrivals(0, []), [])["status"] == "empty"
     assert not made.params.any()
 
@@ -247,7 +246,9 @@ def test_the_window_of_fedlf_reaches_clients_that_only_ever_come_late() -> None:
 
     Rows are at right angles, so that the shortest point of their hull is their mean.
     """
-    made = Server(ServerSpec("fedlf", {"fair_row": False}, 10, 100, 4, [(0, P)], late_rows=4), torch.zeros(P))
+    made = Server(
+        ServerSpec("fedlf", {"fair_row": "none"}, 10, 100, 4, [(0, P)], late_rows=4), torch.zeros(P)
+    )
     updates = list(torch.eye(P))
     seen = [made.step(told(0, [4], [0], 1), updates[:1])["remembered"]]
     for step, client in ((1, 1), (2, 2)):
@@ -470,14 +471,14 @@ def test_a_step_is_as_long_as_the_losses_after_its_trials_say(tmp_path: Path) ->
         (None, 1.0),
     ):
         made = Server(spec, torch.ones(P))
-        trials = made.propose(arrivals(0, [1, 2]), list(updates))
-        torch.testing.assert_close(trials, 1 - torch.tensor([[2.0], [0.5]]) * updates.sum(0))
+        proposal = made.propose(arrivals(0, [1, 2]), list(updates))
+        torch.testing.assert_close(proposal.trials, 1 - torch.tensor([[2.0], [0.5]]) * updates.sum(0))
         assert torch.equal(made.params, torch.ones(P)), "nothing is accepted yet"
-        columns = made.accept(losses)
+        columns = made.accept(proposal, losses)
         assert columns["step_length"] == length
         assert columns["direction_norm"] == pytest.approx(length * float(updates.sum(0).norm()))
         torch.testing.assert_close(made.params, 1 - length * updates.sum(0))
-    assert made.propose(arrivals(1, []), []).shape == (0, P)
+    assert made.propose(arrivals(1, []), []).trials.shape == (0, P)
 
 
 def test_the_average_of_iterates_begins_at_the_initial_model(tmp_path: Path) -> None:
@@ -529,33 +530,36 @@ def test_updates_left_out_are_counted_and_neither_take_part_nor_are_remembered(t
     reports = Reports.of([Report(finite=finite) for finite in (True, False, False, True)])
     given = replace(told(3, [1, 2, 3, 4], [3, 2, 1, 1], 2), reports=reports)
     updates = rows(4)
-    columns = made.step(given, list(updates))
+    proposal = made.propose(given, list(updates))
+    columns = made.accept(proposal)
     assert (columns["updates"], columns["nonfinite"], columns["mean_staleness"]) == (1, 1, 0)
-    assert made.proposed.tolist() == [1]
-    assert made.reports.finite.tolist() == [True, False, False, True]
+    assert proposal.clients.tolist() == [1]
+    assert proposal.reports.finite.tolist() == [True, False, False, True]
     assert heard_by(made)[-1] == ([1, 4], [0, 2], 1)
     torch.testing.assert_close(made.params, -updates[0] - updates[3])
 
 
 def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
     """Client 5's row of the first step is held, and points the other way at the second."""
-    made = server("fedlf", fair_row=False)
+    made = server("fedlf", fair_row="none")
     updates = torch.eye(P)[:3]
-    made.audit(np.array([5]), updates[:1])
-    made.propose(arrivals(0, [5]), [updates[0]])
-    made.audit(np.zeros(0, dtype=np.int64), [])
-    assert "audited" not in made.accept(None)
-    made.propose(arrivals(3, [1]), [updates[1]])
-    made.audit(np.array([5, 6]), [-2 * updates[0], updates[2]])
-    made.audit(np.array([1]), [updates[1]])
-    found = made.accept(None)["audited"]
+    empty = made.propose(arrivals(0, []), [])
+    assert made.audit(empty, np.array([5]), updates[:1]) is None
+    first = made.propose(arrivals(0, [5]), [updates[0]])
+    assert "audited" not in made.accept(first, None, [made.audit(first, np.zeros(0, dtype=np.int64), [])])
+    second = made.propose(arrivals(3, [1]), [updates[1]])
+    parts = [
+        made.audit(second, np.array([5, 6]), [-2 * updates[0], updates[2]]),
+        made.audit(second, np.array([1]), [updates[1]]),
+    ]
+    found = made.accept(second, None, parts)["audited"]
     assert found["client"].tolist() == [5, 6, 1]
     assert found["present"].tolist() == [False, False, True]
     assert found["age"].tolist() == [3, -1, 0]
     assert found["norm_ratio"] == pytest.approx([0.5, math.nan, 1], nan_ok=True)
     assert found["cosine"] == pytest.approx([-1, math.nan, 1], nan_ok=True)
-    made.propose(arrivals(4, [1]), [updates[1]])
-    assert "audited" not in made.accept(None), "an audit is of one step"
+    third = made.propose(arrivals(4, [1]), [updates[1]])
+    assert "audited" not in made.accept(third), "an audit is of one step"
 
 
 @pytest.mark.parametrize(
