@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and write the report
-	$(BIN)/fedsim run examples/quickstart.toml --report --force
+	$(BIN)/fedsim run examples/quickstart.toml --workers 2 --report --force
 
 test: $(STAMP)  ## Run the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -48,22 +47,27 @@ def resume(
     """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
     from time import perf_counter
 
-    from fedsim.execution.actor_pool import begun
+    from fedsim.cli.observers import watching
     from fedsim.runs.simulate import check_unfinished
+    from fedsim.runs.simulate import resume as continue_run
 
     check_tensorboard(tensorboard)
     check_unfinished(run)
     if changes := _changed(run):
         warning = "its results may differ from an uninterrupted run's"
         Terminal().print(f"{run}: changed since it started: {changes}; {warning}", soft_wrap=True)
-    with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
-        from fedsim.cli.observers import watching
-        from fedsim.runs.simulate import resume as go_on
-
-        console, started = Terminal(), perf_counter()
-        with watching(console, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
-            result = go_on(run, step=step, workers=0, device=device, watch=watch, profile=profile, pool=pool)
-        took_s = perf_counter() - started
+    console, started = Terminal(), perf_counter()
+    with watching(console, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
+        result = continue_run(
+            run,
+            step=step,
+            workers=workers_of_text(workers),
+            device=device,
+            watch=watch,
+            profile=profile,
+            ray_address=ray_address,
+        )
+    took_s = perf_counter() - started
     close(console, [result], write_report=write_report, took_s=took_s if profile else None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -24,7 +23,7 @@ Sets = Annotated[
 ]
 Out = Annotated[Path, typer.Option(help="Where run folders go: OUT/NAME.")]
 Workers = Annotated[
-    str, typer.Option(help="Processes that train: auto, one per core, or a number; 0 trains in this process.")
+    str, typer.Option(help="Worker processes that train: a number, or auto; 0 trains in this process.")
 ]
 RayAddress = Annotated[
     str | None,
@@ -143,7 +142,7 @@ def plan(
     ] = False,
     workers: Annotated[
         str,
-        typer.Option(help="Workers to estimate wall time and memory for: auto, one per core, or a number."),
+        typer.Option(help="Workers to estimate wall time and memory for: a number, or auto."),
     ] = "auto",
 ) -> None:
     """Simulate a run's timeline without training. It shows steps, jobs and bytes, and estimates time and memory."""
@@ -176,31 +175,28 @@ def _simulate(
     """Run, show the result, and return the folders."""
     from time import perf_counter
 
-    from fedsim.execution.actor_pool import begun
+    from fedsim.cli.observers import watching
+    from fedsim.runs.simulate import simulate
 
-    with begun(workers_of_text(workers), device, ray_address) or nullcontext() as pool:
-        from fedsim.cli.observers import watching
-        from fedsim.runs.simulate import simulate
-
-        console, started = Terminal(), perf_counter()
-        names = [config.name for config in configs]
-        with watching(console, names, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
-            failed, over = None, 0
-            try:
-                results = simulate(
-                    configs,
-                    out=out,
-                    workers=0,
-                    device=device,
-                    force=force,
-                    go_on=go_on,
-                    watch=watch,
-                    profile=profile,
-                    pool=pool,
-                )
-            except SomeFailed as error:
-                failed, results, over = error, list(error.results), len(error.errors)
-        took_s = perf_counter() - started
+    console, started = Terminal(), perf_counter()
+    names = [config.name for config in configs]
+    with watching(console, names, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
+        failed, over = None, 0
+        try:
+            results = simulate(
+                configs,
+                out=out,
+                workers=workers_of_text(workers),
+                device=device,
+                force=force,
+                go_on=go_on,
+                watch=watch,
+                profile=profile,
+                ray_address=ray_address,
+            )
+        except SomeFailed as error:
+            failed, results, over = error, list(error.results), len(error.errors)
+    took_s = perf_counter() - started
     if left := names[len(results) + over :]:
         console.print(
             f"not begun: {', '.join(left)}; all go on with the same command and --resume", soft_wrap=True

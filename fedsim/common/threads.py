@@ -22,7 +22,7 @@ Done = TypeVar("Done")
 
 VARIABLE = "FEDSIM_THREADS"
 """The variable of the environment that says how many threads to use at most."""
-_MOST, _LIMIT = 8, 1024
+MOST, _LIMIT = 8, 1024
 """More threads than these do not read memory faster; more than those are a slip."""
 
 
@@ -56,7 +56,7 @@ def _allowed() -> int:
     """Return how many threads to use: as many as there are cores, or as the environment says."""
     text = os.environ.get(VARIABLE)
     if text is None:
-        return min(cores(), _MOST)
+        return min(cores(), MOST)
     if not (text.isascii() and text.isdecimal() and 0 < int(text) <= _LIMIT):
         raise ConfigError(f"{VARIABLE}: expected a number from 1 to {_LIMIT}, found {text!r}")
     return int(text)

@@ -35,7 +35,7 @@ from fedsim.training.modes import resolve_mode
 from fedsim.training.network import Network, build_network
 from fedsim.training.precision import lowered
 from fedsim.training.settings import WorkbenchSpec
-from fedsim.training.threaded_workbench import worth
+from fedsim.training.threaded_workbench import is_large, is_serial, worth
 from fedsim.worlds.trace import MODELLED, Trace
 from fedsim.worlds.world import World
 
@@ -66,6 +66,21 @@ class RunSpec:
     def initial(self) -> torch.Tensor:
         """Return the start parameters [P], the same for equal seeds and models."""
         return self.network.initial(self.config.seed)
+
+    def auto_workers(self, cores: int, gpus: int) -> int:
+        """Return the number of workers that `workers="auto"` stands for; 0: this process trains all clients.
+
+        A rule of GPUs, cores and model, never of a timing. On GPUs, one worker each if there are several. On more cores
+        than one process has threads (8), one worker per core. On fewer, this process is at least as fast, unless a
+        large model trains in one thread, because it draws random numbers (dropout) or clients keep state: then one
+        worker per core.
+        """
+        if self.server.device.startswith("cuda"):
+            return gpus if gpus > 1 else 0
+        slow = is_large(self.bench, self.network, self.data.train.sizes) and is_serial(
+            self.bench, self.network, self.bench.method()
+        )
+        return cores if cores > threads.MOST or (slow and cores > 1) else 0
 
     def footprint(self, workers: int) -> Footprint:
         """Return what decides how much memory the run takes."""

@@ -26,7 +26,7 @@ from fedsim.config.run import ParentSection, RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.state import Kind, RunState
-from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import starts_of
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
@@ -38,7 +38,7 @@ from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Run, optional_tables, owner_of
-from fedsim.runs.simulate import Device, device_of, one_thread, tell_of_end
+from fedsim.runs.simulate import Device, begin_pool, device_of, one_thread, tell_of_end
 from fedsim.server.server import Server
 from fedsim.training.job import Floats
 from fedsim.worlds.job_outcomes import without
@@ -134,10 +134,10 @@ def fork(
     trace = read_trace(parent / WORLD)
     most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
     with one_thread(), ExitStack() as opened:
-        if pool is None and (pool := begun(workers, device, None)):
+        cache = InputCache.of(config, trace)
+        if pool is None and (pool := begin_pool(workers, device, None, config, cache)):
             opened.enter_context(pool)
         count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
-        cache = InputCache.of(config, trace)
         setup = prepare(config, place, cache)
         # What cannot be, whenever the fork begins, is refused before anything is run.
         prepare(child, place, cache if most is trace else InputCache.of(child, most))

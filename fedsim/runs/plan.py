@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError
+from fedsim.common.machine import cores
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import shown
 from fedsim.common.units import show_bytes, show_us, show_wall
@@ -207,7 +208,7 @@ def forecast(
     with one_thread():
         setup = prepare(config, cache=cache)
         config = setup.config
-        count = workers_of(workers)
+        count = setup.auto_workers(cores(), 0) if workers == "auto" else workers_of(workers)
         predicted = setup.footprint(count).parts()
         run_state = RunState(setup.data.n_clients)
         recorder = None

@@ -7,7 +7,7 @@ import shlex
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -20,7 +20,7 @@ from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
 from fedsim.common.errors import CheckpointError, ConfigError, EndOfWorld, FolderError, SomeFailed, described
 from fedsim.common.files import read_parquet, refuse_links, write_json
-from fedsim.common.machine import forget_peak
+from fedsim.common.machine import cores, forget_peak
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.load import load
@@ -62,8 +62,8 @@ def simulate(
     """Run one configuration or several one after the other; each writes `<out>/<name>/`.
 
     Args:
-        workers: client actors in Ray; 0 runs everything in this process; "auto" takes one per core. The results do
-            not depend on it, bit for bit.
+        workers: client actors in Ray; 0 trains in this process; "auto" decides by cores, GPUs and model (see
+            `RunSpec.auto_workers`). Results do not depend on it, bit for bit.
         device: "auto" takes a GPU if there is one.
         force: overwrite an existing run of the same name; with `go_on`, one of another configuration alone.
         go_on: of runs that are there already, those that are done stay as they are, and those that were stopped go on
@@ -86,9 +86,10 @@ def simulate(
     folders = [_folder(run, out) for run in runs]
     statuses = _statuses(runs, folders, force) if go_on else _begin(folders, force)
     with one_thread(), ExitStack() as opened:
-        if pool is None and (pool := begun(workers, device, ray_address)):
+        cache = cache or InputCache()
+        if pool is None and (pool := begin_pool(workers, device, ray_address, runs[0], cache)):
             opened.enter_context(pool)
-        build = partial(prepare, device=device_of(device, anywhere, pool), cache=cache or InputCache())
+        build = partial(prepare, device=device_of(device, anywhere, pool), cache=cache)
 
         def go(run: RunConfig, folder: Path, status: Status | None) -> Result:
             if status == "done":
@@ -113,6 +114,22 @@ def simulate(
         except SomeFailed as some:
             _write_arms([r for r in runs if r.name not in some.errors or (out / r.name).is_dir()], out)
             raise
+
+
+def begin_pool(
+    workers: int | Literal["auto"],
+    device: Device,
+    ray_address: str | None,
+    config: RunConfig,
+    cache: InputCache,
+) -> RayPool | None:
+    """Begin to open the pool of workers for a run; None if this process is to train. Raises ConfigError."""
+    if workers == "auto" and ray_address is None:
+        workers = 0
+        with suppress(Exception):  # the run itself raises what is wrong with its parts
+            spec = prepare(config, device_of(device, anywhere=False), cache)
+            workers = spec.auto_workers(cores(), torch.cuda.device_count())
+    return begun(workers, device, ray_address)
 
 
 def tell_of_end(setup: RunSpec) -> None:
@@ -223,7 +240,7 @@ def resume(
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
     with one_thread(), ExitStack() as opened:
-        if pool is None and (pool := begun(workers, device, ray_address)):
+        if pool is None and (pool := begin_pool(workers, device, ray_address, config, cache)):
             opened.enter_context(pool)
         clock = Stopwatch(spans=profile)
         with clock.part("start"):

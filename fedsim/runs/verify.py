@@ -19,7 +19,6 @@ from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig
-from fedsim.execution.actor_pool import begun
 from fedsim.records import checkpoint
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
@@ -29,7 +28,7 @@ from fedsim.runs.build import prepare
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.session import Run, owner_of
-from fedsim.runs.simulate import Device, device_of, one_thread
+from fedsim.runs.simulate import Device, begin_pool, device_of, one_thread
 from fedsim.worlds.trace import read_trace
 
 _MODEL, _PERSONAL = "model.safetensors", "personal.safetensors"
@@ -133,7 +132,7 @@ def _run(
     device: Device,
 ) -> None:
     cache = InputCache.of(config, read_trace(folder / WORLD))
-    with one_thread(), begun(workers, device, None) or nullcontext() as pool:
+    with one_thread(), begin_pool(workers, device, None, config, cache) or nullcontext() as pool:
         setup = prepare(config, device_of(device, anywhere=False, pool=pool), cache)
         count = pool.workers if pool else 0
         if steps is None:

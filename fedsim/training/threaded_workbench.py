@@ -42,12 +42,24 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     Args:
         sizes: [K] training samples of the clients.
     """
-    own = method.train is not None or method.personal is not None
-    drawn = bool(may_draw(network.module)) or (own and method.draws)
-    if spec.device.startswith("cuda") or method.keeps or drawn:
-        return False
+    return is_large(spec, network, sizes) and not is_serial(spec, network, method)
+
+
+def is_large(spec: WorkbenchSpec, network: Network, sizes: Ints) -> bool:
+    """Return whether a forward pass over one client's minibatch is long enough for several threads or processes.
+
+    Args:
+        sizes: [K] training samples of the clients.
+    """
     mean = float(sizes.mean()) if len(sizes) else 0.0
     return min(spec.sgd.batch_size or mean, mean) * network.flops >= _WORTH
+
+
+def is_serial(spec: WorkbenchSpec, network: Network, method: ClientMethod) -> bool:
+    """Return whether one process trains in one thread only: on a GPU, with draws, or if clients keep something."""
+    own = method.train is not None or method.personal is not None
+    drawn = bool(may_draw(network.module)) or (own and method.draws)
+    return spec.device.startswith("cuda") or method.keeps or drawn
 
 
 class ThreadedWorkbench:

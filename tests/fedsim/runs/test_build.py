@@ -1,0 +1,43 @@
+"""The parts of a run that follow from its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fedsim.common import threads
+from fedsim.runs.build import RunSpec, prepare
+from small import small
+
+
+@pytest.fixture(scope="module")
+def small_model() -> RunSpec:
+    return prepare(small())
+
+
+@pytest.fixture(scope="module")
+def large_model() -> RunSpec:
+    return prepare(small(model={"name": "mlp", "hidden": [2000, 2000]}))
+
+
+def test_on_few_cores_auto_trains_in_this_process(small_model: RunSpec, large_model: RunSpec) -> None:
+    for spec in (small_model, large_model):
+        assert [spec.auto_workers(cores, 0) for cores in (1, 2, threads.MOST)] == [0, 0, 0]
+        assert spec.auto_workers(threads.MOST + 1, 0) == threads.MOST + 1
+
+
+def test_auto_takes_workers_for_a_large_model_that_one_process_trains_in_one_thread(
+    small_model: RunSpec, large_model: RunSpec
+) -> None:
+    """The clients of Ditto keep models of their own from job to job, and train one after the other."""
+    keeps = {"client": "ditto"}
+    assert replace(large_model, bench=replace(large_model.bench, **keeps)).auto_workers(2, 0) == 2
+    assert replace(large_model, bench=replace(large_model.bench, **keeps)).auto_workers(1, 0) == 0
+    assert replace(small_model, bench=replace(small_model.bench, **keeps)).auto_workers(2, 0) == 0
+
+
+@pytest.mark.parametrize(("gpus", "workers"), [(1, 0), (4, 4)])
+def test_auto_takes_a_worker_for_each_of_several_gpus(large_model: RunSpec, gpus: int, workers: int) -> None:
+    on_gpu = replace(large_model, server=replace(large_model.server, device="cuda"))
+    assert on_gpu.auto_workers(64, gpus) == workers
