@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,6 +163,16 @@ def test_public_names_are_exactly_what_can_be_imported() -> None:
         assert getattr(fedsim, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = fedsim.nothing
+
+
+def test_the_page_lists_the_public_names(root: Path) -> None:
+    """A name that leaves the interface has to leave the page, and CHANGELOG says so."""
+    import fedsim
+
+    rows = re.findall(r"^\| `(\w+)` \|", (root / "docs" / "api.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(fedsim.__all__)
+    for name in fedsim.__all__:
+        assert fedsim.__dict__.get(name, getattr(fedsim, name)).__doc__, f"{name} has no docstring"
 
 
 @pytest.mark.parametrize(

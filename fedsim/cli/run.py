@@ -150,11 +150,11 @@ def plan(
 
     configs = load(config, tuple(sets or ()))
     from fedsim.runs.inputs import InputCache
-    from fedsim.runs.plan import forecast, table
+    from fedsim.runs.plan import plan, table
 
     console, cache = Terminal(), InputCache()
     for one in configs:
-        found = forecast(one, workers=workers_of_text(workers), out=out, force=force, cache=cache)
+        found = plan(one, workers=workers_of_text(workers), out=out, force=force, cache=cache)
         console.print(table(found))
 
 

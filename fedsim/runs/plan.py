@@ -190,7 +190,7 @@ class CountingTrainer(NullTrainer):
 
 @arguments.checked
 @plugins.contained()
-def forecast(
+def plan(
     config: RunConfig,
     *,
     workers: int | Literal["auto"] = "auto",

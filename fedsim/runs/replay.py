@@ -6,18 +6,20 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError, FolderError
+from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import read_parquet
 from fedsim.common.paths import as_path
 from fedsim.config.errors import read_toml
 from fedsim.config.load import changed, parse
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
+from fedsim.runs.result import Result
+from fedsim.runs.simulate import Device, simulate
 
 _CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
 _PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
@@ -66,6 +68,34 @@ def replay_config(
         "changes": list(sets),
     }
     return parse(raw, f"{folder} with changes", raw["name"], before=parent)[0]
+
+
+@arguments.checked
+def replay(
+    folder: Path | str,
+    sets: Sequence[str] = (),
+    *,
+    same_participation: bool = False,
+    name: str | None = None,
+    out: Path | str = "runs",
+    workers: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    force: bool = False,
+) -> Result:
+    """Run another configuration in the world of the finished run in `folder`; writes `<out>/<name>/`.
+
+    The configuration is that of `replay_config`; the rest is as for `simulate`. Raises RunError if the participation
+    was to be the same and is not.
+    """
+    config = replay_config(folder, sets, same_participation=same_participation, name=name)
+    [result] = simulate(config, out=out, workers=workers, device=device, force=force)
+    if same_participation and result.status == "done":
+        found = compare_participation(folder, result.folder)
+        if found.difference:
+            raise RunError(
+                f"{result.folder}: participation differs from that of {folder}: {found.difference}"
+            )
+    return result
 
 
 @arguments.checked

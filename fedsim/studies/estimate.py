@@ -13,7 +13,7 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan import PlannedRun, forecast
+from fedsim.runs.plan import PlannedRun, plan
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.progress import shown_duration
 from fedsim.studies.run import check_memory, one_of_each, processes_of
@@ -58,7 +58,7 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     for alike in one_of_each(folder.left):
         config = alike[0].config
         with at_most(1):  # as in the processes that run cells
-            found = forecast(config, workers=0, cache=cache)
+            found = plan(config, workers=0, cache=cache)
         each_s.append(found.wall_s)
         work_s += found.wall_s * len(alike)
         disk += disk_bytes(found, prepare(config, cache=cache)) * len(alike)

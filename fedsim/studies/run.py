@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
+from rich.console import Console
 
 from fedsim.common import arguments
 from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error
@@ -16,7 +17,7 @@ from fedsim.common.paths import as_path
 from fedsim.common.signals import Interrupts
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
-from fedsim.config.study import StudyConfig
+from fedsim.config.study import StudyConfig, load_study
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.existing_run import found_in
 from fedsim.records.run_folder import alone
@@ -40,6 +41,28 @@ class Outcome:
     failed: tuple[tuple[Cell, str], ...]
     """Cells that failed, and why."""
     interrupted: bool
+
+
+@arguments.checked
+def study(
+    path: Path | str,
+    sets: Sequence[str] = (),
+    *,
+    scale: str | None = None,
+    seeds: str | None = None,
+    out: Path | str = "runs",
+    jobs: int | Literal["auto"] = "auto",
+    device: Device = "auto",
+    force: bool = False,
+) -> Outcome:
+    """Run the cells of a study's file that are not done; writes `<out>/<name>/`.
+
+    `sets`, `scale` and `seeds` are as for `load_study`, the rest as for `run_study`. With several processes, call it
+    below `if __name__ == "__main__":`, as with `multiprocessing`.
+    """
+    path = as_path(path, "path")
+    folder = opened(load_study(path, scale=scale, sets=sets, seeds=seeds), path.name, out, force=force)
+    return run_study(folder, Board(Console(quiet=True)), jobs=jobs, device=device)
 
 
 @arguments.checked

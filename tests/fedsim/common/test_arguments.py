@@ -25,8 +25,7 @@ from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config import study as config_study
 from fedsim.invariants import check
 from fedsim.runs import machine_benchmark as bench
-from fedsim.runs import plan as forecast
-from fedsim.runs import replay
+from fedsim.runs import plan, replay
 from fedsim.runs import simulate as simulation
 from fedsim.runs import verify as verifying
 from fedsim.runs.fork import At, fork
@@ -50,7 +49,9 @@ VALUES += (
     "WorldDiff",
     "WorldFit",
 )
-VALUES += ("POINTS", "QUARTILES_NOTE", "WorldSummary")
+VALUES += ("POINTS", "QUARTILES_NOTE", "WorldSummary", "PlannedRun", "analysis")
+VALUES += ("Attack", "ClientMethod", "Clock", "FederatedData", "Imported", "Importer", "Local", "Me", "Place")
+VALUES += ("Scenario", "Selector", "Source", "Task", "Trained", "View")
 """What others make, and what is checked where it is used."""
 
 
@@ -72,7 +73,7 @@ FUNCTIONS = [
         check,
     ),
     *(
-        forecast.forecast,
+        plan.plan,
         make_trace,
         compose.join,
         importing.import_trace,
