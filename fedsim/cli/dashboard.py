@@ -80,11 +80,11 @@ class Dashboard:
             ended = picture.arm
             ended.state, ended.done = "ended", 1.0
             ended.measure(next(reversed(analysis.open(self.last.folder).evaluations()), None))
-        name, names = progress.setup.config.name, [arm.name for arm in picture.arms]
+        name, names = progress.spec.config.name, [arm.name for arm in picture.arms]
         if name not in names:
             picture.arms.append(Arm(name))
             names.append(name)
-        clients = progress.setup.world.clients
+        clients = progress.spec.world.clients
         self.picture = Picture(picture.arms, picture.started_s, names.index(name), clients)
         self.run_started = now
         self.recent.clear()
@@ -114,7 +114,7 @@ class Dashboard:
         picture, run_state = self.picture, progress.run_state
         picture.elapsed_s = now - picture.started_s
         picture.in_flight, picture.lost = run_state.in_flight, run_state.lost_total
-        picture.online = int(progress.setup.world.online(run_state.now_us).sum())
+        picture.online = int(progress.spec.world.online(run_state.now_us).sum())
         self.recent.append((now, run_state.step))
         (before, step), (_, last) = self.recent[0], self.recent[-1]
         picture.steps_per_s = (last - step) / (now - before) if now > before else math.nan

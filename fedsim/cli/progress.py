@@ -58,7 +58,7 @@ class EndWatch:
 
     def __call__(self, progress: Progress) -> None:
         """Check a run after a step."""
-        setup, name = progress.setup, progress.setup.config.name
+        setup, name = progress.spec, progress.spec.config.name
         if name == self._reported or setup.outlives(setup.plan.stop.time_us):
             return
         if message := setup.outlives(progress.run_state.now_us):
@@ -76,7 +76,7 @@ class _Line:
 
     def __call__(self, progress: Progress) -> None:
         now = monotonic()
-        name = progress.setup.config.name
+        name = progress.spec.config.name
         if name != self.run:
             self.run, self.started, self.last = name, now, now
             self.share_at_start = share_done(progress) if progress.run_state.step > 1 else 0.0
@@ -90,7 +90,7 @@ def line(progress: Progress, elapsed_s: float, share_at_start: float = 0.0) -> s
 
     `share_at_start` is the share of the run (0 to 1) that was done before `elapsed_s` began, as in a resumed run.
     """
-    run_state, setup = progress.run_state, progress.setup
+    run_state, setup = progress.run_state, progress.spec
     stop, done = setup.plan.stop, share_done(progress)
     steps = f"{run_state.step}/{stop.steps}" if stop.steps else f"{run_state.step}"
     online = int(setup.world.online(run_state.now_us).sum())

@@ -58,7 +58,7 @@ class _Events:
         if self.writer is None or progress.folder != self.run:
             self.finish()
             self.run = progress.folder
-            self.writer = analysis.TensorBoardWriter(self.out / progress.setup.config.name)
+            self.writer = analysis.TensorBoardWriter(self.out / progress.spec.config.name)
             self.writer.catch_up(analysis.open(progress.folder))  # a resumed run already has rows
         for row in progress.recent_rows.steps:
             self.writer.step(row)

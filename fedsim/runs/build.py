@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: data, network, world and plan. Everything is built before it starts."""
+"""Builds all parts of a run from its configuration before the run starts: data, network, world and plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.memory_estimate import Footprint, history_size
-from fedsim.server.rule import GramLevel
+from fedsim.server.rule import GramLevel, Needs
 from fedsim.server.server import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
 from fedsim.training.attacked_jobs import relabelled
@@ -108,29 +108,47 @@ class RunSpec:
 
 @plugins.contained()
 def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = None) -> RunSpec:
-    """Build all parts. Raises ConfigError, DataError or TraceError before anything is written.
+    """Build all parts of a run. Raises ConfigError, DataError or TraceError before anything is written.
 
-    `cache` is where data and world are made, and perhaps have been already.
+    Args:
+        device: where the server and the clients compute: "cpu" or "cuda".
+        cache: makes data and world; runs that share them share it.
     """
     refuse_idle(config)
-    made = (cache or InputCache()).inputs(config)
-    data, counts, trace = made.data, made.counts, made.trace
-    model = config.model.name if config.model else made.model
+    inputs = (cache or InputCache()).inputs(config)
+    data, trace = inputs.data, inputs.trace
+    model = config.model.name if config.model else inputs.model
     options = config.model.options if config.model else {}
     network = build_network(model, options, data.x.shape[1:], data.n_classes)
-    pacing = config.pacing.pacing()
-    algorithm = config.algorithm
-    server = ServerSpec(
+    server = _server(config, data, network, device)
+    needs = server.algorithm().needs
+    bench = _workbench(config, data, needs, model, device)
+    _check_together(config, server, bench, data)
+    _check_precision(network, bench)
+    mode = resolve_mode(bench.mode, network.module, bench.method(), device)
+    history = config.memory.plan(history_size(server), device)
+    bench, server = replace(bench, mode=mode), replace(server, history=history)
+    config = config.settled(mode, history)
+    world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
+    _check_ends(config, world)
+    plan = _plan(config, data, _facts(data, inputs.counts, trace), network, bench, needs.memory)
+    return RunSpec(config, data, trace, world, plan, bench, server, network)
+
+
+def _server(config: RunConfig, data: FederatedData, network: Network, device: str) -> ServerSpec:
+    """Return what the server is built from, but for the plan of its history."""
+    algorithm, train = config.algorithm, config.train
+    return ServerSpec(
         rule=algorithm.name,
         options=algorithm.options,
         n_clients=data.n_clients,
         total_samples=int(data.train.sizes.sum()),
-        most_updates=pacing.most_updates,
+        most_updates=config.pacing.pacing().most_updates,
         blocks=network.blocks,
         wrap=[wrapper.named() for wrapper in algorithm.wrap],
-        lr=config.train.lr,
+        lr=train.lr,
         seed=config.seed,
-        lr_decay=config.train.lr_decay,
+        lr_decay=train.lr_decay,
         conflicts=_LEVELS[config.record.conflicts],
         device=device,
         rows=algorithm.rows,
@@ -138,10 +156,15 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
         late_rows=_late_rows(config),
         bad_updates=config.bad_updates.rule(),
     )
-    needs = server.algorithm().needs
-    bench = WorkbenchSpec(
+
+
+def _workbench(
+    config: RunConfig, data: FederatedData, needs: Needs, model: str, device: str
+) -> WorkbenchSpec:
+    """Return what trains clients is built from; `needs` are the rule's."""
+    return WorkbenchSpec(
         model=model,
-        model_options=options,
+        model_options=config.model.options if config.model else {},
         in_shape=data.x.shape[1:],
         n_classes=data.n_classes,
         sgd=config.train.local_sgd(),
@@ -155,16 +178,6 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
         mode=config.train.mode,
         adversaries=config.adversaries(),
     )
-    _check_together(config, server, bench, data)
-    _check_precision(network, bench)
-    mode = resolve_mode(bench.mode, network.module, bench.method(), device)
-    history = config.memory.plan(history_size(server), device)
-    bench, server = replace(bench, mode=mode), replace(server, history=history)
-    config = config.settled(mode, history)
-    world = World(trace, data.n_clients, leave=config.dropout.leave, unknown=config.world.unknown)
-    _check_ends(config, world)
-    plan = _plan(config, data, _facts(data, counts, trace), network, bench, needs.memory)
-    return RunSpec(config, data, trace, world, plan, bench, server, network)
 
 
 def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:

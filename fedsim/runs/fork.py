@@ -37,7 +37,7 @@ from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Run, optional_tables, owner_of
+from fedsim.runs.session import Session, optional_tables, owner_of
 from fedsim.runs.simulate import Device, begin_pool, device_of, one_thread, tell_of_end
 from fedsim.server.server import Server
 from fedsim.training.job import Floats
@@ -110,55 +110,93 @@ def fork(
 ) -> Result:
     """Run what the run in `parent` was until `at`, and from there on with the changes `sets`; writes `<out>/<name>/`.
 
-    What was before comes from the parent's tables and its last checkpoint before `at`, or is run again from the start.
-    Without changes the parent's digest comes out. A new rule starts with the model, and with the rows that are
-    remembered if both remember.
+    The past comes from the parent's tables and its last checkpoint before `at`, or is run again from the start. Without
+    changes the digest is the parent's. A new rule starts with the model, and with the history if both rules have one.
 
     Args:
-        sets: `a.b=value`, as for `fedsim run --set`; not those of the seed, the data, the model and the costs.
+        sets: `a.b=value`, as for `fedsim run --set`; seed, data, model and costs cannot change.
         keep_online: clients that stay online from then on, without faults.
         name: of the new run; that of the parent with `-fork` by default.
 
     The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
     """
     parent, out = as_path(parent, "parent"), as_path(out, "out")
-    manifest = read_manifest(parent)
-    config = load(parent / CONFIG)[0]
-    before = read_toml(parent / CONFIG)
-    raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
-    child = parse(raw, "fork", config.label, before)[0]
-    _check(config, child)
-    _check_at(at, manifest, parent)
-    _check_stop(child, at.step or 0, at.time_us or 0)
-    refuse_parent(folder := out / child.name, parent)
-    trace = read_trace(parent / WORLD)
-    most = kept_online(trace, keep_online, 0) if len(keep_online) else trace
+    branch = _Branch.of(parent, at, tuple(sets), tuple(keep_online), name)
+    refuse_parent(folder := out / branch.child.name, parent)
+    cache = InputCache.of(branch.config, branch.trace)
     with one_thread(), ExitStack() as opened:
-        cache = InputCache.of(config, trace)
-        if pool is None and (pool := begin_pool(workers, device, None, config, cache)):
+        if pool is None and (pool := begin_pool(workers, device, None, branch.config, cache)):
             opened.enter_context(pool)
         count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
-        setup = prepare(config, place, cache)
-        # What cannot be, whenever the fork begins, is refused before anything is run.
-        prepare(child, place, cache if most is trace else InputCache.of(child, most))
-        saved = _saved(parent, at, config.parent)
-        make_folder(folder, force=force, manifest={"name": child.name, "status": "running"})
+        spec = prepare(branch.config, place, cache)
+        branch.check(place, cache)
+        saved = _saved(parent, at, branch.config.parent)
+        make_folder(folder, force=force, manifest={"name": branch.child.name, "status": "running"})
         _take_tables(folder, parent, saved)
-        state = Run(setup, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
+        state = Session(spec, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
+        changed_spec = branch.spec(state, place, cache)
+        begin = _changed(state, branch.config, spec, changed_spec, keep_online)
+        _write(folder, changed_spec.config, changed_spec.trace, begin)
+        session = Session(changed_spec, folder, Stopwatch(), count, again=True, saved=begin)
+        session.resumed = []
+        return session.go(pool, watch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """A parent, and what a fork changes."""
+
+    parent: Path
+    at: At
+    sets: tuple[str, ...]
+    keep_online: tuple[int, ...]
+    manifest: Mapping[str, Any]
+    config: RunConfig
+    """The parent's."""
+    trace: Trace
+    """The parent's."""
+    before: dict[str, Any]
+    """The parent's configuration, as it is written."""
+    raw: dict[str, Any]
+    """The same with the changes."""
+    child: RunConfig
+
+    @staticmethod
+    def of(
+        parent: Path, at: At, sets: tuple[str, ...], keep_online: tuple[int, ...], name: str | None
+    ) -> _Branch:
+        """Read the parent and check the changes. Raises ConfigError."""
+        manifest = read_manifest(parent)
+        config = load(parent / CONFIG)[0]
+        before = read_toml(parent / CONFIG)
+        raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
+        child = parse(raw, "fork", config.label, before)[0]
+        _check(config, child)
+        _check_at(at, manifest, parent)
+        _check_stop(child, at.step or 0, at.time_us or 0)
+        trace = read_trace(parent / WORLD)
+        return _Branch(parent, at, sets, keep_online, manifest, config, trace, before, raw, child)
+
+    def check(self, place: str, cache: InputCache) -> None:
+        """Raise ConfigError for what cannot be, whenever the fork begins, before anything is run."""
+        if self.keep_online:
+            cache = InputCache.of(self.child, kept_online(self.trace, self.keep_online, 0))
+        prepare(self.child, place, cache)
+
+    def spec(self, state: State, place: str, cache: InputCache) -> RunSpec:
+        """Return the parts of the fork that leaves its parent in `state`."""
         run_state = state["run_state"]
-        _check_stop(child, run_state["step"], run_state["now_us"])
-        origin = {"run": str(parent), "digest": manifest.get("digest"), "changes": list(sets)}
-        origin |= _departure(at, run_state, keep_online)
-        child = parse(raw | {"parent": origin}, "fork", config.label, before)[0]
-        if len(keep_online):
-            trace = _kept(trace, keep_online, run_state["now_us"], child.stop.time, manifest)
-            cache = InputCache.of(child, trace)
-        tell_of_end(other := prepare(child, place, cache))
-        begin = _changed(state, config, setup, other, keep_online)
-        _write(folder, other.config, trace, begin)
-        run = Run(other, folder, Stopwatch(), count, again=True, saved=begin)
-        run.resumed = []
-        return run.go(pool, watch)
+        _check_stop(self.child, run_state["step"], run_state["now_us"])
+        digest = self.manifest.get("digest")
+        origin = {"run": str(self.parent), "digest": digest, "changes": list(self.sets)}
+        origin |= _departure(self.at, run_state, self.keep_online)
+        child = parse(self.raw | {"parent": origin}, "fork", self.config.label, self.before)[0]
+        if self.keep_online:
+            kept = _kept(self.trace, self.keep_online, run_state["now_us"], child.stop.time, self.manifest)
+            cache = InputCache.of(child, kept)
+        spec = prepare(child, place, cache)
+        tell_of_end(spec)
+        return spec
 
 
 def _take_tables(folder: Path, parent: Path, saved: State | None) -> None:
@@ -332,15 +370,15 @@ def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> Ru
     return run_state
 
 
-def _retold(state: Mapping[str, Any], setup: RunSpec, clients: Sequence[int]) -> RunState:
+def _retold(state: Mapping[str, Any], spec: RunSpec, clients: Sequence[int]) -> RunState:
     """Decide anew what becomes of the jobs that these clients have, in a world that has changed for them."""
     run_state = RunState.restored(state)
-    table, plan = run_state.job_table.table, setup.plan
+    table, plan = run_state.job_table.table, spec.plan
     rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
     for row in rows.tolist():
         job = run_state.job_table.cohort(np.array([row]))
         work = plan.costs.of(job.clients, job.nths, job.shares)
-        fates = setup.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
+        fates = spec.world.outcomes(job.clients, int(job.dispatch_us[0]), work)
         if plan.droppers is not None:
             fates = without(fates, plan.droppers.drop(job))
         run_state.job_table.cut(np.array([row]), fates)

@@ -110,7 +110,7 @@ class _Laps:
     def __call__(self, progress: Progress) -> None:
         now = perf_counter()
         self.first = now if math.isnan(self.first) else self.first
-        self.steps.setdefault(progress.setup.config.name, []).append((now, progress.run_state.step))
+        self.steps.setdefault(progress.spec.config.name, []).append((now, progress.run_state.step))
 
     def rate(self, names: Sequence[str]) -> float:
         """Return the steps per second of some runs together, the first of each apart; NaN if none has two."""

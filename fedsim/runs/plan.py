@@ -157,11 +157,11 @@ class Tally:
 class CountingTrainer(NullTrainer):
     """Trains nothing, and counts what a run would train: `ahead`, in actors, also jobs that end up without use."""
 
-    def __init__(self, setup: RunSpec, *, ahead: bool) -> None:
-        self.sizes, self.ahead = setup.plan.facts.n_samples, ahead
-        self.passes_each = setup.bench.method().passes(setup.bench.sgd.epochs)
+    def __init__(self, spec: RunSpec, *, ahead: bool) -> None:
+        self.sizes, self.ahead = spec.plan.facts.n_samples, ahead
+        self.passes_each = spec.bench.method().passes(spec.bench.sgd.epochs)
         self.passes = self.audited = 0.0
-        splits = setup.data.splits(setup.bench.some)
+        splits = spec.data.splits(spec.bench.some)
         self.rows = {name: len(split.indices) for name, split in splits.items()}
         self.evaluated = 0
         """Samples of all evaluations together."""
@@ -206,42 +206,50 @@ def plan(
     """
     _check_ends(config)
     with one_thread():
-        setup = prepare(config, cache=cache)
-        config = setup.config
-        count = setup.auto_workers(cores(), 0) if workers == "auto" else workers_of(workers)
-        predicted = setup.footprint(count).parts()
-        run_state = RunState(setup.data.n_clients)
-        recorder = None
-        if out is not None:
-            recorder = begin(
-                as_path(out, "out") / config.name,
-                config,
-                setup.data.train.sizes,
-                run_state.job_table,
-                force=force,
-            )
-        started = time.perf_counter()
-        tally = Tally(run_state.job_table, Window(setup.server), recorder)
-        trainer = CountingTrainer(setup, ahead=count > 0)
-        event_loop = EventLoop(setup.world, setup.plan, trainer, tally, run_state)
-        ended_by = event_loop.run()
-        event_loop.abandon()
-        planned_s = time.perf_counter() - started
-        if recorder is None:
-            tally.crowded()
-        else:
-            finish(recorder, config, run_state, ended_by)
-            tally.jobs = recorder.counts
-        remembered = np.array(tally.remembered, dtype=np.int64)
-        passes = trainer.passes + trainer.audited
-        loop_s = wall_s(setup, passes, trainer.evaluated, remembered, count)
+        spec = prepare(config, cache=cache)
+        count = spec.auto_workers(cores(), 0) if workers == "auto" else workers_of(workers)
+        return _planned(spec, count, None if out is None else as_path(out, "out"), force)
+
+
+def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> PlannedRun:
+    config, run_state = spec.config, RunState(spec.data.n_clients)
+    recorder = None
+    if out is not None:
+        sizes = spec.data.train.sizes
+        recorder = begin(out / config.name, config, sizes, run_state.job_table, force=force)
+    started = time.perf_counter()
+    tally = Tally(run_state.job_table, Window(spec.server), recorder)
+    trainer = CountingTrainer(spec, ahead=workers > 0)
+    event_loop = EventLoop(spec.world, spec.plan, trainer, tally, run_state)
+    ended_by = event_loop.run()
+    event_loop.abandon()
+    planned_s = time.perf_counter() - started
+    if recorder is None:
+        tally.crowded()
+    else:
+        finish(recorder, config, run_state, ended_by)
+        tally.jobs = recorder.counts
+    return _summed_up(spec, trainer, tally, run_state, workers, ended_by, planned_s)
+
+
+def _summed_up(
+    spec: RunSpec,
+    trainer: CountingTrainer,
+    tally: Tally,
+    run_state: RunState,
+    workers: int,
+    ended_by: str,
+    planned_s: float,
+) -> PlannedRun:
+    remembered = np.array(tally.remembered, dtype=np.int64)
+    loop_s = wall_s(spec, trainer.passes + trainer.audited, trainer.evaluated, remembered, workers)
     return PlannedRun(
-        name=config.name,
+        name=spec.config.name,
         ended_by=ended_by,
         steps=run_state.step,
         virtual_us=run_state.now_us,
         jobs=dict(sorted(tally.jobs.items())),
-        clients=setup.data.n_clients,
+        clients=spec.data.n_clients,
         chosen=int((run_state.client_records.dispatched > 0).sum()),
         received=run_state.client_records.received,
         staleness=np.concatenate([np.zeros(0, dtype=np.int64), *tally.staleness]),
@@ -251,11 +259,11 @@ def plan(
         passes=trainer.passes,
         audited=trainer.audited,
         evaluations=tally.evaluations,
-        exact=_exact(setup),
+        exact=_exact(spec),
         wall_s=planned_s + loop_s,
-        memory_bytes=predicted,
+        memory_bytes=spec.footprint(workers).parts(),
         planned_s=planned_s,
-        outlives=setup.outlives(max(run_state.now_us, setup.plan.stop.time_us or 0)),
+        outlives=spec.outlives(max(run_state.now_us, spec.plan.stop.time_us or 0)),
     )
 
 
@@ -268,11 +276,11 @@ def _check_ends(config: RunConfig) -> None:
         )
 
 
-def _exact(setup: RunSpec) -> str:
-    plan = setup.plan
+def _exact(spec: RunSpec) -> str:
+    plan = spec.plan
     needs = sorted(plan.selector.needs - {"labels", "deadline"})
     if needs:
-        return f"selector {setup.config.selection.name!r} looks at {', '.join(needs)}, which are unknown here"
+        return f"selector {spec.config.selection.name!r} looks at {', '.join(needs)}, which are unknown here"
     if plan.stop.metric is not None:
         return f"the run may end earlier, when {plan.stop.metric!r} says so"
     return "the run may end earlier, by wall time" if plan.stop.wall_s is not None else ""

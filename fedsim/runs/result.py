@@ -16,7 +16,7 @@ from fedsim.runs.build import RunSpec
 class Progress:
     """What a watcher is told after each step."""
 
-    setup: RunSpec
+    spec: RunSpec
     folder: Path
     run_state: RunState
     accuracy: float
@@ -26,7 +26,7 @@ class Progress:
 
 def share_done(progress: Progress) -> float:
     """Return how much of a run is done, from 0 to 1, by whichever of its ends is nearest; 0 if nothing says."""
-    run_state, stop = progress.run_state, progress.setup.plan.stop
+    run_state, stop = progress.run_state, progress.spec.plan.stop
     shares = [
         there / end
         for there, end in (

@@ -1,4 +1,4 @@
-"""One run folder from its first file to its last."""
+"""A run in its folder: where every run starts, continues, and ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import CONFIG, WORLD, alone, make_folder
 from fedsim.records.schemas import OPTIONAL
-from fedsim.runs import memory_estimate as memory
+from fedsim.runs import memory_estimate
 from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, Reached, open_jobs
 from fedsim.runs.reproduce import saying_how_to_reproduce
@@ -50,19 +50,19 @@ _SERVERS = 3
 """How often the server's process may die before a run gives up."""
 
 
-class Run:
-    """One run folder from its first file to its last; no other process runs in it meanwhile.
+class Session:
+    """A run in its folder, from its first file to its last; no other process runs in the folder meanwhile.
 
-    One of `go`, `until` and `close` is to follow, once.
+    One of `go`, `until` and `close` is to follow, once. Raises ConfigError if the run would not fit into memory.
 
     Args:
-        again: whether the run of the folder goes on; otherwise the folder is made anew.
-        saved: where it stood at a checkpoint; None starts it over.
+        again: whether the run of the folder continues; otherwise the folder is made anew, if `force` over another run.
+        saved: the checkpoint that the run continues from; None starts it over.
     """
 
     def __init__(
         self,
-        setup: RunSpec,
+        spec: RunSpec,
         folder: Path,
         clock: Stopwatch,
         workers: int,
@@ -71,44 +71,49 @@ class Run:
         again: bool = False,
         saved: checkpoint.State | None = None,
     ) -> None:
-        self.setup, self.folder, self.clock, self.workers = setup, folder, clock, workers
-        config = setup.config
-        footprint = setup.footprint(workers)
-        self.predicted = footprint.parts()
-        self.threads = 1 if workers else footprint.threads
-        memory.check_fits(self.predicted, config.algorithm.name, helpful=footprint.savings)
-        memory.check_fits_gpu(footprint)
-        self.started, self.code = _now(), code(config.resolved())
+        self.spec, self.folder, self.clock, self.workers = spec, folder, clock, workers
+        self._check_memory()
+        self.started, self.code = _now(), code(spec.config.resolved())
         self.resumed: list[dict[str, Any]] = []
-        self.others_peak = 0
-        self.others: list[Times] = []
-        """What the stopwatches of the other processes found, once the run is over."""
+        self.others_peak, self.others = 0, list[Times]()
+        """What the other processes measured, once the run is over."""
         self.interrupts = Interrupts(_say_stopping)
         self._servers_lost = 0
         self._went = False
-        with self.interrupts.heard(), ExitStack() as held:
+        with self.interrupts.heard(), ExitStack() as locked:
             if not again:
-                make_folder(folder, force=force, manifest={"name": config.name, "status": "running"})
-            held.enter_context(alone(folder))
-            if not again:
-                write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
-                setup.trace.write(folder / WORLD)
+                make_folder(folder, force=force, manifest={"name": spec.config.name, "status": "running"})
+            locked.enter_context(alone(folder))
+            if again:
+                self._note_resumption(saved)
             else:
-                before = read_manifest(folder)
-                self.started = before.get("started") or self.started
-                step = saved["run_state"]["step"] if saved else 0
-                now = {"step": step, "at": _now(), "changed": changed(before, config.resolved())}
-                self.resumed = [*(before.get("resumed") or []), now]
-            self._go_on_from(saved)
+                write_text(folder / CONFIG, tomli_w.dumps(spec.config.resolved()))
+                spec.trace.write(folder / WORLD)
+            self._continue_from(saved)
             self._manifest("running")
-            self._held = held.pop_all()
+            self._locked = locked.pop_all()
 
-    def _go_on_from(self, saved: checkpoint.State | None) -> None:
-        """Stand where a checkpoint was, or at the start."""
+    def _check_memory(self) -> None:
+        footprint = self.spec.footprint(self.workers)
+        self.predicted = footprint.parts()
+        self.threads = 1 if self.workers else footprint.threads
+        memory_estimate.check_fits(self.predicted, self.spec.config.algorithm.name, helpful=footprint.savings)
+        memory_estimate.check_fits_gpu(footprint)
+
+    def _note_resumption(self, saved: checkpoint.State | None) -> None:
+        """Keep when the run started, and note from where it continues now and what changed since."""
+        before = read_manifest(self.folder)
+        self.started = before.get("started") or self.started
+        step = saved["run_state"]["step"] if saved else 0
+        changes = changed(before, self.spec.config.resolved())
+        self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now(), "changed": changes}]
+
+    def _continue_from(self, saved: checkpoint.State | None) -> None:
+        """Take the state of a checkpoint, or that of the start."""
         self.saved = saved
-        config, n_samples = self.setup.config, self.setup.data.train.sizes
+        config, n_samples = self.spec.config, self.spec.data.train.sizes
         self.run_state = (
-            RunState(self.setup.data.n_clients) if saved is None else RunState.restored(saved["run_state"])
+            RunState(self.spec.data.n_clients) if saved is None else RunState.restored(saved["run_state"])
         )
         checkpoint.remove_after(self.folder, step=self.run_state.step, jobs=self.run_state.next_job)
         self.recorder = Recorder(
@@ -124,7 +129,7 @@ class Run:
 
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
         """Run, and leave a readable folder whatever happens."""
-        with self._held, self.interrupts.heard():
+        with self._locked, self.interrupts.heard():
             self._went = True
             while True:
                 try:
@@ -133,18 +138,18 @@ class Run:
                     self._go_back(lost)
 
     def close(self) -> None:
-        """Let others run in the folder, as `go` and `until` do at their end; a run that never went is interrupted."""
-        with self._held:
+        """Unlock the folder, as `go` and `until` do at their end; a run that never went is interrupted."""
+        with self._locked:
             if not self._went:
                 self._manifest("interrupted")
 
     @plugins.contained()
     def until(self, pool: RayPool | None, reached: Callable[[RunState], bool]) -> checkpoint.State:
-        """Run until the run state is there, and return where it stands. Raises RunError if the run ends before."""
-        with self._held:
+        """Run until `reached`, and return the state there. Raises RunError if the run ends before."""
+        with self._locked:
             self._went = True
             trainer = self._trainer(pool)
-            event_loop = self._timeline(trainer, lambda progress: None)
+            event_loop = self._event_loop(trainer, lambda progress: None)
             self.checkpointer.until = reached
             try:
                 if not reached(self.run_state):
@@ -161,8 +166,8 @@ class Run:
         try:
             with plugins.contained(), self.clock.part("start"):
                 trainer = self._trainer(pool)
-            event_loop = self._timeline(trainer, watch)
-            with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.setup.config):
+            event_loop = self._event_loop(trainer, watch)
+            with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
                 ended_by = event_loop.run()
                 digest = self._finish(event_loop, trainer, "done", ended_by)
         except KeyboardInterrupt:
@@ -184,29 +189,29 @@ class Run:
             self.checkpointer.event_loop = (
                 None  # they know each other: the data would stay until somebody looks for such circles
             )
-        if self.setup.config.checkpoint.keep != "all":
+        if self.spec.config.checkpoint.keep != "all":
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
         return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
     def _go_back(self, lost: ServerLost) -> None:
-        """Return to the last checkpoint, or to the start; what follows is the same."""
+        """Return to the last checkpoint, or to the start; the same steps follow."""
         self._servers_lost += 1
         if self._servers_lost > _SERVERS:
             self._fail(None, lost)
             raise lost
         found = checkpoint.checkpoints(self.folder)
-        self._go_on_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
+        self._continue_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
         with suppress(RunError):  # on a full disk the first error counts, and the manifest may say less
             self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
-    def _timeline(self, trainer: Trainer, watch: Watch) -> EventLoop:
+    def _event_loop(self, trainer: Trainer, watch: Watch) -> EventLoop:
         def tell(run_state: RunState) -> None:
             watch(
                 Progress(
-                    self.setup,
+                    self.spec,
                     self.folder,
                     run_state,
                     self.recorder.last_accuracy,
@@ -215,10 +220,10 @@ class Run:
             )
 
         self.recorder.recent_rows()
-        plan, checkpointer = self.setup.plan, self.checkpointer
+        plan, checkpointer = self.spec.plan, self.checkpointer
         limit = math.inf if plan.stop.wall_s is None else plan.stop.wall_s
         checkpointer.event_loop = EventLoop(
-            self.setup.world,
+            self.spec.world,
             plan,
             trainer,
             self.recorder,
@@ -232,13 +237,13 @@ class Run:
         return checkpointer.event_loop
 
     def _trainer(self, pool: RayPool | None) -> Trainer:
-        setup = self.setup
+        spec = self.spec
         if pool is None:
-            server = Server(setup.server, setup.initial(), self.clock)
-            trainer: Trainer = InlineTrainer(ThreadedWorkbench(setup.bench, setup.data), server, self.clock)
+            server = Server(spec.server, spec.initial(), self.clock)
+            trainer: Trainer = InlineTrainer(ThreadedWorkbench(spec.bench, spec.data), server, self.clock)
         else:
-            spec = TrainerSpec(setup.bench, setup.server, setup.data, setup.initial(), self.clock.recording)
-            trainer = pool.trainer(spec)
+            parts = spec.bench, spec.server, spec.data, spec.initial()
+            trainer = pool.trainer(TrainerSpec(*parts, spans=self.clock.recording))
         if self.saved is not None:
             saved = self.saved["trainer"]
             trainer.load(saved, open_jobs(self.run_state.job_table, saved["versions"]))
@@ -276,7 +281,7 @@ class Run:
             warning=self.recorder.warning(),
         )
         if self.clock.recording:
-            write_profile(self.folder, self.setup.config.name, [self.clock.dump(DRIVER), *self.others])
+            write_profile(self.folder, self.spec.config.name, [self.clock.dump(DRIVER), *self.others])
         return digest
 
     def _settle(self, status: str) -> None:
@@ -297,7 +302,7 @@ class Run:
             return None
 
     def _manifest(self, status: str, **known: Any) -> None:
-        config = self.setup.config
+        config = self.spec.config
         content = {
             "format": FORMAT,
             "name": config.name,
@@ -309,19 +314,19 @@ class Run:
             if config.parent is None
             else config.parent.model_dump(mode="json", exclude_none=True),
             "rule": config.algorithm.name,
-            "clairvoyant": self.setup.plan.selector.clairvoyant,
+            "clairvoyant": self.spec.plan.selector.clairvoyant,
             "adversaries": [
-                {"name": a.name, "clients": list(a.clients or ())} for a in self.setup.bench.adversaries
+                {"name": a.name, "clients": list(a.clients or ())} for a in self.spec.bench.adversaries
             ],
             "started": self.started,
             "resumed": self.resumed,
             "digest": None,
             "workers": self.workers,
             "threads": self.threads,
-            "device": self.setup.server.device,
+            "device": self.spec.server.device,
             "versions": versions(),
             "code": self.code,
-            "hardware": hardware(self.setup.server.device),
+            "hardware": hardware(self.spec.server.device),
             "memory": {
                 "predicted_bytes": self.predicted,
                 "peak_bytes": peak_bytes() + self.others_peak,

@@ -8,9 +8,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from fedsim.records.run_folder import CONFIG, WORLD, check_free, refuse_parent
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress, Result, Watch
-from fedsim.runs.session import Run, owner_of
+from fedsim.runs.session import Session, owner_of
 from fedsim.training.precision import untouched
 from fedsim.worlds.trace import read_trace
 
@@ -62,58 +63,76 @@ def simulate(
     """Run one configuration or several one after the other; each writes `<out>/<name>/`.
 
     Args:
-        workers: client actors in Ray; 0 trains in this process; "auto" decides by cores, GPUs and model (see
-            `RunSpec.auto_workers`). Results do not depend on it, bit for bit.
+        workers: Ray actors that train; 0 trains in this process; "auto" is `RunSpec.auto_workers`, or one per CPU of
+            the cluster at `ray_address`. Results do not depend on it, bit for bit.
         device: "auto" takes a GPU if there is one.
-        force: overwrite an existing run of the same name; with `go_on`, one of another configuration alone.
-        go_on: of runs that are there already, those that are done stay as they are, and those that were stopped go on
-            (see `resume`). Those of another configuration are refused, or overwritten if `force`.
+        force: overwrite a run of the same name; with `go_on`, only one of another configuration.
+        go_on: keep runs that are done, `resume` those that were interrupted; refuse those of another configuration.
         watch: called after each server step.
-        profile: write `profile.json` into each run folder as well: where the wall time went, for Perfetto.
-        cache: where data and worlds are made; one that began before torch was imported has a start.
-        ray_address: "auto" or HOST:PORT of a Ray cluster to join instead of starting Ray here; "auto" workers are then
-            one per CPU of the cluster.
-        pool: processes that are started already and stay afterwards; `workers` and `ray_address` are theirs.
+        profile: write `profile.json` into each run folder as well, for Perfetto.
+        cache: makes data and worlds; runs that share them share it.
+        ray_address: "auto" or HOST:PORT of a Ray cluster to join.
+        pool: workers that are started already and stay afterwards, in place of `workers` and `ray_address`.
 
-    Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known.
-    Of several runs one that fails does not keep the others from running: SomeFailed says at the end which, and why.
-    An interrupt (Ctrl-C) ends the current run cleanly and skips the others; its Result says `interrupted`.
+    Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known, and
+    SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
     """
     runs, out = _checked(configs), as_path(out, "out")
-    device_of(
-        device, anywhere := ray_address is not None or pool is not None
-    )  # raises before anything starts
+    anywhere = ray_address is not None or pool is not None
+    device_of(device, anywhere)  # raises before anything starts
     folders = [_folder(run, out) for run in runs]
     statuses = _statuses(runs, folders, force) if go_on else _begin(folders, force)
+    cache = cache or InputCache()
     with one_thread(), ExitStack() as opened:
-        cache = cache or InputCache()
         if pool is None and (pool := begin_pool(workers, device, ray_address, runs[0], cache)):
             opened.enter_context(pool)
-        build = partial(prepare, device=device_of(device, anywhere, pool), cache=cache)
+        place = device_of(device, anywhere, pool)
+        how = _How(out, runs, device, place, pool, cache, force or go_on, watch, profile)
+        return how.run_all(folders, statuses)
 
-        def go(run: RunConfig, folder: Path, status: Status | None) -> Result:
-            if status == "done":
-                return _as_it_ended(folder)
-            if status in ("interrupted", "failed"):
-                return resume(folder, workers=0, device=device, watch=watch, profile=profile, pool=pool)
-            clock = Stopwatch(spans=profile)
-            with clock.part("start"):
-                tell_of_end(setup := build(run))
-                made = _made(setup, folder, clock, pool, force=force or go_on)
-            with closing(made):
-                _write_arms(runs, out)
-                return made.go(pool, watch)
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What the runs of one call have in common."""
+
+    out: Path
+    runs: Sequence[RunConfig]
+    device: Device
+    place: str
+    pool: RayPool | None
+    cache: InputCache
+    force: bool
+    watch: Watch
+    profile: bool
+
+    def run_all(self, folders: Sequence[Path], statuses: Sequence[Status | None]) -> list[Result]:
+        """Run all in turn. Raises SomeFailed."""
+        each = zip(self.runs, folders, statuses, strict=True)
         try:
-            return _in_turn(
-                {
-                    r.name: partial(go, r, f, status)
-                    for r, f, status in zip(runs, folders, statuses, strict=True)
-                }
-            )
+            return _in_turn({run.name: partial(self._run, run, *where) for run, *where in each})
         except SomeFailed as some:
-            _write_arms([r for r in runs if r.name not in some.errors or (out / r.name).is_dir()], out)
+            left = [r for r in self.runs if r.name not in some.errors or (self.out / r.name).is_dir()]
+            _write_arms(left, self.out)
             raise
+
+    def _run(self, run: RunConfig, folder: Path, status: Status | None) -> Result:
+        if status == "done":
+            return _as_it_ended(folder)
+        if status in ("interrupted", "failed"):
+            again = {"watch": self.watch, "profile": self.profile, "pool": self.pool}
+            return resume(folder, workers=0, device=self.device, **again)
+        clock = Stopwatch(spans=self.profile)
+        with clock.part("start"):
+            spec = prepare(run, self.place, self.cache)
+            tell_of_end(spec)
+            session = Session(spec, folder, clock, _count(self.pool), force=self.force)
+        with closing(session):
+            _write_arms(self.runs, self.out)
+            return session.go(self.pool, self.watch)
+
+
+def _count(pool: RayPool | None) -> int:
+    return pool.workers if pool else 0
 
 
 def begin_pool(
@@ -132,10 +151,10 @@ def begin_pool(
     return begun(workers, device, ray_address)
 
 
-def tell_of_end(setup: RunSpec) -> None:
+def tell_of_end(spec: RunSpec) -> None:
     """Warn of a run whose time is longer than its world's."""
-    if said := setup.outlives(setup.plan.stop.time_us):
-        warnings.warn(said, EndOfWorld, stacklevel=3)
+    if warning := spec.outlives(spec.plan.stop.time_us):
+        warnings.warn(warning, EndOfWorld, stacklevel=4)
 
 
 def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
@@ -180,11 +199,6 @@ def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
     return [None] * len(folders)
 
 
-def _made(setup: RunSpec, folder: Path, clock: Stopwatch, pool: RayPool | None, **how: Any) -> Run:
-    """Return a run in this process, or in those of a pool, begun or to go on as `how` says."""
-    return Run(setup, folder, clock, pool.workers if pool else 0, **how)
-
-
 def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
     """Return how far each run is. Raises ConfigError for a run of another configuration, unless `force`."""
     found = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
@@ -218,15 +232,15 @@ def resume(
     ray_address: str | None = None,
     pool: RayPool | None = None,
 ) -> Result:
-    """Let a run that was interrupted, killed or failed go on from its last checkpoint, or from the start without one.
+    """Continue a run that was interrupted, killed or failed from its last checkpoint, or from the start without one.
 
-    Its tables and its digest are in the end those of a run that was never interrupted.
+    In the end its tables and its digest are identical to an uninterrupted run's.
 
     Args:
-        step: go on from the checkpoint of this server step instead of the last one.
+        step: continue from the checkpoint of this server step instead of the last one.
 
-    The rest is as for `simulate`. Raises FolderError for what is no run that can go on, and CheckpointError for a
-    checkpoint that is damaged, foreign or not there; it names the one before.
+    The rest is as for `simulate`. Raises FolderError for what is no unfinished run, and CheckpointError for a
+    checkpoint that is damaged, missing or of another run; it names the one before.
     """
     folder = as_path(folder, "folder")
     check_unfinished(folder)
@@ -234,7 +248,7 @@ def resume(
     saved = _saved(folder, step)
     if saved is None and config.parent is not None and config.parent.forked_step is not None:
         raise CheckpointError(
-            f"{folder}: a fork goes on from a checkpoint, and none is left: fork its parent again"
+            f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
         )
     cache = InputCache.of(config, read_trace(folder / WORLD))
     anywhere = ray_address is not None or pool is not None
@@ -244,9 +258,9 @@ def resume(
             opened.enter_context(pool)
         clock = Stopwatch(spans=profile)
         with clock.part("start"):
-            setup = prepare(config, device_of(device, anywhere, pool), cache)
-            run = _made(setup, folder, clock, pool, saved=saved, again=True)
-        return run.go(pool, watch)
+            spec = prepare(config, device_of(device, anywhere, pool), cache)
+            session = Session(spec, folder, clock, _count(pool), saved=saved, again=True)
+        return session.go(pool, watch)
 
 
 def check_unfinished(folder: Path) -> None:

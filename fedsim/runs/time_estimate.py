@@ -45,7 +45,7 @@ _GROWTH = (1.0, 3.0)
 """With which power of the number of rows solving may grow."""
 
 
-def wall_s(setup: RunSpec, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
+def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
     """Predict the wall time of a run's loop in seconds.
 
     Args:
@@ -54,20 +54,20 @@ def wall_s(setup: RunSpec, passes: float, evaluated: int, remembered: Ints, work
         remembered: [S] rows of absent clients at each server step.
         workers: training and evaluation are spread over them, server steps are not; 0 for the process itself.
     """
-    bench = (Workbench if workers else ThreadedWorkbench)(setup.bench, setup.data)
-    start, split = setup.initial(), setup.plan.evaluate.split
+    bench = (Workbench if workers else ThreadedWorkbench)(spec.bench, spec.data)
+    start, split = spec.initial(), spec.plan.evaluate.split
     rows = len(bench.splits[split].indices)
     few, tried = min(rows, _SAMPLES), min(rows, _BATCHES * EVAL_ROWS)
     each_s = _ready_s(lambda: bench.evaluate(start, split, 0, few)) / max(few, 1)
     if each_s * tried <= _LONG_S:
         each_s = _seconds(lambda: bench.evaluate(start, split, 0, tried)) / max(tried, 1)
-    clients_s = passes * _pass_s(setup, bench, start) + evaluated * each_s
-    return clients_s / max(workers, 1) + float(_steps_s(setup, remembered).sum())
+    clients_s = passes * _pass_s(spec, bench, start) + evaluated * each_s
+    return clients_s / max(workers, 1) + float(_steps_s(spec, remembered).sum())
 
 
-def _pass_s(setup: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
+def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
     """Return the time of one pass over a sample, where clients of middling size train side by side."""
-    sizes, sgd = setup.data.train.sizes, setup.bench.sgd
+    sizes, sgd = spec.data.train.sizes, spec.bench.sgd
     steps = sgd.epochs * -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
     order = np.argsort(sizes, kind="stable")
 
@@ -81,7 +81,7 @@ def _pass_s(setup: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.T
         cohort, rows = Cohort(number, clients, still, still, shares, number), torch.empty(k, len(start))
         return lambda: bench.train(cohort, [start] * k, rows), clients
 
-    k = min(setup.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
+    k = min(spec.plan.pacing.most_updates, len(sizes), _SIDE_BY_SIDE)
     alone, (client,) = trained(bench, 1, 1)
     if _ready_s(alone) * float(steps[client]) * k <= _LONG_S:
         work, clients = trained(bench, k)
@@ -91,26 +91,26 @@ def _pass_s(setup: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.T
         taken, whole = _ready_s(one), int(steps[clients].sum())
         further = int(np.minimum(steps[clients], _LONG_STEPS).sum()) - len(clients)
         if further:
-            plain = _plain(setup, bench)
+            plain = _plain(spec, bench)
             least_s = taken if plain is bench else _ready_s(trained(plain, len(clients), 1)[0])
             more_s = _ready_s(trained(plain, len(clients), _LONG_STEPS)[0]) - least_s
             taken += max(more_s, 0.0) * (whole - len(clients)) / further
-    return taken / max(float(sizes[clients].sum()) * setup.bench.method().passes(sgd.epochs), 1.0)
+    return taken / max(float(sizes[clients].sum()) * spec.bench.method().passes(sgd.epochs), 1.0)
 
 
-def _plain(setup: RunSpec, bench: Workbench | ThreadedWorkbench) -> Workbench | ThreadedWorkbench:
+def _plain(spec: RunSpec, bench: Workbench | ThreadedWorkbench) -> Workbench | ThreadedWorkbench:
     """Return a bench that trains alone: what losses take beside that may hide what a minibatch takes."""
-    if not (setup.bench.losses or setup.bench.after):
+    if not (spec.bench.losses or spec.bench.after):
         return bench
-    return type(bench)(replace(setup.bench, losses=False, after=False), setup.data)
+    return type(bench)(replace(spec.bench, losses=False, after=False), spec.data)
 
 
-def _steps_s(setup: RunSpec, remembered: Ints) -> NDArray[np.float64]:
+def _steps_s(spec: RunSpec, remembered: Ints) -> NDArray[np.float64]:
     """Return the time [S] of each server step."""
-    spec = replace(setup.server, device="cpu")
-    m = min(setup.plan.pacing.most_updates, setup.data.n_clients)
-    short, long = _cut(spec, _SHORT), _cut(spec, _LONG)
-    columns, tried = spec.blocks[-1][1], long.blocks[-1][1]
+    server = replace(spec.server, device="cpu")
+    m = min(spec.plan.pacing.most_updates, spec.data.n_clients)
+    short, long = _cut(server, _SHORT), _cut(server, _LONG)
+    columns, tried = server.blocks[-1][1], long.blocks[-1][1]
     solve_s, sum_s = _step_s(short, m, 0), _step_s(long, m, 0)
     alone_s = solve_s + max(sum_s - solve_s, 0.0) * columns / tried
     most = int(remembered.max(initial=0))

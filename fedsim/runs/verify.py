@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import prepare
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.session import Run, owner_of
+from fedsim.runs.session import Session, owner_of
 from fedsim.runs.simulate import Device, begin_pool, device_of, one_thread
 from fedsim.worlds.trace import read_trace
 
@@ -65,31 +65,15 @@ def verify(
     """
     folder = as_path(folder, "folder")
     manifest = read_manifest(folder)
-    if manifest.get("status") != "done":
-        raise FolderError(
-            f"{folder}: expected a run that is done, found one that is {manifest.get('status')}"
-        )
-    if steps is not None:
-        _check_steps(steps, manifest.get("steps"), folder)
-    if manifest.get("ended_by") == "wall" and steps is None:
-        raise FolderError(
-            f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
-        )
-    missing = [
-        name for name in (*_ALWAYS, *([_MODEL] if steps is None else [])) if not (folder / name).is_file()
-    ]
-    if missing:
-        raise FolderError(
-            f"{folder}: cannot be verified without {', '.join(missing)}, which it must have had"
-        )
+    _check_repeatable(folder, manifest, steps)
     if workers is None:
         workers = 0 if manifest.get("workers") else 2
     config = load(folder / CONFIG)[0]
     forked = config.parent is not None and config.parent.forked_step is not None
     if forked and steps is not None and not _before(folder, steps[0]):
         raise CheckpointError(
-            f"{folder}: a fork goes on from a checkpoint, and none is left from before step {steps[0]}: verify all of "
-            'it, or keep checkpoints with --set checkpoint.keep="all"'
+            f"{folder}: a fork needs a checkpoint to continue from, and none is left from before step {steps[0]}: "
+            'verify all of it, or keep checkpoints with --set checkpoint.keep="all"'
         )
     with tempfile.TemporaryDirectory(prefix="fedsim-verify-") as place:
         again = Path(place) / "run"
@@ -98,6 +82,25 @@ def verify(
         else:
             _run(folder, again, config, steps, workers, device)
         return list(_compared(folder, again, None if steps is None else steps[1]))
+
+
+def _check_repeatable(folder: Path, manifest: Mapping[str, Any], steps: tuple[int, int] | None) -> None:
+    """Raise FolderError for a run that is not done, cannot be repeated, or lacks files or steps."""
+    if manifest.get("status") != "done":
+        raise FolderError(
+            f"{folder}: expected a run that is done, found one that is {manifest.get('status')}"
+        )
+    if steps is not None:
+        _check_steps(steps, manifest.get("steps"), folder)
+    elif manifest.get("ended_by") == "wall":
+        raise FolderError(
+            f"{folder}: it ended by wall time, which does not repeat: verify some of its --steps"
+        )
+    wanted = _ALWAYS if steps is not None else (*_ALWAYS, _MODEL)
+    if missing := [name for name in wanted if not (folder / name).is_file()]:
+        raise FolderError(
+            f"{folder}: cannot be verified without {', '.join(missing)}, which it must have had"
+        )
 
 
 def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None:
@@ -133,10 +136,10 @@ def _run(
 ) -> None:
     cache = InputCache.of(config, read_trace(folder / WORLD))
     with one_thread(), begin_pool(workers, device, None, config, cache) or nullcontext() as pool:
-        setup = prepare(config, device_of(device, anywhere=False, pool=pool), cache)
+        spec = prepare(config, device_of(device, anywhere=False, pool=pool), cache)
         count = pool.workers if pool else 0
         if steps is None:
-            Run(setup, again, Stopwatch(), count).go(pool, lambda progress: None)
+            Session(spec, again, Stopwatch(), count).go(pool, lambda progress: None)
             return
         found = _before(folder, steps[0])
         saved = checkpoint.read(found[-1].path, owner_of(folder)) if found else None
@@ -145,7 +148,7 @@ def _run(
         write_json(again / MANIFEST, {"status": "running"})
         if saved is not None:
             cut_tables(again, saved["records"]["rows"], source=folder)
-        run = Run(setup, again, Stopwatch(), count, again=True, saved=saved)
+        run = Session(spec, again, Stopwatch(), count, again=True, saved=saved)
         run.until(pool, At(step=steps[1]).reached)
         run.recorder.close(None)
 

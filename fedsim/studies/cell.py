@@ -19,7 +19,7 @@ from fedsim.records.run_folder import alone
 from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress, Result, share_done
-from fedsim.runs.session import Run
+from fedsim.runs.session import Session
 from fedsim.runs.simulate import Device, device_of, one_thread, resume
 from fedsim.studies.grid import Cell
 
@@ -93,8 +93,8 @@ class CellRunner:
         with one_thread():
             clock = Stopwatch()
             with clock.part("start"):
-                setup = prepare(cell.config, device_of(self._device, anywhere=False), self._cache)
-                run = Run(setup, folder, clock, 0, force=True)
+                spec = prepare(cell.config, device_of(self._device, anywhere=False), self._cache)
+                run = Session(spec, folder, clock, 0, force=True)
             return run.go(None, watch)
 
 

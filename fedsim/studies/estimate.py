@@ -84,17 +84,17 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     )
 
 
-def disk_bytes(found: PlannedRun, setup: RunSpec) -> int:
+def disk_bytes(found: PlannedRun, spec: RunSpec) -> int:
     """Predict the bytes of a finished run's folder, from the rows of its tables; the world counts uncompressed."""
-    evaluated = min(setup.config.evaluate.clients or found.clients, found.clients)
+    evaluated = min(spec.config.evaluate.clients or found.clients, found.clients)
     rows = {
         "jobs": sum(found.jobs.values()),
         "steps": found.steps,
         "evals": found.evaluations * evaluated,
     }
-    models = 1 + (found.clients if setup.bench.method().personal is not None else 0)
+    models = 1 + (found.clients if spec.bench.method().personal is not None else 0)
     tables = sum(_ROW_BYTES[table] * n for table, n in rows.items())
-    return _FILES_BYTES + tables + setup.trace.nbytes + 4 * setup.network.P * models
+    return _FILES_BYTES + tables + spec.trace.nbytes + 4 * spec.network.P * models
 
 
 def _size(folder: Path) -> int:

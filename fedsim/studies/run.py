@@ -95,7 +95,7 @@ def run_study(
         begin_imports()
     with at_most(1):  # as in the processes that run cells
         needed = max(
-            (setup.footprint(0).parts()["total"] for setup in _prepared(folder, device, cache)), default=0
+            (spec.footprint(0).parts()["total"] for spec in _prepared(folder, device, cache)), default=0
         )
     check_memory(needed, count)
     make_directory(folder.path)
@@ -138,11 +138,11 @@ def _prepared(folder: StudyFolder, device: Device, cache: InputCache) -> Iterato
     with one_thread():
         for cell, *_ in one_of_each(folder.left):
             try:
-                setup = prepare(cell.config, place, cache)
+                spec = prepare(cell.config, place, cache)
             except INPUT_ERRORS as error:
                 wrong.setdefault(str(error), (cell, error))
             else:
-                yield setup
+                yield spec
     if wrong:
         first = next(iter(wrong.values()))[1]
         raise type(first)("\n".join(f"{cell.title}: {text}" for text, (cell, _) in wrong.items())) from first

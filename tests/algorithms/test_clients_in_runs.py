@@ -72,7 +72,7 @@ def test_jobs_may_finish_in_any_order(
                 Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
             )
 
-        monkeypatch.setattr("fedsim.runs.session.Run._trainer", shuffled)
+        monkeypatch.setattr("fedsim.runs.session.Session._trainer", shuffled)
         assert run(config, tmp_path / f"b{seed}").digest == expected
 
 

@@ -57,7 +57,7 @@ def test_jobs_may_finish_in_any_order(
             Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
         )
 
-    monkeypatch.setattr("fedsim.runs.session.Run._trainer", shuffled)
+    monkeypatch.setattr("fedsim.runs.session.Session._trainer", shuffled)
     assert run(small(pacing=pacing), tmp_path / "b").digest == expected.digest
 
 

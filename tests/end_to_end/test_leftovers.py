@@ -16,7 +16,7 @@ from fedsim.engine.event_loop import EventLoop
 from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress
-from fedsim.runs.session import Run
+from fedsim.runs.session import Session
 from fedsim.server.history import GradientHistory
 from fedsim.training.workbench import Workbench
 
@@ -35,7 +35,7 @@ def _run(folder: Path, *, fails: bool) -> None:
         if fails:
             raise RunError("no more")
 
-    run = Run(prepare(parse(raw, "here", "one")[0], "cpu", InputCache()), folder, Stopwatch(), 0)
+    run = Session(prepare(parse(raw, "here", "one")[0], "cpu", InputCache()), folder, Stopwatch(), 0)
     if fails:
         with pytest.raises(RunError):
             run.go(None, watch)
@@ -45,7 +45,7 @@ def _run(folder: Path, *, fails: bool) -> None:
 
 def _alive() -> Counter[str]:
     """Count what a run consists of."""
-    kinds = (Run, EventLoop, Workbench, GradientHistory, FederatedData)
+    kinds = (Session, EventLoop, Workbench, GradientHistory, FederatedData)
     return Counter(type(o).__name__ for o in gc.get_objects() if type(o) in kinds)
 
 
