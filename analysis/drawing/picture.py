@@ -95,10 +95,10 @@ def panels(
     """Return a figure of panels on top of each other, `heights` in inches, without global state."""
     figure = Figure(figsize=(width_in, sum(heights) + 0.35), layout="constrained")
     figure.patch.set_alpha(0)
-    found = figure.subplots(
+    grid = figure.subplots(
         len(heights), 1, sharex=share_x, squeeze=False, gridspec_kw={"height_ratios": heights}
     )
-    axes = list(found[:, 0])
+    axes = list(grid[:, 0])
     for ax in axes:
         _plain(ax)
     return figure, axes

@@ -85,8 +85,8 @@ def _write(out: Path, label: str, jobs: pa.Table, steps: pa.Table, evaluations: 
             trace.thread(CLIENTS, FIRST_CLIENT + client, f"client {client}")
         for batch in steps.to_batches(max_chunksize=_BATCH):
             _write_steps(trace, batch)
-        for found in evaluations:
-            _write_evaluation(trace, found)
+        for evaluation in evaluations:
+            _write_evaluation(trace, evaluation)
         for batch in jobs.to_batches(max_chunksize=_BATCH):
             _write_jobs(trace, batch)
 
@@ -96,8 +96,8 @@ def _within(times: pa.ChunkedArray, from_us: int, to_us: int) -> pa.ChunkedArray
 
 
 def _overlapping(jobs: pa.Table, from_us: int, to_us: int) -> pa.Table:
-    begun = pc.less_equal(jobs["dispatch_us"], to_us)
-    return jobs.filter(pc.and_(begun, pc.greater_equal(jobs["end_us"], from_us)))
+    started = pc.less_equal(jobs["dispatch_us"], to_us)
+    return jobs.filter(pc.and_(started, pc.greater_equal(jobs["end_us"], from_us)))
 
 
 def _chosen(jobs: pa.Table, clients: int | None) -> pa.Table:
@@ -148,10 +148,10 @@ def _phases(batch: pa.RecordBatch) -> Iterator[list[tuple[str, int, int]]]:
 
 def _write_steps(trace: ChromeTrace, steps: pa.RecordBatch) -> None:
     """Write an instant for each step, and how many clients were online and at work."""
-    said = ("cause", "updates", "remembered", "lost", "late", "mean_staleness", "direction_norm")
-    for step in steps.select(["step", "time_us", "status", "online", "in_flight", *said]).to_pylist():
+    columns = ("cause", "updates", "remembered", "lost", "late", "mean_staleness", "direction_norm")
+    for step in steps.select(["step", "time_us", "status", "online", "in_flight", *columns]).to_pylist():
         name = f"step {step['step']}" + ("" if step["status"] == "applied" else f" {step['status']}")
-        trace.instant(SERVER, name, step["time_us"], _known({key: step[key] for key in said}))
+        trace.instant(SERVER, name, step["time_us"], _known({key: step[key] for key in columns}))
         trace.counter(
             SERVER,
             "clients",
@@ -160,12 +160,14 @@ def _write_steps(trace: ChromeTrace, steps: pa.RecordBatch) -> None:
         )
 
 
-def _write_evaluation(trace: ChromeTrace, found: Evaluation) -> None:
+def _write_evaluation(trace: ChromeTrace, evaluation: Evaluation) -> None:
     """Write an instant for an evaluation, and the mean accuracy as a curve."""
-    measured = _known(found.summary(("mean_percent", "std_percent", "worst10_percent")))
-    trace.instant(SERVER, f"evaluation {found.split}", found.time_us, {"step": found.step} | measured)
+    measured = _known(evaluation.summary(("mean_percent", "std_percent", "worst10_percent")))
+    trace.instant(
+        SERVER, f"evaluation {evaluation.split}", evaluation.time_us, {"step": evaluation.step} | measured
+    )
     if "mean_percent" in measured:
-        trace.counter(SERVER, "accuracy", found.time_us, {"mean %": measured["mean_percent"]})
+        trace.counter(SERVER, "accuracy", evaluation.time_us, {"mean %": measured["mean_percent"]})
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -57,19 +57,19 @@ class TensorBoardWriter:
             self._file.scalars(row["step"], row["time_us"] / US, {f"steps/{c}": row[c] for c in COUNTS})
             self.steps += 1
 
-    def evaluation(self, found: Evaluation) -> None:
+    def evaluation(self, evaluation: Evaluation) -> None:
         """Write the metrics of an evaluation, the mean loss, and how the clients' accuracies are spread."""
-        when = found.time_us, found.step
-        measured = found.n > 0
-        if when <= self._last.get(found.split, (-1, -1)) or not measured.any():
+        when = evaluation.time_us, evaluation.step
+        measured = evaluation.n > 0
+        if when <= self._last.get(evaluation.split, (-1, -1)) or not measured.any():
             return
-        self._last[found.split] = when
+        self._last[evaluation.split] = when
         self.evaluations += 1
-        time_s, about = found.time_us / US, f"evaluation_{found.split}/"
-        values = found.summary(METRICS) | {"mean_loss": float(found.loss[measured].mean())}
-        self._file.scalars(found.step, time_s, {about + name: value for name, value in values.items()})
+        time_s, about = evaluation.time_us / US, f"evaluation_{evaluation.split}/"
+        values = evaluation.summary(METRICS) | {"mean_loss": float(evaluation.loss[measured].mean())}
+        self._file.scalars(evaluation.step, time_s, {about + name: value for name, value in values.items()})
         self._file.histogram(
-            found.step, time_s, about + "clients_percent", 100 * found.accuracy[measured], EDGES
+            evaluation.step, time_s, about + "clients_percent", 100 * evaluation.accuracy[measured], EDGES
         )
 
     def flush(self) -> None:
@@ -82,8 +82,8 @@ class TensorBoardWriter:
             for row in batch.to_pylist():
                 self.step(row)
         for split in sorted(word_counts(run.evals["split"])):
-            for found in run.evaluations(split):
-                self.evaluation(found)
+            for evaluation in run.evaluations(split):
+                self.evaluation(evaluation)
 
     def close(self) -> None:
         """Write what is left."""

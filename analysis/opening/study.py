@@ -94,12 +94,12 @@ class Study:
         """
         same_axis = self.compare.get("axis") == changes.get("axis", self.compare.get("axis"))
         kept = {key: value for key, value in self.compare.items() if same_axis or key != "baseline"}
-        found = replace(self, compare=kept | dict(changes))
+        study = replace(self, compare=kept | dict(changes))
         if self.axes:
-            found.baseline(found.axis())
-        for point in found.compare.get("at", ()):
-            found.require_point(point)
-        return found
+            study.baseline(study.axis())
+        for point in study.compare.get("at", ()):
+            study.require_point(point)
+        return study
 
     def require_point(self, at: str) -> None:
         """Raise ConfigError if there is no such point."""
@@ -128,8 +128,8 @@ class Study:
         Raises ConfigError if the axis has no such level.
         """
         axis = self.axis(axis)
-        said = self.compare.get("baseline") if axis == self.axis() else None
-        wanted = str(level or said or self.axes[axis][0])
+        preset = self.compare.get("baseline") if axis == self.axis() else None
+        wanted = str(level or preset or self.axes[axis][0])
         if wanted not in self.axes[axis]:
             raise ConfigError(
                 f"{self.folder}: axis {axis!r} has no level {wanted!r}{closest(wanted, self.axes[axis])}"
@@ -158,9 +158,9 @@ class Study:
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
                 evaluation = self.evaluations(cell, split)[i]
                 point = {name: int(each[name].iloc[i]) for name in _COLUMNS.values()}
-                held = {"clients": int((evaluation.n > 0).sum())}
+                counts = {"clients": int((evaluation.n > 0).sum())}
                 rows.append(
-                    {**cell.levels, "seed": cell.seed, **point, **held, **evaluation.summary(metrics)}
+                    {**cell.levels, "seed": cell.seed, **point, **counts, **evaluation.summary(metrics)}
                 )
         columns = [*self.axes, "seed", *_COLUMNS.values(), "clients", *metrics]
         rows.sort(key=self._place)
@@ -187,9 +187,9 @@ class Study:
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._numbers:
             run = self.afresh(cell)
-            found = self.evaluations(cell, split)
-            times = np.array([e.time_us for e in found], dtype=np.int64)
-            steps = np.array([e.step for e in found], dtype=np.int64)
+            evaluations = self.evaluations(cell, split)
+            times = np.array([e.time_us for e in evaluations], dtype=np.int64)
+            steps = np.array([e.step for e in evaluations], dtype=np.int64)
             self._numbers[key] = pd.DataFrame(
                 {"step": steps, "time_us": times, "bytes": bytes_by(run, times)}
             )
@@ -274,28 +274,28 @@ def open_study(path: str | Path) -> Study:
     if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
         raise FolderError(f"{file}: format: expected {FORMAT}, found {raw['format']!r}")
     try:
-        said = validated(_Study, raw, file)
+        content = validated(_Study, raw, file)
     except ConfigError as error:
         raise FolderError(str(error)) from error
-    for name in said.compare.metrics or ():
+    for name in content.compare.metrics or ():
         if ":" in name:  # code that a folder names is not run to look at it
             raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
-    axes = {axis: tuple(levels) for axis, levels in said.axes.items()}
-    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(said.cells))
-    compare = said.compare.model_dump(exclude_none=True)
-    return Study(folder, said.name, said.description, axes, tuple(said.seeds), compare, cells)
+    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
+    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(content.cells))
+    compare = content.compare.model_dump(exclude_none=True)
+    return Study(folder, content.name, content.description, axes, tuple(content.seeds), compare, cells)
 
 
-def _cell(said: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:
-    if set(said.levels) != set(axes):
+def _cell(cell: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:
+    if set(cell.levels) != set(axes):
         raise FolderError(
-            f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {said.levels}"
+            f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {cell.levels}"
         )
-    for axis, level in said.levels.items():
+    for axis, level in cell.levels.items():
         if level not in axes[axis]:
             raise FolderError(f"{where}.levels.{axis}: unknown level {level!r}{closest(level, axes[axis])}")
-    inside = Path(said.folder)
+    inside = Path(cell.folder)
     if inside.is_absolute() or ".." in inside.parts:
-        raise FolderError(f"{where}.folder: expected a folder within the study, found {said.folder!r}")
-    levels = {axis: said.levels[axis] for axis in axes}
-    return Cell(levels, said.seed, folder / inside, said.status, said.error)
+        raise FolderError(f"{where}.folder: expected a folder within the study, found {cell.folder!r}")
+    levels = {axis: cell.levels[axis] for axis in axes}
+    return Cell(levels, cell.seed, folder / inside, cell.status, cell.error)

@@ -66,9 +66,9 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
             at = int(wrong[0])
             raise FolderError(f"{path}, row {at}: expected an accuracy from 0 to 1, found {accuracy[at]:g}")
     if name in KEYS and (row := _second(table.select(KEYS[name]))) is not None:
-        said = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
+        key = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
         raise FolderError(
-            f"{path}, row {row}: expected each {' and '.join(KEYS[name])} once, found {said} again"
+            f"{path}, row {row}: expected each {' and '.join(KEYS[name])} once, found {key} again"
         )
     return table
 
@@ -136,6 +136,6 @@ def _wrong(name: str, column: pa.ChunkedArray) -> str:
         return f"expected values in all {len(column)} rows, found {column.null_count} nulls"
     if name in _FROM_ZERO and len(column) and (least := pc.min(column).as_py()) < 0:
         return f"expected numbers of at least 0, found {least}"
-    if name == "status" and not set(found := word_counts(column)) <= _STATUSES:
-        return f"expected one of {', '.join(sorted(_STATUSES))}, found {min(set(found) - _STATUSES)!r}"
+    if name == "status" and not set(counts := word_counts(column)) <= _STATUSES:
+        return f"expected one of {', '.join(sorted(_STATUSES))}, found {min(set(counts) - _STATUSES)!r}"
     return ""

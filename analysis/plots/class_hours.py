@@ -28,11 +28,11 @@ def class_hours_picture(shares: Floats) -> Picture:
     bar.set_label("% of its samples online", fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8, colors=INK)
     return Picture(
-        figure, told(shares), "For each class, the share of its samples that is with a client online."
+        figure, extremes(shares), "For each class, the share of its samples that is with a client online."
     )
 
 
-def told(shares: Floats) -> str:
+def extremes(shares: Floats) -> str:
     """Say in words which classes are online most and least."""
     known = np.flatnonzero(np.isfinite(shares).any(axis=1))
     if not len(known):

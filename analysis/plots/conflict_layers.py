@@ -24,10 +24,10 @@ def conflict_layers(run: Run) -> Picture:
         raise FolderError(
             f'{run.folder}: conflicts of the whole model alone were recorded, with [record] "model"'
         )
-    there = [kind for kind in KINDS if (rows.kind == kind).any()]
+    kinds = [kind for kind in KINDS if (rows.kind == kind).any()]
     height = min(max(0.22 * layers, 0.8), 4.0)
-    figure, axes = panels([max(height + 0.15, LEAST_IN / len(there))] * len(there))
-    for ax, kind in zip(axes, there, strict=True):
+    figure, axes = panels([max(height + 0.15, LEAST_IN / len(kinds))] * len(kinds))
+    for ax, kind in zip(axes, kinds, strict=True):
         edges, share = layer_times(rows, kind, BINS)
         heat(ax, share, list(edges), shares())
         ax.set_ylabel(f"layer,\n{kind}", fontsize=9)

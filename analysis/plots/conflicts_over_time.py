@@ -59,20 +59,20 @@ def conflict_angles(run: Run) -> Picture:
 
     Raises RunError if the run did not record conflicts.
     """
-    found = over_time(recorded(run), run.frame("steps").set_index("step").time_us)
+    conflicts = over_time(recorded(run), run.frame("steps").set_index("step").time_us)
     figure, axes = panels([1.5, 1.8])
-    scale, unit = time_unit(int(found.time_us.max()))
+    scale, unit = time_unit(int(conflicts.time_us.max()))
     words = []
     for index, kind in enumerate(KINDS):
-        mine = found[found.kind == kind]
-        if mine.empty:
+        rows = conflicts[conflicts.kind == kind]
+        if rows.empty:
             continue
-        x = mine.time_us.to_numpy() / scale
-        share = mine.conflict_percent.to_numpy()
+        x = rows.time_us.to_numpy() / scale
+        share = rows.conflict_percent.to_numpy()
         draw_band(axes[0], x, share, share, share, index)
-        low, middle, high = (mine[f"angle{which}_deg"].to_numpy() for which in ("_low", "", "_high"))
+        low, middle, high = (rows[f"angle{which}_deg"].to_numpy() for which in ("_low", "", "_high"))
         draw_band(axes[1], x, low, middle, high, index)
-        mean, angle = np.average(share, weights=mine.rows), mine.angle_deg.median()
+        mean, angle = np.average(share, weights=rows.rows), rows.angle_deg.median()
         words.append(f"{kind}: {mean:.1f} % of rows against it, median angle {angle:.1f}°")
     axes[0].set_ylabel("rows against\nthe step, %", fontsize=9)
     from_zero(axes[0])
@@ -86,7 +86,7 @@ def conflict_angles(run: Run) -> Picture:
         " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
         " clients."
     )
-    return Picture(figure, alt, caption, _keys("absent" in set(found.kind)))
+    return Picture(figure, alt, caption, _keys("absent" in set(conflicts.kind)))
 
 
 def _keys(absent: bool) -> tuple[Key, ...]:

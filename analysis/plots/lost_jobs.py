@@ -22,7 +22,7 @@ def lost_jobs(runs: Mapping[str, Run]) -> Picture:
     position = np.arange(len(counts))
     left = np.zeros(len(counts))
     for phase, colour in PHASES.items():
-        width = np.array([found.get(phase, 0) for found in counts.values()])
+        width = np.array([phases.get(phase, 0) for phases in counts.values()])
         ax.barh(position, width, left=left, height=0.7, color=colour)
         left += width
     for y, total in enumerate(left):
@@ -57,7 +57,7 @@ def _short(label: str, limit: int = 22) -> str:
 
 def _alt(counts: Mapping[str, Mapping[str, int]]) -> str:
     words = (
-        f"{label}: " + ", ".join(f"{found.get(phase, 0)} in {phase}" for phase in PHASES)
-        for label, found in counts.items()
+        f"{label}: " + ", ".join(f"{phases.get(phase, 0)} in {phase}" for phase in PHASES)
+        for label, phases in counts.items()
     )
     return f"Bars of jobs lost by phase. {'; '.join(words)}."

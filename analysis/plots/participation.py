@@ -106,8 +106,8 @@ def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
 def _clients(run: Run) -> int | None:
     """Return the number of clients in the run (a trace may hold more), if the configuration says it."""
     task = run.config.get("task")
-    said = task.get("clients") if isinstance(task, dict) else None
-    return said if isinstance(said, int) else None
+    clients = task.get("clients") if isinstance(task, dict) else None
+    return clients if isinstance(clients, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,19 +132,19 @@ def _outcomes(run: Run, grid: _Grid) -> dict[str, Ints]:
     status = np.asarray(run.jobs["status"].cast(pa.string()).to_pylist(), dtype=object)
     client, start, end = (run.jobs[name].to_numpy() for name in ("client", "dispatch_us", "end_us"))
     masks = {outcome: np.isin(status, statuses) for outcome, (_, statuses) in OUTCOMES.items()}
-    return {name: grid.count(client[mine], start[mine], end[mine]) for name, mine in masks.items()}
+    return {name: grid.count(client[mask], start[mask], end[mask]) for name, mask in masks.items()}
 
 
 def _phases(run: Run, grid: _Grid) -> dict[str, Ints]:
     """Count the stretches of each phase: none if it was not reached, and up to the job's end if it was cut short."""
     names = ("client", "dispatch_us", "download_us", "compute_us", "end_us")
     client, *times = (run.jobs[name].to_numpy() for name in names)
-    end, begun, found = times[-1], np.ones(len(client), dtype=bool), {}
+    end, reached, counts = times[-1], np.ones(len(client), dtype=bool), {}
     for state, start, stop in zip(STATES, times[:-1], times[1:], strict=True):
-        mine = begun & (end > start)
-        found[state] = grid.count(client[mine], start[mine], np.where(stop < 0, end, stop)[mine])
-        begun &= stop >= 0
-    return found
+        mask = reached & (end > start)
+        counts[state] = grid.count(client[mask], start[mask], np.where(stop < 0, end, stop)[mask])
+        reached &= stop >= 0
+    return counts
 
 
 def _bin(time_us: Ints, bins: int, end_us: int) -> Ints:
@@ -152,11 +152,11 @@ def _bin(time_us: Ints, bins: int, end_us: int) -> Ints:
     return np.clip((share * bins).astype(np.int64), 0, bins - 1)
 
 
-def _image(ax: Axes, image: NDArray[np.uint8], cells: Raster, end: float, what: str) -> None:
+def _image(ax: Axes, image: NDArray[np.uint8], cells: Raster, end: float, topic: str) -> None:
     k = int(cells.sizes.sum())
     ax.imshow(image, extent=(0, end, k, 0), aspect="auto", interpolation="none")
     ax.grid(visible=False)
-    ax.set_ylabel(f"clients:\n{what}", fontsize=9)
+    ax.set_ylabel(f"clients:\n{topic}", fontsize=9)
     whole_numbers(ax.yaxis)
 
 

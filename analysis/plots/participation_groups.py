@@ -29,11 +29,11 @@ def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, wher
     figure, axes = panels([1.75] * len(kinds), share_x=False)
     words = []
     for ax, by in zip(axes, kinds, strict=True):
-        mine = {label: table[table["by"] == by] for label, table in tables.items()}
-        names = list(dict.fromkeys(name for table in mine.values() for name in table["group"]))
-        for index, (label, table) in enumerate(mine.items()):
+        grouped = {label: table[table["by"] == by] for label, table in tables.items()}
+        names = list(dict.fromkeys(name for table in grouped.values() for name in table["group"]))
+        for index, (label, table) in enumerate(grouped.items()):
             at = np.array([names.index(name) for name in table["group"]], dtype=np.float64)
-            at += _SHIFT * ((index + 0.5) / len(mine) - 0.5)
+            at += _SHIFT * ((index + 0.5) / len(grouped) - 0.5)
             style = arm_style(index)
             ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
             ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)

@@ -33,16 +33,16 @@ def study_curves(
     figure, axes = panels([1.35] * len(metrics))
     words = []
     for index, (level, runs) in enumerate(histories.items()):
-        held = [h for h in runs if len(h)]
-        if not held:
+        evaluated = [h for h in runs if len(h)]
+        if not evaluated:
             continue
-        x, values = on_one_grid(held, column, metrics)
+        x, values = on_one_grid(evaluated, column, metrics)
         for ax, table in zip(axes, values, strict=True):
             draw_band(ax, x / scale, table.min(axis=0), table.mean(axis=0), table.max(axis=0), index)
         ends = ", ".join(
             f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True)
         )
-        words.append(f"{level} ends with {ends} over {len(held)} seeds")
+        words.append(f"{level} ends with {ends} over {len(evaluated)} seeds")
     for ax, metric in zip(axes, metrics, strict=True):
         ax.set_ylabel(heading_of(metric).replace(" ", "\n", 1), fontsize=9)
         ax.margins(x=0.02, y=0.08)

@@ -1,4 +1,4 @@
-"""What a report says about one run: its settings, what clients spent, who took part, conflicts, how to run it again."""
+"""The section of a report about one run: settings, costs of clients, participation, conflicts, how to repeat it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from fedsim.analysis.statistics.waste import HEADINGS as SPENT
 from fedsim.analysis.statistics.waste import waste_rows
 
 _MOST_CLIENTS = 10
-"""So many clients are listed as the most protected."""
+"""Rows in the table of the most protected clients."""
 
 
 def run_section(run: Run, prefix: str) -> Iterator[Block]:
-    """Yield what is told of one run; `prefix` stands before the names of its figures and tables."""
+    """Yield the blocks about one run; `prefix` goes before the names of its figures and tables."""
     yield Heading(f"Run: {run.label}")
     yield Facts(facts(run))
     if len(run.jobs):
@@ -69,7 +69,7 @@ def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
     if not (seen.model_conflicts >= 0).any() and not len(run.conflicts):
         yield Text(
             "No conflicts are known: the rule needs no inner products of updates, and none were recorded."
-            f" Run it with {observatory.HOW} to see them.",
+            f" Run it with {observatory.SETTING} to see them.",
             "note",
         )
         return
@@ -83,13 +83,13 @@ def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
         yield from _observed(run, prefix)
     else:
         yield Text(
-            f"Angles, layers, weights and who was protected are known where they are recorded: {observatory.HOW}.",
+            f"Angles, layers, weights and who was protected are known where they are recorded: {observatory.SETTING}.",
             "note",
         )
 
 
 def _observed(run: Run, prefix: str) -> Iterator[Block]:
-    """Yield what `conflicts.parquet` alone tells."""
+    """Yield the blocks that need `conflicts.parquet`."""
     rows = observatory.recorded(run)
     if rows.block.max() >= 0:
         yield Figure(f"{prefix}conflict-layers", partial(conflict_layers, run))

@@ -33,14 +33,14 @@ def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
     """Return the audits of one run or of several as one frame, with the column `run` in front. Raises RunError."""
     several = [runs] if isinstance(runs, Run) else list(runs)
     frames = [run.frame("audit").assign(run=run.label) for run in several]
-    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    if found.empty:
+    audit = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    if audit.empty:
         names = ", ".join(str(run.folder) for run in several) or "no run"
         raise FolderError(
             f"{names}: there is no audit; it is asked for with [audit] every = 20 in the configuration"
         )
-    group = np.where(found["present"], GROUPS[0], np.where(found["age"] >= 0, GROUPS[1], GROUPS[2]))
-    return found.assign(group=group)[["run", *[c for c in found.columns if c != "run"], "group"]]
+    group = np.where(audit["present"], GROUPS[0], np.where(audit["age"] >= 0, GROUPS[1], GROUPS[2]))
+    return audit.assign(group=group)[["run", *[c for c in audit.columns if c != "run"], "group"]]
 
 
 @arguments.checked
@@ -57,12 +57,12 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
     bootstrap over clients, as the updates of one client are alike; NaN where fewer than 5 clients have what is divided
     by, such as a real conflict for `recall`.
     """
-    held = audit[audit["age"] >= 0]
+    remembered = audit[audit["age"] >= 0]
     edges = np.array(sorted(set(ages)))
-    at = np.searchsorted(edges, held["age"].to_numpy(), side="right") - 1
+    at = np.searchsorted(edges, remembered["age"].to_numpy(), side="right") - 1
     rows = []
     for i in np.unique(at[at >= 0]).tolist():
-        some = held[at == i]
+        some = remembered[at == i]
         last = edges[i + 1] - 1 if i < at.max() else some["age"].max()
         counts = {"n": len(some), "clients": some["client"].nunique()}
         rows.append({"from_age": int(edges[i]), "to_age": int(last)} | counts | _measured(some))
@@ -93,11 +93,11 @@ def _measured(some: pd.DataFrame) -> dict[str, float]:
     each = _by_client(table, some["client"].to_numpy())
     drawn = _ratios(_drawn_sums(each), names)
     holders = dict(zip(names, (each > 0).sum(axis=0).tolist(), strict=True))
-    found: dict[str, float] = {}
+    measures: dict[str, float] = {}
     for name, value in whole.items():
         low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]))
-        found |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
-    return found
+        measures |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
+    return measures
 
 
 def _interval(drawn: Floats, clients: int) -> tuple[float, float]:
@@ -162,13 +162,13 @@ def useful_age(ages: pd.DataFrame) -> int | None:
     That is the last group of an unbroken series from age 1 on whose interval of `agreement` lies above 0.5; None if
     there is no such group. A memory (tau, or a window) longer than that adds noise.
     """
-    found: int | None = None
+    useful: int | None = None
     older = ages[ages["from_age"] > 0]
     for last, low in zip(older["to_age"].tolist(), older["agreement_low"].tolist(), strict=True):
         if not low > 0.5:
             break
-        found = last
-    return found
+        useful = last
+    return useful
 
 
 @arguments.checked

@@ -55,12 +55,12 @@ def interval(
 
 
 def _values(statistic: Statistic, counts: Floats) -> Floats:
-    found = np.asarray(statistic(counts))
-    if found.shape != counts.shape[:1]:
+    values = np.asarray(statistic(counts))
+    if values.shape != counts.shape[:1]:
         raise ConfigError(
-            f"statistic: expected {len(counts)} values, one for each draw, found the shape {list(found.shape)}"
+            f"statistic: expected {len(counts)} values, one for each draw, found the shape {list(values.shape)}"
         )
-    return found
+    return values
 
 
 @arguments.checked

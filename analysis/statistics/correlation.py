@@ -59,13 +59,13 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
         n = int(known.sum())
         for method, make in (("spearman", spearman), ("pearson", pearson)):
             for weighted_by, weights in (("clients", np.ones(len(x))), ("samples", samples)):
-                value, found = np.nan, None
+                value, bounds = np.nan, None
                 if n:
                     statistic = make(x[known], accuracy[known], weights[known])
                     value = float(statistic(np.ones((1, n)))[0])
                     if intervals and not np.isnan(value):
-                        found = interval(statistic, n, draws=client_draws(n))
-                low, high = found or (np.nan, np.nan)
+                        bounds = interval(statistic, n, draws=client_draws(n))
+                low, high = bounds or (np.nan, np.nan)
                 words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
                 yield words | {"value": value, "low": low, "high": high}
 
@@ -77,8 +77,10 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     b = y - (shares * y).sum(axis=1, keepdims=True)
     variances = (shares * a * a).sum(axis=1) * (shares * b * b).sum(axis=1)
     unknown = np.full(len(shares), np.nan)
-    found = np.divide((shares * a * b).sum(axis=1), np.sqrt(variances), out=unknown, where=variances > 1e-18)
-    return np.asarray(found.clip(-1, 1))
+    correlation = np.divide(
+        (shares * a * b).sum(axis=1), np.sqrt(variances), out=unknown, where=variances > 1e-18
+    )
+    return np.asarray(correlation.clip(-1, 1))
 
 
 def _ranks(values: Floats, weights: Floats) -> Floats:

@@ -20,7 +20,7 @@ from fedsim.common.errors import FolderError
 if TYPE_CHECKING:
     import pandas as pd
 
-HOW = '[record] conflicts = "layers"'
+SETTING = '[record] conflicts = "layers"'
 """The setting that makes a run record what is shown here."""
 KINDS = ("present", "absent")
 
@@ -31,7 +31,7 @@ def recorded(run: Run) -> pd.DataFrame:
     Raises RunError, with the setting that would record them, if there are none.
     """
     if not len(run.conflicts):
-        raise FolderError(f"{run.folder}: no conflicts were recorded; run it with {HOW}")
+        raise FolderError(f"{run.folder}: no conflicts were recorded; run it with {SETTING}")
     rows = run.frame("conflicts")
     rows["kind"] = np.where(rows.age == 0, *KINDS)
     rows["against"] = rows.cosine < -ORTHOGONAL
@@ -50,16 +50,16 @@ def over_time(rows: pd.DataFrame, times_us: pd.Series[int]) -> pd.DataFrame:
     whole = rows[rows.block < 0]
     steps = np.unique(whole.step)
     group = pd.Series(spans(len(steps)), index=steps)
-    found = whole.assign(group=whole.step.map(group)).groupby(["group", "kind"])
-    angle = found.angle_deg.quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    grouped = whole.assign(group=whole.step.map(group)).groupby(["group", "kind"])
+    angle = grouped.angle_deg.quantile(np.array([0.1, 0.5, 0.9])).unstack()
     angle.columns = pd.Index(["angle_low_deg", "angle_deg", "angle_high_deg"])
-    last = found.step.max()
+    last = grouped.step.max()
     table = pd.DataFrame(
         {
             "time_us": last.map(times_us),
-            "steps": found.step.nunique(),
-            "rows": found.size(),
-            "conflict_percent": 100 * found.against.mean(),
+            "steps": grouped.step.nunique(),
+            "rows": grouped.size(),
+            "conflict_percent": 100 * grouped.against.mean(),
         }
     )
     return table.join(angle).reset_index("kind").reset_index(drop=True)
@@ -67,9 +67,11 @@ def over_time(rows: pd.DataFrame, times_us: pd.Series[int]) -> pd.DataFrame:
 
 def by_layer(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per layer (block -1 is the whole model) and kind: rows, conflict_percent, median angle_deg."""
-    found = rows.groupby(["block", "kind"])
-    share = 100 * found.against.mean()
-    table = found.size().to_frame("rows").assign(conflict_percent=share, angle_deg=found.angle_deg.median())
+    grouped = rows.groupby(["block", "kind"])
+    share = 100 * grouped.against.mean()
+    table = (
+        grouped.size().to_frame("rows").assign(conflict_percent=share, angle_deg=grouped.angle_deg.median())
+    )
     return table.reset_index()
 
 
@@ -79,13 +81,13 @@ def layer_times(rows: pd.DataFrame, kind: str, bins: int) -> tuple[Floats, Float
 
     NaN where there is no such row. Only layers count, not the whole model.
     """
-    mine = rows[(rows.block >= 0) & (rows.kind == kind)]
+    chosen = rows[(rows.block >= 0) & (rows.kind == kind)]
     first, last = int(rows.step.min()), int(rows.step.max())
     n = last - first + 1
     group = spans(n, bins)
     edges = first + np.searchsorted(group, np.arange(group[-1] + 2))
     layers = int(rows.block.max()) + 1
-    share = mine.groupby([mine.block, group[mine.step - first]]).against.mean().unstack()
+    share = chosen.groupby([chosen.block, group[chosen.step - first]]).against.mean().unstack()
     table = share.reindex(index=range(layers), columns=range(len(edges) - 1))
     return edges.astype(np.float64), 100 * table.to_numpy(dtype=np.float64)
 

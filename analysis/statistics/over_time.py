@@ -30,7 +30,7 @@ def time_below(run: Run, threshold_percent: float, split: str | None = None) -> 
     evaluations = run.evaluations(split)
     last = evaluations[-1]
     who = last.client[last.n > 0]
-    accuracy = np.stack([_held(each, who) for each in evaluations])
+    accuracy = np.stack([_accuracies(each, who) for each in evaluations])
     threshold = threshold_percent / 100  # 29 of 100 are 0.29, which times 100 is less than 29
     times = np.array([each.time_us for each in evaluations], dtype=np.int64)
     lengths = np.diff([*times, max(run.virtual_us, times[-1])]).astype(np.float64)[:, None]
@@ -71,7 +71,7 @@ def _improved(before: Evaluation, now: Evaluation) -> float:
     return improved_users_percent(before.loss[ours], now.loss[theirs])
 
 
-def _held(each: Evaluation, who: Ints) -> Floats:
+def _accuracies(each: Evaluation, who: Ints) -> Floats:
     """Return [k] the accuracies of some clients, NaN for those that were not evaluated."""
     at = np.searchsorted(each.client, who).clip(max=len(each.client) - 1)
     return np.where(each.client[at] == who, each.accuracy[at], np.nan)

@@ -159,19 +159,19 @@ def differences_of(
             f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}"
         )
     falling = plugins.smaller_is_better(column) if smaller_is_better is None else smaller_is_better
-    found = []
+    differences = []
     for level, others in _comparisons(study, among, base):
         sides = [_side(frame, others | {among: name}) for name in (level, base)]
         labels = (column, at, among, level, base)
-        found.append(_difference(study, labels, others, sides, falling, size))
-    if not found:
+        differences.append(_difference(study, labels, others, sides, falling, size))
+    if not differences:
         raise FolderError(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
             f"levels: {', '.join(study.axes[among])}"
         )
     return [
         replace(each, p_holm=p, nearer_zero_is_better=nearer_zero_is_better)
-        for each, p in zip(found, holm([d.p_value for d in found]).tolist(), strict=True)
+        for each, p in zip(differences, holm([d.p_value for d in differences]).tolist(), strict=True)
     ]
 
 
@@ -210,8 +210,8 @@ def _difference(
     size: float | None,
 ) -> PairedDifference:
     column, at, axis, level, baseline = labels
-    held = [set(side.index[side[column].notna()]) for side in sides]
-    seeds = tuple(seed for seed in study.seeds if seed in held[0] and seed in held[1])
+    measured = [set(side.index[side[column].notna()]) for side in sides]
+    seeds = tuple(seed for seed in study.seeds if seed in measured[0] and seed in measured[1])
     a, b = (side.loc[list(seeds)] for side in sides)
     _require_alike(a, b, f"{axis}={level} and {axis}={baseline}")
     ours, theirs = (np.asarray(side[column], dtype=np.float64) for side in (a, b))

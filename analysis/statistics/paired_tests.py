@@ -40,8 +40,8 @@ def signed_rank_test(differences: ArrayLike) -> float:
         ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
     total = int(doubled.sum())
     off = np.abs(2 * np.arange(total + 1) - total)
-    found = abs(2 * int(doubled[values > 0].sum()) - total)
-    return min(1.0, float(ways[off >= found].sum()))
+    distance = abs(2 * int(doubled[values > 0].sum()) - total)
+    return min(1.0, float(ways[off >= distance].sum()))
 
 
 def smallest_p(n: int) -> float:
@@ -55,12 +55,12 @@ def holm(p_values: ArrayLike) -> Floats:
     In ascending order the i-th is multiplied by k - i + 1, and is at least as large as those before it. Rejecting where
     the result is below 5 % keeps the chance of any false rejection below 5 %. NaN stays NaN and counts as none.
     """
-    given = np.asarray(p_values, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(given))
-    order = known[np.argsort(given[known], kind="stable")]
-    result = np.full(len(given), np.nan)
+    values = np.asarray(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    result = np.full(len(values), np.nan)
     factors = np.arange(len(order), 0, -1)
-    result[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * factors))
+    result[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return result
 
 

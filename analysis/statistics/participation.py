@@ -41,7 +41,7 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.D
     import pandas as pd  # half a second, not needed before
 
     last = run.final(split)
-    found = pd.DataFrame(
+    frame = pd.DataFrame(
         {"n": last.n, "accuracy_percent": 100 * last.accuracy, "loss": last.loss},
         index=pd.Index(last.client, name="client"),
     )
@@ -50,15 +50,15 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.D
     size = int(max(who.max(initial=-1), last.client.max(initial=-1))) + 1
     for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
         among = who if group is None else who[np.isin(status, group)]
-        found[name] = np.bincount(among, minlength=size)[last.client]
+        frame[name] = np.bincount(among, minlength=size)[last.client]
     if (run.folder / WORLD).is_file():
         for name, values in _world_columns(run, size).items():
-            found[f"about_{name}" if name in found else name] = values[last.client]
+            frame[f"about_{name}" if name in frame else name] = values[last.client]
     if labels:
         counts = label_counts(run)
         for label in range(counts.shape[1]):
-            found[f"{_LABEL}{label}"] = counts[last.client, label]
-    return found[found["n"] > 0]
+            frame[f"{_LABEL}{label}"] = counts[last.client, label]
+    return frame[frame["n"] > 0]
 
 
 def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
@@ -79,9 +79,9 @@ def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
 def unknown_of(run: Run) -> Unknown:
     """Return what held in a run where its trace knows nothing; `offline` if the configuration does not say."""
     section = run.config.get("world")
-    said = section.get("unknown") if isinstance(section, dict) else None
-    found: Unknown = said if said in UNKNOWNS else "offline"
-    return found
+    unknown = section.get("unknown") if isinstance(section, dict) else None
+    policy: Unknown = unknown if unknown in UNKNOWNS else "offline"
+    return policy
 
 
 def label_counts(run: Run) -> Ints:
@@ -101,8 +101,8 @@ def label_counts(run: Run) -> Ints:
         key: run.config[key] for key in ("seed", "task", "partition") if key in run.config
     }
     for kind, section in (("task", "task"), ("partitioner", "partition")):
-        said = data.get(section)
-        name = said.get("name") if isinstance(said, dict) else None
+        table = data.get(section)
+        name = table.get("name") if isinstance(table, dict) else None
         if name is not None and name not in plugins.names(kind):
             raise FolderError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
     config = parse(
@@ -115,8 +115,8 @@ def groupings(frame: pd.DataFrame) -> list[str]:
     """Return what clients can be grouped by: participation, speeds, facts of the trace, and labels if there are any."""
     numbers = ("availability", *MODELLED, "used", "lost")
     known = [name for name in numbers if name in frame and frame[name].nunique() > 1]
-    given = {"n", "accuracy_percent", "loss", "jobs", *numbers}
-    facts = [str(c) for c in frame if c not in given and not str(c).startswith(_LABEL)]
+    others = {"n", "accuracy_percent", "loss", "jobs", *numbers}
+    facts = [str(c) for c in frame if c not in others and not str(c).startswith(_LABEL)]
     more = [
         c
         for c in facts
@@ -165,13 +165,13 @@ def losses(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def worst_group(found: pd.DataFrame, weighted: bool = False) -> pd.Series[Any]:
+def worst_group(groups: pd.DataFrame, weighted: bool = False) -> pd.Series[Any]:
     """Return the row of `groups` with the lowest mean accuracy over clients or, if `weighted`, over samples.
 
     Source: the worst-group accuracy of Sagawa et al., "Distributionally Robust Neural Networks", ICLR 2020.
     """
-    column = found["mean_over_samples_percent" if weighted else "mean_percent"]
-    return found.iloc[int(column.to_numpy(np.float64).argmin())]
+    column = groups["mean_over_samples_percent" if weighted else "mean_percent"]
+    return groups.iloc[int(column.to_numpy(np.float64).argmin())]
 
 
 def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
@@ -198,20 +198,20 @@ def _members(
     labels = [c for c in frame.columns if c.startswith(_LABEL)]
     if by == "label" and labels:
         for column in labels:
-            if (held := np.asarray(frame[column] > 0)).any():
-                yield column.removeprefix(_LABEL), held, ()
+            if (holders := np.asarray(frame[column] > 0)).any():
+                yield column.removeprefix(_LABEL), holders, ()
         return
     if by not in frame:
         hint = "; clients were read without labels" if by == "label" else closest(by, groupings(frame))
         raise ConfigError(f"clients cannot be grouped by {by!r}{hint}")
-    given, known = frame[by], np.asarray(frame[by].notna())
-    if _is_number(given) and given.nunique() > QUANTILES:
-        yield from _quantiles(given.to_numpy(np.float64), known)
+    column_values, known = frame[by], np.asarray(frame[by].notna())
+    if _is_number(column_values) and column_values.nunique() > QUANTILES:
+        yield from _quantiles(column_values.to_numpy(np.float64), known)
     else:
-        values = sorted(given[known].unique())
+        values = sorted(column_values[known].unique())
         for value, name in zip(values, _short(values), strict=True):
-            mask = np.asarray(given == value)
-            yield name, mask, given[mask].to_numpy(np.float64) if _is_number(given) else ()
+            mask = np.asarray(column_values == value)
+            yield name, mask, column_values[mask].to_numpy(np.float64) if _is_number(column_values) else ()
     if not known.all():
         yield "unknown", ~known, ()
 
@@ -237,8 +237,8 @@ def _row(
     part: pd.DataFrame, by: str, name: str, values: Sequence[float] | Floats, intervals: bool
 ) -> dict[str, Any]:
     accuracy, n = part["accuracy_percent"].to_numpy(np.float64), part["n"].to_numpy(np.float64)
-    found = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
-    low, high = found or (np.nan, np.nan)
+    bounds = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
+    low, high = bounds or (np.nan, np.nan)
     numbers = np.asarray(values, dtype=np.float64)
     return {
         "by": by,

@@ -40,9 +40,9 @@ def waste(run: Run) -> pd.DataFrame:
         for measure in MEASURES
         for fate, group in _groups().items()
     }
-    found = pd.DataFrame(columns).rename_axis(index="client")
-    decided = found["device_s_used"] + found["device_s_wasted"]
-    return found.assign(wasted_share=(found["device_s_wasted"] / decided).where(decided > 0))
+    table = pd.DataFrame(columns).rename_axis(index="client")
+    decided = table["device_s_used"] + table["device_s_wasted"]
+    return table.assign(wasted_share=(table["device_s_wasted"] / decided).where(decided > 0))
 
 
 @arguments.checked
@@ -69,11 +69,11 @@ def waste_table(run: Run) -> Table:
 
 def waste_rows(run: Run) -> list[tuple[str, ...]]:
     """Return what the table says: name, used, wasted, unfinished, and the wasted share of what is decided."""
-    found = waste_by_status(run)
+    by_status = waste_by_status(run)
     names = dict(zip(MEASURES, ("jobs", "device time", "computing time", "traffic"), strict=True))
     rows = []
     for measure, name in names.items():
-        totals = {fate: float(found[measure].reindex(group).sum()) for fate, group in _groups().items()}
+        totals = {fate: float(by_status[measure].reindex(group).sum()) for fate, group in _groups().items()}
         decided = totals["used"] + totals["wasted"]
         share = f"{100 * totals['wasted'] / decided:.1f}" if decided else "–"
         rows.append((name, *(_shown(measure, totals[fate]) for fate in FATES), share))

@@ -128,15 +128,15 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
         for cell, row in zip(pair.cells, chosen, strict=True)
     )
     _require_same_clients(first, second, a, b)
-    held = a.n > 0
+    measured = a.n > 0
     names = list(ACCURACIES.values())
     ours, theirs = a.summary(names), b.summary(names)
     return Comparison(
         first=first.label,
         second=second.label,
         split=split,
-        client=a.client[held],
-        difference_percent=100 * (b.accuracy[held] - a.accuracy[held]),
+        client=a.client[measured],
+        difference_percent=100 * (b.accuracy[measured] - a.accuracy[measured]),
         metrics={name: (ours[name], theirs[name]) for name in names},
         same_world=_same_world(first, second),
         at=at,
@@ -145,15 +145,15 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
 
 
 @arguments.checked
-def comparison_table(found: Sequence[Comparison]) -> Table:
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
     """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
-    title = shown(f"{found[0].second} against {found[0].first}, at equal points")
+    title = shown(f"{comparisons[0].second} against {comparisons[0].first}, at equal points")
     table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for heading in _EQUAL_HEADINGS:
         table.add_column(
             heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True
         )
-    for each in found:
+    for each in comparisons:
         columns = zip(*each.points, strict=True)
         steps, times, moved = (
             "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)

@@ -77,8 +77,8 @@ def ks_distance(a: Floats | Ints, b: Floats | Ints) -> float:
 
 
 def _presence(trace: Trace, clients: int, span_us: int) -> Spans:
-    found = cut(written_out(trace, "online"), 0, span_us)
-    return of_rows(found, found.client < clients).joined()
+    spans = cut(written_out(trace, "online"), 0, span_us)
+    return of_rows(spans, spans.client < clients).joined()
 
 
 def _disagreement(a: Spans, b: Spans) -> Spans:
@@ -95,11 +95,11 @@ def _disagreement(a: Spans, b: Spans) -> Spans:
 
 
 def _first_other(a: Trace, b: Trace, kind: str) -> tuple[int, int] | None:
-    one, other = _table(a, kind), _table(b, kind)
-    shared = min(one.shape[1], other.shape[1])
-    unequal = np.flatnonzero((one[:, :shared] != other[:, :shared]).any(axis=0))
+    first, second = _table(a, kind), _table(b, kind)
+    shared = min(first.shape[1], second.shape[1])
+    unequal = np.flatnonzero((first[:, :shared] != second[:, :shared]).any(axis=0))
     at = int(unequal[0]) if len(unequal) else shared
-    rows = [t[:, at] for t in (one, other) if at < t.shape[1]]
+    rows = [t[:, at] for t in (first, second) if at < t.shape[1]]
     return min((int(row[0]), int(row[1])) for row in rows) if rows else None
 
 

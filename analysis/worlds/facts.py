@@ -62,9 +62,9 @@ def _presence(summary: WorldSummary) -> Iterator[tuple[str, str]]:
 
 def _speeds(summary: WorldSummary) -> Iterator[tuple[str, str]]:
     for kind, (scale, unit) in _SPEEDS.items():
-        found = summary.speed_quartiles.get(kind)
+        quartiles = summary.speed_quartiles.get(kind)
         text = "not modelled: takes no time"
-        yield f"{kind}*", text if found is None else f"{_quartiles((scale * found).tolist())} {unit}"
+        yield f"{kind}*", text if quartiles is None else f"{_quartiles((scale * quartiles).tolist())} {unit}"
 
 
 def _rest(trace: Trace, summary: WorldSummary) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.plots.availability import availability_picture
-from fedsim.analysis.plots.class_hours import class_hours_picture, told
+from fedsim.analysis.plots.class_hours import class_hours_picture, extremes
 from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from fedsim.analysis.report import page
 from fedsim.analysis.worlds.facts import QUARTILES_NOTE, client_facts, world_facts
@@ -45,7 +45,7 @@ def _body(trace: Trace, classes: Floats | None) -> Iterator[str]:
 def _classes(classes: Floats | None) -> Iterator[str]:
     if classes is not None:
         yield page.heading("Whose data is online when")
-        yield page.paragraph(told(classes))
+        yield page.paragraph(extremes(classes))
         yield page.figure(class_hours_picture(classes), "c0", wide=True)
 
 

@@ -85,15 +85,15 @@ def sessions(trace: Trace) -> Spans:
 
 def session_lengths_us(trace: Trace) -> Ints:
     """Return how long each session is."""
-    found = sessions(trace)
-    return found.end_us - found.start_us
+    spans = sessions(trace)
+    return spans.end_us - spans.start_us
 
 
 def gap_lengths_us(trace: Trace) -> Ints:
     """Return how long each gap between two sessions of a client is, leaving out those with unknown time in them."""
-    found, unknown = sessions(trace), written_out(trace, "unknown")
-    follows = np.flatnonzero(found.client[1:] == found.client[:-1])
-    client, start, end = found.client[follows], found.end_us[follows], found.start_us[follows + 1]
+    spans, unknown = sessions(trace), written_out(trace, "unknown")
+    follows = np.flatnonzero(spans.client[1:] == spans.client[:-1])
+    client, start, end = spans.client[follows], spans.end_us[follows], spans.start_us[follows + 1]
     axis = trace.horizon_us + 1
     at = np.searchsorted(unknown.client * axis + unknown.end_us, client * axis + start, side="right")
     begins = np.append(unknown.client * axis + unknown.start_us, np.iinfo(np.int64).max)
@@ -102,17 +102,17 @@ def gap_lengths_us(trace: Trace) -> Ints:
 
 def mean_speeds(trace: Trace, kind: str) -> Floats:
     """Return the mean over time of each client that has intervals of a modelled kind, in the unit of the kind."""
-    found = mean_value(trace.spans(kind), trace.clients)
-    return found[~np.isnan(found)]
+    means = mean_value(trace.spans(kind), trace.clients)
+    return means[~np.isnan(means)]
 
 
 @arguments.checked
 def online_share(trace: Trace, bins: int) -> Floats:
     """Return [bins] the mean share of clients online in each of `bins` equal parts of the horizon."""
-    found = written_out(trace, "online")
+    spans = written_out(trace, "online")
     edges = np.linspace(0, trace.horizon_us, bins + 1)
     # Time online before t: what has begun by then, less what has ended.
-    online_us = _time_since(found.start_us, edges) - _time_since(found.end_us, edges)
+    online_us = _time_since(spans.start_us, edges) - _time_since(spans.end_us, edges)
     return np.asarray(np.clip(np.diff(online_us) / np.diff(edges) / trace.clients, 0, 1))
 
 
@@ -121,19 +121,19 @@ def online_raster(trace: Trace, rows: int, bins: int) -> Floats:
 
     There are at most as many rows as clients.
     """
-    found, n = written_out(trace, "online"), trace.clients
-    order = np.argsort(-time_us(found, n), kind="stable")
+    spans, n = written_out(trace, "online"), trace.clients
+    order = np.argsort(-time_us(spans, n), kind="stable")
     rows = min(rows, n)
     row_of = np.empty(n, dtype=np.int64)
     row_of[order] = np.arange(n) * rows // n
-    row, edges = row_of[found.client], np.linspace(0, trace.horizon_us, bins + 1)
+    row, edges = row_of[spans.client], np.linspace(0, trace.horizon_us, bins + 1)
     by_row = np.argsort(row, kind="stable")
     cuts = np.searchsorted(row[by_row], np.arange(rows + 1))
     raster = np.empty((rows, bins))
     for r in range(rows):
         part = by_row[cuts[r] : cuts[r + 1]]
-        begun, ended = found.start_us[part], found.end_us[part]
-        raster[r] = np.diff(_time_since(begun, edges) - _time_since(ended, edges))
+        starts, ends = spans.start_us[part], spans.end_us[part]
+        raster[r] = np.diff(_time_since(starts, edges) - _time_since(ends, edges))
     return np.asarray(np.clip(raster / np.diff(edges) / np.bincount(row_of, minlength=rows)[:, None], 0, 1))
 
 
@@ -142,13 +142,13 @@ def hours_online(trace: Trace) -> Floats:
 
     The clock is that of the trace's origin; without one, virtual time begins at midnight.
     """
-    found, offset = written_out(trace, "online"), clock_us(trace.origin)
+    spans, offset = written_out(trace, "online"), clock_us(trace.origin)
     table = np.full((trace.clients, 24), np.nan)
     for hour in range(24):
         total = float(np.diff(_in_hour(np.array([offset, offset + trace.horizon_us]), hour))[0])
         if total > 0:
-            length = _in_hour(found.end_us + offset, hour) - _in_hour(found.start_us + offset, hour)
-            table[:, hour] = np.bincount(found.client, length, minlength=trace.clients) / total
+            length = _in_hour(spans.end_us + offset, hour) - _in_hour(spans.start_us + offset, hour)
+            table[:, hour] = np.bincount(spans.client, length, minlength=trace.clients) / total
     return table
 
 

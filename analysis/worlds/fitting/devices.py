@@ -25,15 +25,15 @@ def device_options(trace: Trace) -> dict[str, Any]:
     """Return medians, sigmas and correlations of clients' speeds, each a geometric mean over time, and faults."""
     logs = {kind: _log_means(trace, kind) for kind in MODELLED}
     modelled = [kind for kind in MODELLED if not np.isnan(logs[kind]).all()]
-    found: dict[str, Any] = {"modelled": modelled}
+    options: dict[str, Any] = {"modelled": modelled}
     for kind in modelled:
         seen = logs[kind][~np.isnan(logs[kind])]
         sigma = float(seen.std(ddof=1)) if len(seen) > 1 else 0.0
-        found |= dict(zip(_NAMES[kind], (float(np.exp(seen.mean())), min(sigma, MOST_SIGMA)), strict=True))
+        options |= dict(zip(_NAMES[kind], (float(np.exp(seen.mean())), min(sigma, MOST_SIGMA)), strict=True))
     pairs = [pair for pair in _PAIRS if set(pair) <= set(modelled)]
     correlations = _together([_correlation(logs[first], logs[second]) for first, second in pairs])
-    found |= {f"{first}_{second}": r for (first, second), r in zip(pairs, correlations, strict=True)}
-    return found | _faults(trace)
+    options |= {f"{first}_{second}": r for (first, second), r in zip(pairs, correlations, strict=True)}
+    return options | _faults(trace)
 
 
 def _log_means(trace: Trace, kind: str) -> Floats:
@@ -75,8 +75,8 @@ def _faults(trace: Trace) -> dict[str, Any]:
     window = np.where(period > 0, period, trace.horizon_us)
     inside = float((faults.end_us - faults.start_us).sum())
     ended = max(int((faults.end_us < window[faults.client]).sum()), 1)
-    begun = max(int((faults.start_us > 0).sum()), 1)
-    between_s = (float(window.sum()) - inside) / begun / US
+    started = max(int((faults.start_us > 0).sum()), 1)
+    between_s = (float(window.sum()) - inside) / started / US
     if between_s <= 0:
         return {"fault_every": "never"}
     texts = (duration_text(between_s / 3600), duration_text(inside / ended / US / 3600))

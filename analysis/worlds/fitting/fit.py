@@ -51,12 +51,12 @@ class WorldFit:
 
     def options(self) -> dict[str, Any]:
         """Return the options of the scenario `fitted`, rounded to five digits."""
-        found: dict[str, Any] = {"always": self.always, "never": self.never}
+        options: dict[str, Any] = {"always": self.always, "never": self.never}
         if self.on is not None and self.off is not None:
-            found |= {"on": _length(self.on), "off": _length(self.off)}
-            found |= {"leaving": list(self.on.hours), "coming": list(self.off.hours)}
-            found["spread_correlation"] = self.spread_correlation
-        rounded: dict[str, Any] = _rounded(found | {"devices": dict(self.devices)})
+            options |= {"on": _length(self.on), "off": _length(self.off)}
+            options |= {"leaving": list(self.on.hours), "coming": list(self.off.hours)}
+            options["spread_correlation"] = self.spread_correlation
+        rounded: dict[str, Any] = _rounded(options | {"devices": dict(self.devices)})
         return rounded
 
 
@@ -81,11 +81,13 @@ def fit_world(trace: Trace, simulate: Simulate) -> WorldFit:
             " no length is seen, so there is no law to fit"
         )
     correlation = 0.0 if on is None or off is None else _correlation(on, off)
-    found = WorldFit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
+    fit = WorldFit(
+        on, off, correlation, 0.0, 0.0, device_options(trace), (*_unknown_note(trace, known), *notes)
+    )
     if on is not None and always + never > 0:
-        chance = spells_of(simulate(found.options()), seen_as=trace).online_share()
+        chance = spells_of(simulate(fit.options()), seen_as=trace).online_share()
         always, never = _beyond_chance(always, never, chance[~np.isnan(chance)])
-    return WorldFit(on, off, correlation, always, never, found.devices, found.notes)
+    return WorldFit(on, off, correlation, always, never, fit.devices, fit.notes)
 
 
 def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tuple[str, ...]]:
@@ -129,7 +131,7 @@ def _complete(spells: Spells, online: bool) -> int:
     return int((spells.ended & (spells.online == online)).sum())
 
 
-def _told(trace: Trace, known: Floats) -> tuple[str, ...]:
+def _unknown_note(trace: Trace, known: Floats) -> tuple[str, ...]:
     dark = trace.clients - len(known)
     if not dark:
         return ()
@@ -161,8 +163,8 @@ def _correlation(on: Side, off: Side) -> float:
         square = (yy * x**2 - 2 * rho * s * t * x * y + xx * y**2) / determinant
         return float((np.log(determinant) + square).sum())
 
-    found = minimize_scalar(cost, bounds=(-MOST_CORRELATION, MOST_CORRELATION), method="bounded")
-    return float(found.x)
+    best = minimize_scalar(cost, bounds=(-MOST_CORRELATION, MOST_CORRELATION), method="bounded")
+    return float(best.x)
 
 
 def _length(side: Side) -> dict[str, Any]:

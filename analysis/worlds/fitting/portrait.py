@@ -67,9 +67,9 @@ def _curve(spells: Spells) -> Curve:
     times, index = np.unique(hours[spells.ended], return_inverse=True)
     ends = np.bincount(index, minlength=len(times))
     at_risk = len(hours) - np.searchsorted(np.sort(hours), times, side="left")
-    told = at_risk >= min(_LEAST_AT_RISK, len(hours))
-    longer = np.cumprod(1 - ends[told] / at_risk[told], dtype=np.float64)
-    return Curve(times[told], longer, len(hours), int(spells.ended.sum()))
+    known = at_risk >= min(_LEAST_AT_RISK, len(hours))
+    longer = np.cumprod(1 - ends[known] / at_risk[known], dtype=np.float64)
+    return Curve(times[known], longer, len(hours), int(spells.ended.sum()))
 
 
 def _day(spells: Spells) -> tuple[Floats, Floats]:
@@ -95,15 +95,15 @@ def _autocorrelation(spells: Spells, horizon_us: int) -> Floats:
     step = _STEP_US if horizon_us <= 60 * DAY_US else HOUR_US
     clients = np.unique(spells.client)
     online, seen = _samples(spells, clients, np.arange(0, horizon_us, step))
-    found = []
+    correlations = []
     for lag in CURVE_LAGS_H:
         k = lag * HOUR_US // step
         if k >= online.shape[1]:
-            found.append(np.nan)
+            correlations.append(np.nan)
             continue
         both = seen[:, k:] & seen[:, : online.shape[1] - k]
-        found.append(_correlation(online[:, : online.shape[1] - k][both], online[:, k:][both]))
-    return np.array(found)
+        correlations.append(_correlation(online[:, : online.shape[1] - k][both], online[:, k:][both]))
+    return np.array(correlations)
 
 
 def _samples(spells: Spells, clients: Ints, times: Ints) -> tuple[Mask, Mask]:

@@ -51,13 +51,13 @@ def fit_side(spells: Spells, with_hours: bool, step_us: int = 0) -> Side:
     if step_us < _FINE_STEP * np.median(spells.length_us):
         step_us = 0
     even = _lengths(spells, numbers, Day(), step_us)
-    fit, told = fit_law(even), even
+    fit, lengths = fit_law(even), even
     hours: tuple[float, ...] = ()
     if with_hours and fit.law.name != "constant":
         shaped = _shaped(spells, numbers, fit, step_us)
         if shaped is not None:
-            fit, told, hours = shaped
-    return Side(fit, hours, clients, factors(told, fit), len(numbers), int(spells.ended.sum()))
+            fit, lengths, hours = shaped
+    return Side(fit, hours, clients, factors(lengths, fit), len(numbers), int(spells.ended.sum()))
 
 
 def _shaped(

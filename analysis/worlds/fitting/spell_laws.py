@@ -135,9 +135,9 @@ def _fitted(lengths: Lengths, name: str, with_spread: bool) -> LawFit:
         return Hazard(name, *values), spread
 
     with threadpool_limits(1, "blas"):  # threads cost more than they bring, and their number must not matter
-        found = minimize(_cost(lengths, read), np.array(start), method="L-BFGS-B", bounds=bounds)
-    law, spread = read(found.x)
-    return LawFit(law, spread, 2 * float(found.fun) + 2 * len(start))
+        best = minimize(_cost(lengths, read), np.array(start), method="L-BFGS-B", bounds=bounds)
+    law, spread = read(best.x)
+    return LawFit(law, spread, 2 * float(best.fun) + 2 * len(start))
 
 
 def _cost(lengths: Lengths, read: Callable[[Floats], tuple[Hazard, float]]) -> Callable[[Floats], float]:

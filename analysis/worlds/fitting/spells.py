@@ -113,9 +113,9 @@ def spells_of(trace: Trace, seen_as: Trace | None = None) -> Spells:
     client, time, change = (np.concatenate(part) for part in zip(*map(_edges, layers), strict=True))
     order = np.lexsort((time, client))
     client, time, state = client[order], time[order], np.cumsum(change[order])
-    there = (client[1:] == client[:-1]) & (time[1:] > time[:-1])
-    code = np.where(state == 5, _ON, np.where(state == 4, _OFF, _DARK))[:-1][there]
-    return _merged(client[:-1][there], time[:-1][there], time[1:][there], code, trace.clients)
+    kept = (client[1:] == client[:-1]) & (time[1:] > time[:-1])
+    code = np.where(state == 5, _ON, np.where(state == 4, _OFF, _DARK))[:-1][kept]
+    return _merged(client[:-1][kept], time[:-1][kept], time[1:][kept], code, trace.clients)
 
 
 def _sampled(spans: Spans, step_us: int) -> Spans:
@@ -142,5 +142,5 @@ def _merged(client: Ints, start: Ints, end: Ints, code: Ints, clients: int) -> S
     lit, follows = code != _DARK, client[1:] == client[:-1]
     began = np.concatenate([~edge, lit[:-1] & follows]) if len(client) else lit
     ended = np.concatenate([lit[1:] & follows, ~edge]) if len(client) else lit
-    found = Spells(client, start, end, code == _ON, began, ended, clients)
-    return found.of(lit)
+    merged = Spells(client, start, end, code == _ON, began, ended, clients)
+    return merged.of(lit)
