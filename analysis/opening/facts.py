@@ -1,4 +1,4 @@
-"""What a run was, in words: read from its manifest and configuration, of which any part may be missing."""
+"""Facts about a run in words, from its manifest and configuration, of which any part may be missing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SECTIONS = (
 
 
 def troubles(run: Run) -> Iterator[str]:
-    """Say what keeps a run from being a complete one."""
+    """Yield a sentence for each thing that makes a run incomplete."""
     status, error = run.manifest.get("status", "unknown"), run.manifest.get("error")
     if status != "done":
         because = f": {error}" if error else ""
-        yield f"{run.label}: the run is not complete (status {status}{because}). Shown is what it recorded."
+        yield f"{run.label}: the run is not complete (status {status}{because}). The page shows what it recorded."
     if not len(run.jobs):
         yield f"{run.label}: no job was recorded."
     if not run.evaluations():
@@ -40,7 +40,7 @@ def troubles(run: Run) -> Iterator[str]:
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
-    """Return names and values: what was run, on what, and how it ended. What is unknown is left out."""
+    """Return names and values: configuration, machine and outcome of a run. Unknown values are left out."""
     manifest = run.manifest
     rows = [
         ("rule", manifest.get("rule")),
@@ -66,7 +66,7 @@ def facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _adversaries(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tables of attacks; a single one may stand without a list."""
+    """Return the tables of attacks: a list of tables, or a single table."""
     attacks = config.get("adversary")
     return [each for each in (attacks if isinstance(attacks, list) else [attacks]) if isinstance(each, dict)]
 

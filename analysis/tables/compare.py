@@ -1,4 +1,4 @@
-"""Two runs side by side, client by client."""
+"""Compare two runs client by client."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Comparison:
     same_world: bool | None
     """Whether both runs saw the same trace; None if one of them did not keep it."""
     at: Point = "end"
-    """Where the runs were compared."""
+    """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()
     """Step, virtual time in microseconds and bytes moved of the evaluation in the first and in the second run."""
 
@@ -54,17 +54,17 @@ class Comparison:
 
     @property
     def gained(self) -> int:
-        """Clients that are better off in the second run."""
+        """Number of clients with a higher accuracy in the second run."""
         return int((self.difference_percent > 0).sum())
 
     @property
     def lost(self) -> int:
-        """Clients that are worse off in the second run."""
+        """Number of clients with a lower accuracy in the second run."""
         return int((self.difference_percent < 0).sum())
 
     @property
     def equal(self) -> int:
-        """Clients with the same accuracy in both."""
+        """Number of clients with the same accuracy in both runs."""
         return int((self.difference_percent == 0).sum())
 
     def table(self) -> Table:
@@ -82,7 +82,7 @@ class Comparison:
         return table
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return what the table says: name, first, second, second minus first."""
+        """Return the rows of the table: name, first run, second run, second minus first."""
         rows = []
         for heading, name in ACCURACIES.items():
             a, b = self.metrics[name]
@@ -98,12 +98,12 @@ class Comparison:
 
     @property
     def mean_shown(self) -> str:
-        """The mean difference with its standard error, in words; a dash stands for that of one client."""
+        """The mean difference ± its standard error as text; the error of a single client is a dash."""
         error = self.standard_error_percent
         return f"{fixed(self.mean_percent, 2, '+')} ± {fixed(error, 2)}"
 
     def note(self) -> str:
-        """Say what the comparison rests on."""
+        """Return point, split, number of clients and worlds of the comparison in words."""
         worlds = {True: "same world", False: "different worlds", None: "world of one run not kept"}
         where = "last evaluation" if self.at == "end" else f"equal {self.at}"
         return f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}"
@@ -114,11 +114,10 @@ class Comparison:
 
 @arguments.checked
 def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
-    """Pair the clients of two runs by their last evaluation, or after equal steps, time or bytes (see `Study.frame`).
+    """Pair the clients of two runs at their last evaluations, or after equal steps, time or bytes (see `Study.frame`).
 
-    `split` is by default that of the first run. Raises RunError if a run was not evaluated on it, or the two
-    were evaluated on different clients or different numbers of samples: a paired difference would compare
-    unlike things.
+    `split` is by default that of the first run. Raises FolderError if a run was not evaluated on it, or the runs were
+    evaluated on different clients or different numbers of samples, which a paired difference cannot compare.
     """
     split = split or first.split
     pair = join_runs(first, second)
@@ -146,7 +145,7 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
 
 @arguments.checked
 def comparison_table(comparisons: Sequence[Comparison]) -> Table:
-    """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
+    """Return comparisons of the same two runs at several points as one table for the terminal, a row per point."""
     title = shown(f"{comparisons[0].second} against {comparisons[0].first}, at equal points")
     table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for heading in _EQUAL_HEADINGS:

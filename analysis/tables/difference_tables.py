@@ -1,4 +1,4 @@
-"""Paired differences as a frame for files and as a table for the terminal."""
+"""Paired differences as a frame, and as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACES: dict[str, str] = {
     "bytes": "after equal bytes moved",
 }
 LEAST_P = 0.001
-"""Smaller p values are written as below it: three digits would make them 0."""
+"""Smaller p values are written as `<0.001`, since three decimals would show 0."""
 _HEADINGS = (
     "metric",
     "level",
@@ -40,8 +40,8 @@ _HEADINGS = (
 def difference_frame(differences: Sequence[PairedDifference]) -> pd.DataFrame:
     """Return one row per comparison, with the fields of `PairedDifference` as columns.
 
-    The intervals are `low` and `high`, `t_low` and `t_high`, `pairing_low` and `pairing_high`, NaN where there are too
-    few seeds; `better` and `worse` are shares of seeds; `missing` lists the seeds left out.
+    The ends of intervals are `low` and `high`, `t_low` and `t_high`, `pairing_low` and `pairing_high`; NaN with too few
+    seeds. `better` and `worse` are shares of seeds; `missing` lists the seeds left out.
     """
     import pandas as pd
 
@@ -49,7 +49,7 @@ def difference_frame(differences: Sequence[PairedDifference]) -> pd.DataFrame:
 
 
 def difference_table(differences: Sequence[PairedDifference]) -> Table:
-    """Return comparisons at one point as a table for the terminal. Its caption says what the numbers rest on."""
+    """Return comparisons at one point as a table for the terminal; its caption explains the numbers."""
     first = differences[0]
     table = Table(
         box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
@@ -64,7 +64,7 @@ def difference_table(differences: Sequence[PairedDifference]) -> Table:
 
 
 def cells(each: PairedDifference) -> list[str]:
-    """Return a comparison as texts of up to three lines, in the order of the table; a dash stands for no number."""
+    """Return a comparison as the cells of a row, of up to three lines each; a dash stands for a missing number."""
     return [
         each.metric.replace("_", " "),
         "\n".join([each.level, *(f"{axis}={level}" for axis, level in each.others.items())]),
@@ -78,7 +78,7 @@ def cells(each: PairedDifference) -> list[str]:
 
 
 def notes(differences: Sequence[PairedDifference]) -> str:
-    """Say in sentences what the numbers of comparisons rest on, and what to beware of."""
+    """Return the notes on comparisons: intervals, tests, corrections and warnings."""
     return " ".join(_notes(differences))
 
 
@@ -108,7 +108,7 @@ def _notes(differences: Sequence[PairedDifference]) -> Iterator[str]:
 
 
 def _out_of_reach(differences: Sequence[PairedDifference], family: int) -> Iterator[str]:
-    """Say where too few seeds differ for any p value, or one corrected for `family` comparisons, to be below 5 %."""
+    """Yield a warning if too few seeds differ for a p value, or one corrected for `family` comparisons, below 5 %."""
     counts = [int((each.values != 0).sum()) for each in differences]
     differing = min((n for n in counts if n), default=0)
     least = smallest_p(differing)

@@ -1,4 +1,4 @@
-"""Fairness against participation for one run or a whole study, as frames and as tables for the terminal."""
+"""Fairness against participation of a run or a study, as frames and as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ COMPARED = {
     "group_gap_percent": True,
     "victims_gap_percent": True,
 }
-"""Measures that levels of a study are compared by, and whether smaller is better."""
+"""Measures by which levels of a study are compared, and whether smaller is better."""
 _SIGNED = ("victims_gap_percent",)
-"""Those of either sign, of which the nearer to 0 is the better: below 0 it is the survivors who are worse off."""
+"""Measures of either sign, better nearer to 0: below 0, survivors are worse off than victims."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -52,13 +52,13 @@ _CORRELATION_HEADINGS = ("with", "method", "weighted by", "clients", "value", "9
 def run_participation(
     run: Run, by: Sequence[str] | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return fairness against participation for one run, by its last evaluation: intervals are over clients.
+    """Return fairness against participation for one run at its last evaluation, with intervals over clients.
 
-    `groups`: `participation.groups` for each of `by`, by default for all that clients can be grouped by (labels if
-    they are named); `losses`: survivors against victims of dropout; `correlations`. Raises ConfigError for a grouping
-    that there is not.
+    Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
+    (`label` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
+    unknown grouping.
     """
-    import pandas as pd  # half a second, not needed before
+    import pandas as pd  # imported here: opening a run does not need it
 
     frame = clients(run, split, labels="label" in (by or ()))
     tables = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
@@ -70,13 +70,15 @@ def run_participation(
 def study_participation(
     study: Study, by: str | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return fairness against participation for each finished cell of a study: `groups` and `measures`.
+    """Return fairness against participation for each finished cell of a study: the frames `groups` and `measures`.
 
-    Both have a column per axis and `seed`. `groups` are those of `participation.groups` for `by`, by default the
-    `group` of the study's `compare`, else availability. `measures` has one row per cell: `worst_group_percent` and
-    `worst_group_over_samples_percent`; `group_gap_percent`, the best group's mean minus the worst's;
-    `victims_gap_percent`, the mean of clients that lost no job minus that of clients that lost some (NaN without one or
-    the other); `spearman_used`, `spearman_availability`, of accuracy with participation, each client counting once.
+    Both frames have a column per axis and `seed`. `groups` has the rows of `participation.groups` for `by`, by default
+    the `group` of the study's `compare`, else availability. `measures` has one row per cell:
+
+    - `worst_group_percent`, `worst_group_over_samples_percent`: mean accuracy of the worst group,
+    - `group_gap_percent`: mean of the best group minus that of the worst,
+    - `victims_gap_percent`: mean of clients that lost no job minus that of clients that lost some; NaN without either,
+    - `spearman_used`, `spearman_availability`: correlations with accuracy, each client counting once.
     """
     import pandas as pd
 
@@ -95,7 +97,7 @@ def study_participation(
 
 
 def participation_differences(study: Study, measures: pd.DataFrame) -> list[list[PairedDifference]]:
-    """Return the paired differences in each of `COMPARED` that the frame `measures` of a study knows."""
+    """Return the paired differences of each measure in `COMPARED` that has values in `measures`, a list per measure."""
     if not study.axes or len(study.axes[study.axis()]) < 2:
         return []
     known = {name: falling for name, falling in COMPARED.items() if measures[name].notna().any()}
@@ -134,7 +136,7 @@ def participation_tables(study: Study, by: str | None = None) -> list[Table]:
 
 @arguments.checked
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
-    """Return fairness against participation for one run, for the terminal."""
+    """Return fairness against participation of a run as tables for the terminal; see `run_participation`."""
     frames = run_participation(run, by)
     note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."

@@ -1,4 +1,4 @@
-"""One HTML page about a world: its numbers and pictures, without any reference to another file."""
+"""A self-contained HTML page about a world: its numbers and pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedsim.worlds.trace import Trace
 
 @arguments.checked
 def write_world_page(trace: Trace, title: str, out: str | Path, classes: Floats | None = None) -> None:
-    """Write the page. `classes` [classes, 24] comes from `summary.class_hours`, if data are known."""
+    """Write an HTML page about a world to `out`; `classes` [classes, 24] is the result of `class_hours`, if known."""
     write_text(as_path(out, "out"), page.page(title, _body(trace, classes)))
 
 

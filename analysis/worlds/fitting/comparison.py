@@ -1,7 +1,6 @@
-"""How well a simulated world agrees with a trace: distances between what is seen of both, and words for them.
+"""Agreement of a simulated world with a trace: distances between both, and verdicts on them.
 
-`chance` is about how far apart two worlds of the same law would be: a distance below it says nothing against the
-model.
+`chance` is about the distance between two worlds of the same law; a smaller distance is no evidence against the model.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Statistic:
 
     name: str
     measure: str
-    """What the distance is."""
+    """Name of the distance."""
     distance: float
-    """NaN if it cannot be told."""
+    """NaN if it cannot be measured."""
     chance: float
     n: int
     of: str
-    """What `n` counts."""
+    """The unit of `n`, in the plural."""
 
     @property
     def verdict(self) -> str:
@@ -59,7 +58,7 @@ class Statistic:
 
 @dataclass(frozen=True, slots=True)
 class FitComparison:
-    """A trace and a world simulated from its fit."""
+    """A trace compared with a world simulated from its fit."""
 
     trace: Portrait
     simulated: Portrait
@@ -68,7 +67,10 @@ class FitComparison:
 
 @arguments.checked
 def compare_fit(trace: Trace, simulated: Trace) -> FitComparison:
-    """Compare a trace with a simulated world of as many clients, seen with the trace's own gaps."""
+    """Compare a trace with a simulated world of as many clients, observed with the trace's gaps.
+
+    Raises TraceError if the worlds differ in their number of clients.
+    """
     every = -(-trace.clients * max(trace.horizon_us // HOUR_US, 1) // _MOST_CLIENT_HOURS)
     both = [spells_of(world, seen_as=trace) for world in (trace, simulated)]
     seen, fitted = (portrait(spells.of(spells.client % every == 0), trace.horizon_us) for spells in both)
