@@ -1,4 +1,4 @@
-"""Who is online in a world: the number of clients over time, and clients by time."""
+"""Clients online in a world: their number over time, and a raster of clients by time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS, BINS = 300, 600
 
 @arguments.checked
 def availability_picture(trace: Trace, title: str = "") -> Picture:
-    """Draw how many clients of a trace are online over its horizon, above a raster of clients by time."""
+    """Draw the number of clients online over a trace's horizon, above a raster of clients by time."""
     scale, unit = time_unit(trace.horizon_us)
     end, bins = trace.horizon_us / scale, min(BINS, trace.horizon_us)
     count = trace.clients * online_share(trace, bins)

@@ -1,4 +1,4 @@
-"""Which layers the conflicts are in, and when."""
+"""Conflicts by layer and step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINS = 60
 def conflict_layers(run: Run) -> Picture:
     """Draw the share of rows in conflict with the direction by layer and step, present and absent.
 
-    Raises RunError if the run did not record conflicts layer by layer.
+    Raises FolderError if the run did not record conflicts layer by layer.
     """
     rows = recorded(run)
     layers = int(rows.block.max()) + 1
@@ -52,6 +52,6 @@ def conflict_layers(run: Run) -> Picture:
 
 
 def _names(layers: int) -> tuple[list[float], list[str]]:
-    """Return where to write the numbers of layers, and the numbers: at most a dozen."""
+    """Return positions and texts of at most a dozen numbers of layers."""
     shown = np.unique(np.linspace(0, layers - 1, min(layers, 12)).round().astype(int))
     return [float(layer) + 0.5 for layer in shown], [str(layer) for layer in shown]

@@ -1,4 +1,4 @@
-"""How often and how sharply the direction went against clients, present and absent, as training goes on."""
+"""Conflicts of steps with present and absent clients over virtual time: their shares and angles."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fedsim.common.errors import FolderError
 
 
 def conflict_counts(run: Run) -> Picture:
-    """Draw the conflicts that `steps.parquet` holds of every run whose rule needs inner products.
+    """Draw the conflicts in `steps.parquet`, which every run has whose rule needs inner products.
 
-    Raises RunError if the rule needs none.
+    Raises FolderError if the rule needs none.
     """
     steps = run.frame("steps")
     steps = steps[(steps.updates > 0) & (steps.model_conflicts >= 0)]
@@ -57,7 +57,7 @@ def conflict_counts(run: Run) -> Picture:
 def conflict_angles(run: Run) -> Picture:
     """Draw the share of rows against the direction and their angles, present and absent.
 
-    Raises RunError if the run did not record conflicts.
+    Raises FolderError if the run did not record conflicts.
     """
     conflicts = over_time(recorded(run), run.frame("steps").set_index("step").time_us)
     figure, axes = panels([1.5, 1.8])

@@ -1,4 +1,4 @@
-"""A trace beside a world simulated from its fit."""
+"""A trace compared with a world simulated from its fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsim.analysis.worlds.fitting.spells import HOURS
 from fedsim.common import arguments
 
 _SHOWN_BELOW = 0.99
-"""Shorter spells are too few to stretch a logarithmic axis for."""
+"""The logarithmic axis starts at the shortest spell that at least 1 % of spells fall short of."""
 NAMES = ("trace", "simulated from the fit")
 
 

@@ -1,4 +1,4 @@
-"""Where jobs were lost."""
+"""Lost jobs by phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PHASES = {"download": "#56b4e9", "compute": "#e69f00", "upload": "#cc79a7"}
 
 
 def lost_jobs(runs: Mapping[str, Run]) -> Picture:
-    """Draw how many jobs each run, by label, lost while downloading, computing and uploading."""
+    """Draw the number of jobs that each run, by label, lost while downloading, computing and uploading."""
     counts = {label: lost_by_phase(run) for label, run in runs.items()}
     figure, (ax,) = panels([0.45 + 0.3 * len(counts)])
     position = np.arange(len(counts))
@@ -46,7 +46,7 @@ def lost_jobs(runs: Mapping[str, Run]) -> Picture:
 
 
 def lost_by_phase(run: Run) -> dict[str, int]:
-    """Return the number of lost jobs by the phase that they were in."""
+    """Return the number of lost jobs by phase."""
     lost = pc.equal(run.jobs["status"].cast(pa.string()), "lost")
     return word_counts(run.jobs["phase"].filter(lost))
 

@@ -1,4 +1,4 @@
-"""How old what a step uses is: staleness of updates, remembered updates and their ages, over virtual time."""
+"""Staleness of updates, and number and age of remembered updates, over virtual time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fedsim.common.errors import FolderError
 
 
 def memory_over_time(run: Run) -> Picture:
-    """Draw rows used by steps, the mean staleness of updates and, where conflicts were recorded, the history's age.
+    """Draw the rows that steps use, the mean staleness of updates and, if conflicts are recorded, the history's age.
 
-    Raises RunError if no step used an update.
+    Raises FolderError if no step used an update.
     """
     steps = run.frame("steps")
     steps = steps[steps.updates > 0]

@@ -1,4 +1,4 @@
-"""How much better each level does than the baseline: every seed, the mean and its interval."""
+"""Paired differences of each level from the baseline: every seed, the mean and its interval."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedsim.analysis.report.document import heading_of
 from fedsim.analysis.statistics.paired import PairedDifference
 
 _BELOW, _SPREAD = 0.27, 0.16
-"""Seeds of a level lie so far below its line, and so far apart, so that equal ones are seen."""
+"""Distance of the seeds' marks below a level's line, and their vertical spread, so that equal values are visible."""
 
 
 def paired_differences(differences: Sequence[PairedDifference], levels: Sequence[str]) -> Picture:
     """Draw differences by one metric at one point, in a panel for each combination of the other levels.
 
-    `levels` are those of the axis, the baseline among them: each has the colour that it has in curves.
+    `levels` are all levels of the axis, which decide the colours, as in `study_curves`.
     """
     groups: dict[str, list[PairedDifference]] = {}
     for each in differences:

@@ -1,4 +1,4 @@
-"""Who was protected: how much remembered updates of a client counted, against how often it was there."""
+"""Protection of absent clients: weights of remembered updates, and conflicts, by presence of the client."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MOST = 2000
 
 
 def protection(run: Run) -> Picture:
-    """Draw each client's mean share of the weights while absent, and how often steps were against it, by presence.
+    """Draw each client's mean share of the weights while absent, and its share of conflicts, by presence.
 
-    Raises RunError if the run did not record conflicts, or never remembered an absent client.
+    Raises FolderError if the run did not record conflicts, or never remembered an absent client.
     """
     clients = by_client(recorded(run))
     if not clients.absent_steps.any():

@@ -1,4 +1,4 @@
-"""Accuracy and fairness as training goes on: the mean over seeds, and between which values the seeds lie."""
+"""Metrics over virtual time or steps: the mean over seeds, and the range of the seeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def study_curves(
 ) -> Picture:
     """Draw metrics of each level over virtual time or server steps.
 
-    `histories` holds `Run.history` of each seed's run by level, perhaps none; `where` says in words what is equal.
+    `histories` has `Run.history` of each seed's run by level; `where` describes the levels that are equal.
     """
     column = "time_us" if by == "time" else "step"
     longest = max((int(h[column].max()) for hs in histories.values() for h in hs if len(h)), default=0)
@@ -67,9 +67,9 @@ def study_curves(
 def on_one_grid(
     histories: Sequence[pd.DataFrame], column: str, metrics: Sequence[str]
 ) -> tuple[Floats, list[Floats]]:
-    """Return points [N] at which any run was evaluated, from where to where all were, and each metric [seeds, N].
+    """Return points [N] at which any run was evaluated, in the range of all runs, and each metric [seeds, N].
 
-    Between evaluations a run has the values of the last one.
+    Between evaluations a run keeps the values of its last one.
     """
     points = [h[column].to_numpy(dtype=np.float64) for h in histories]
     first, last = max(p[0] for p in points), min(p[-1] for p in points)

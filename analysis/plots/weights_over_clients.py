@@ -1,4 +1,4 @@
-"""Whose updates the steps were made of: clients by step, while they were there and while they were remembered."""
+"""Weights of clients' updates over steps, while clients were present and while they were remembered."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS, BINS = 120, 200
-"""At most so many groups of clients and of steps, however large the run is."""
+"""Most groups of clients, and of steps."""
 
 
 def weights_over_clients(run: Run) -> Picture:
     """Draw each client's share of the weights over steps, present and absent.
 
-    Raises RunError if the run did not record conflicts.
+    Raises FolderError if the run did not record conflicts.
     """
     rows = recorded(run)
     whole = rows[rows.block < 0]
@@ -49,7 +49,7 @@ def weights_over_clients(run: Run) -> Picture:
 
 
 def _groups(whole: pd.DataFrame) -> tuple[pd.Series[int], Ints]:
-    """Return the row of each client, those with the most weight first, and the clients in each row."""
+    """Return the row of each client, those with the most weight first, and the number of clients in each row."""
     import pandas as pd
 
     total = whole.groupby("client").share.sum().sort_values(ascending=False, kind="stable")

@@ -1,4 +1,4 @@
-"""How much sessions, gaps and clients differ: distribution functions on logarithmic axes."""
+"""Distribution functions of sessions, gaps and clients' speeds on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _decades(ax: Axes, values: Floats) -> None:
 
 
 def _steps(ax: Axes, values: Floats, index: int) -> None:
-    """Draw a distribution function, thinned out to what the eye can tell apart."""
+    """Draw a distribution function with at most `_MOST_POINTS` points."""
     ordered = np.sort(values)
     at = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_POINTS)).round().astype(int))
     share = (at + 1) / len(ordered)

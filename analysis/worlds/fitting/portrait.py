@@ -107,7 +107,7 @@ def _autocorrelation(spells: Spells, horizon_us: int) -> Floats:
 
 
 def _samples(spells: Spells, clients: Ints, times: Ints) -> tuple[Mask, Mask]:
-    """Return [clients, times] who is online, and who is seen."""
+    """Return [clients, times] whether each client is online, and whether it is observed."""
     axis = int(max(spells.end_us.max(initial=0), times[-1])) + 1
     asked = clients[:, None] * axis + times
     at = np.searchsorted(spells.client * axis + spells.start_us, asked, side="right") - 1
