@@ -142,7 +142,9 @@ class Run:
     def adversaries(self) -> Ints:
         """The clients of all the run's adversaries, in ascending order; see `docs/adversaries.md`."""
         listed = self.manifest.get("adversaries") or []
-        return np.unique(np.array([c for one in listed for c in one["clients"]], dtype=np.int64))
+        return np.unique(
+            np.array([client for attack in listed for client in attack["clients"]], dtype=np.int64)
+        )
 
     @arguments.checked
     def frame(self, table: str) -> pd.DataFrame:

@@ -36,13 +36,8 @@ def conflict_layers(run: Run) -> Picture:
     whole_numbers(axes[-1].xaxis)
     scale_beside(figure, axes, "rows in conflict, %")
     table = by_layer(rows)
-    words = [
-        f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %"
-        for row in table[table.block >= 0]
-        .sort_values("conflict_percent", ascending=False)
-        .head(6)
-        .itertuples()
-    ]
+    most = table[table.block >= 0].sort_values("conflict_percent", ascending=False).head(6)
+    words = [f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %" for row in most.itertuples()]
     alt = f"Map of conflicts by layer and step. Most of them: {'; '.join(words)}."
     caption = (
         "Share of rows at more than 90° from the direction within a layer (0 is next to the input), over groups of"

@@ -11,6 +11,18 @@ from fedsim.analysis.plots.bands import draw_band, over_steps
 from fedsim.analysis.statistics.observatory import KINDS, over_time, recorded
 from fedsim.common.errors import FolderError
 
+_COUNTS_LABELS = ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °")
+_COUNTS_CAPTION = (
+    "Conflicts over virtual time: pairs of updates at more than 90° from each other, updates at more than 90° from"
+    " the direction, and the largest angle between the direction and an update. The area goes from the least to the"
+    " largest of neighbouring steps."
+)
+_ANGLES_CAPTION = (
+    "Rows of a step's stack at more than 90° from its direction (above), and the median of their angles with the"
+    " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
+    " clients."
+)
+
 
 def conflict_counts(run: Run) -> Picture:
     """Draw the conflicts in `steps.parquet`, which every run has whose rule needs inner products.
@@ -34,9 +46,7 @@ def conflict_counts(run: Run) -> Picture:
     for index, column in enumerate(("smallest_cosine", "smallest_absent_cosine")):
         over_steps(axes[2], x, _degrees(steps[column].to_numpy()), index)
     axes[2].axhline(90, color="#808080", linewidth=0.8)
-    for ax, label in zip(
-        axes, ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °"), strict=True
-    ):
+    for ax, label in zip(axes, _COUNTS_LABELS, strict=True):
         ax.set_ylabel(label, fontsize=9)
     from_zero(axes[0])
     from_zero(axes[1])
@@ -46,12 +56,7 @@ def conflict_counts(run: Run) -> Picture:
         f"Three line charts of conflicts over virtual time. On average {np.nanmean(present):.1f} % of the updates"
         f" of a step were against its direction, and {_mean(among):.1f} % of the pairs of updates against each other."
     )
-    caption = (
-        "Conflicts over virtual time: pairs of updates at more than 90° from each other, updates at more than 90° from"
-        " the direction, and the largest angle between the direction and an update. The area goes from the least to the"
-        " largest of neighbouring steps."
-    )
-    return Picture(figure, alt, caption, _keys(bool(steps.smallest_absent_cosine.notna().any())))
+    return Picture(figure, alt, _COUNTS_CAPTION, _keys(bool(steps.smallest_absent_cosine.notna().any())))
 
 
 def conflict_angles(run: Run) -> Picture:
@@ -81,12 +86,7 @@ def conflict_angles(run: Run) -> Picture:
     axes[1].set_xlabel(f"virtual time, {unit}", fontsize=9)
     figure.align_ylabels(axes)
     alt = f"Two line charts of rows of the step against its direction. {'; '.join(words)}."
-    caption = (
-        "Rows of a step's stack at more than 90° from its direction (above), and the median of their angles with the"
-        " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
-        " clients."
-    )
-    return Picture(figure, alt, caption, _keys("absent" in set(conflicts.kind)))
+    return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
 
 
 def _keys(absent: bool) -> tuple[Key, ...]:

@@ -26,15 +26,8 @@ def lost_jobs(runs: Mapping[str, Run]) -> Picture:
         ax.barh(position, width, left=left, height=0.7, color=colour)
         left += width
     for y, total in enumerate(left):
-        ax.annotate(
-            f" {total:.0f}",
-            (total, y),
-            va="center",
-            color=INK,
-            fontsize=9,
-            xytext=(2, 0),
-            textcoords="offset points",
-        )
+        style = {"va": "center", "color": INK, "fontsize": 9}
+        ax.annotate(f" {total:.0f}", (total, y), xytext=(2, 0), textcoords="offset points", **style)
     ax.set_yticks(position, [_short(label) for label in counts])
     ax.invert_yaxis()
     ax.set_xlim(0, 1.12 * max(left.max(initial=0), 1))

@@ -10,6 +10,12 @@ from fedsim.common.errors import FolderError
 _MOST = 2000
 
 
+_CAPTION = (
+    "Each point is a client: the mean share of the weights that its remembered update had in steps without it"
+    " (above), and the share of its rows at more than 90° from the direction (below)."
+)
+
+
 def protection(run: Run) -> Picture:
     """Draw each client's mean share of the weights while absent, and its share of conflicts, by presence.
 
@@ -23,15 +29,8 @@ def protection(run: Run) -> Picture:
     x = shown.present_steps.to_numpy()
     columns = ("absent_weight_percent", "against_percent")
     for index, (ax, column) in enumerate(zip(axes, columns, strict=True)):
-        ax.scatter(
-            x,
-            shown[column],
-            s=14,
-            alpha=0.7,
-            color=COLOURS[1 - index],
-            marker=arm_marker(index),
-            linewidths=0,
-        )
+        style = {"s": 14, "alpha": 0.7, "linewidths": 0}
+        ax.scatter(x, shown[column], color=COLOURS[1 - index], marker=arm_marker(index), **style)
         from_zero(ax)
     axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
     axes[1].set_ylabel("rows against\nthe step, %", fontsize=9)
@@ -44,8 +43,4 @@ def protection(run: Run) -> Picture:
         f" a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
         f" on average {clients.against_percent.mean():.1f} % of a client's rows were against the direction."
     )
-    caption = (
-        "Each point is a client: the mean share of the weights that its remembered update had in steps without it"
-        " (above), and the share of its rows at more than 90° from the direction (below)."
-    )
-    return Picture(figure, alt, caption)
+    return Picture(figure, alt, _CAPTION)

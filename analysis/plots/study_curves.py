@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
 from fedsim.analysis.opening.arrays import Floats
@@ -33,16 +34,10 @@ def study_curves(
     figure, axes = panels([1.35] * len(metrics))
     words = []
     for index, (level, runs) in enumerate(histories.items()):
-        evaluated = [h for h in runs if len(h)]
-        if not evaluated:
-            continue
-        x, values = on_one_grid(evaluated, column, metrics)
-        for ax, table in zip(axes, values, strict=True):
-            draw_band(ax, x / scale, table.min(axis=0), table.mean(axis=0), table.max(axis=0), index)
-        ends = ", ".join(
-            f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True)
-        )
-        words.append(f"{level} ends with {ends} over {len(evaluated)} seeds")
+        if evaluated := [h for h in runs if len(h)]:
+            x, values = on_one_grid(evaluated, column, metrics)
+            _draw_level(axes, x / scale, values, index)
+            words.append(f"{level} ends with {_ends(metrics, values)} over {len(evaluated)} seeds")
     for ax, metric in zip(axes, metrics, strict=True):
         ax.set_ylabel(heading_of(metric).replace(" ", "\n", 1), fontsize=9)
         ax.margins(x=0.02, y=0.08)
@@ -56,12 +51,19 @@ def study_curves(
         f"Metrics over {over}{among}: the mean over seeds, with the area from the least to the largest seed, as far as"
         " all seeds went."
     ) + evaluated_note(h for hs in histories.values() for h in hs)
-    return Picture(
-        figure,
-        f"{len(metrics)} line charts over {over}{among}. {'; '.join(words)}.",
-        caption,
-        arm_keys(list(histories)),
-    )
+    alt = f"{len(metrics)} line charts over {over}{among}. {'; '.join(words)}."
+    return Picture(figure, alt, caption, arm_keys(list(histories)))
+
+
+def _draw_level(axes: Sequence[Axes], x: Floats, values: Sequence[Floats], index: int) -> None:
+    """Draw each metric's [seeds, N] values of one level into its panel."""
+    for ax, table in zip(axes, values, strict=True):
+        draw_band(ax, x, table.min(axis=0), table.mean(axis=0), table.max(axis=0), index)
+
+
+def _ends(metrics: Sequence[str], values: Sequence[Floats]) -> str:
+    """Return the final mean of each metric over seeds in words."""
+    return ", ".join(f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True))
 
 
 def on_one_grid(
