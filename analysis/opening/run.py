@@ -36,7 +36,7 @@ SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "v
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one evaluation measured, client by client (arrays [K], in ascending order of client)."""
+    """The results of one evaluation by client, as arrays [K] in ascending order of client."""
 
     step: int
     time_us: int

@@ -13,7 +13,7 @@ from fedsim.analysis.worlds.fitting.spells import HOURS
 from fedsim.common import arguments
 
 _SHOWN_BELOW = 0.99
-"""The logarithmic axis starts at the shortest spell that at least 1 % of spells fall short of."""
+"""The logarithmic axis starts where at least 1 % of spells are shorter."""
 NAMES = ("trace", "simulated from the fit")
 
 

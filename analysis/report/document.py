@@ -25,7 +25,7 @@ _UNITS = {
     "us": "µs",
     "bytes": "bytes",
 }
-"""How the unit at the end of a name is written."""
+"""The text of each unit at the end of a name."""
 _LARGE = 1e4
 
 

@@ -35,7 +35,7 @@ class Comparison:
     metrics: dict[str, tuple[float, float]]
     """Each metric of the closing table in the first and in the second run."""
     same_world: bool | None
-    """Whether both runs saw the same trace; None if one of them did not keep it."""
+    """Whether both runs saw the same trace; None if a folder has no trace."""
     at: Point = "end"
     """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()

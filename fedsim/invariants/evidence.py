@@ -74,7 +74,7 @@ class Evidence:
         self.dropout = self.config.dropout.handling()
         self.clients = self.config.task.clients
 
-    # The tables, unchecked: the invariants name impossible rows
+    # The tables without checks of their rows, which the invariants make
 
     @cached_property
     def jobs(self) -> Table:
@@ -163,7 +163,7 @@ class Evidence:
         wrap = [wrapper.named() for wrapper in section.wrap]
         return build_rule(section.name, section.options, wrap, lr=self.config.train.lr)
 
-    # What follows for each job
+    # Expected values of jobs
 
     @cached_property
     def trace(self) -> Trace:

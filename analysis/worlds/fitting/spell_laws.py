@@ -144,7 +144,7 @@ def _cost(lengths: Lengths, read: Callable[[Floats], tuple[Hazard, float]]) -> C
     def cost(logs: Floats) -> float:
         law, spread = read(logs)
         if spread > 0:
-            # From where it was last, a few steps are enough.
+            # A few steps suffice from the mode of the previous call.
             mode[:], curvature = _mode(lengths, law, spread, mode)
             total = _log_mean(lengths, law, spread, mode, curvature).sum()
         else:
