@@ -55,6 +55,21 @@ _GROUPS = {
 }
 
 
+_VALUE = {"value": Column("correlation", 3, signed=True)}
+_CAPTIONS = {
+    "groups": "Accuracy by group of clients",
+    "losses": "Survivors against victims of dropout: clients by the jobs that they lost",
+    "correlations": "Correlation of a client's accuracy with its participation",
+}
+_SPREAD = {
+    "seeds": Column("seeds"),
+    "mean_percent": Column("mean over clients, %", 2),
+    "low": Column("95 % low", 2),
+    "high": Column("95 % high", 2),
+    "std_percent": Column("s.d. over seeds, %", 2),
+}
+
+
 def runs_participation(runs: Sequence[Run]) -> Iterator[Block]:
     """Yield the accuracy of groups of clients, for runs that were evaluated."""
     participation: dict[str, dict[str, pd.DataFrame]] = {}
@@ -73,17 +88,9 @@ def runs_participation(runs: Sequence[Run]) -> Iterator[Block]:
     if any(len(table) for table in drawn.values()):
         draw = partial(participation_groups, drawn, "a 95 % interval over clients")
         yield Figure("participation-groups", draw)
-    captions = {
-        "groups": "Accuracy by group of clients",
-        "losses": "Survivors against victims of dropout: clients by the jobs that they lost",
-        "correlations": "Correlation of a client's accuracy with its participation",
-    }
-    for name, caption in captions.items():
+    for name, caption in _CAPTIONS.items():
         if len(joined := _joined(participation, name)):
-            columns = _GROUPS | (
-                {"value": Column("correlation", 3, signed=True)} if name == "correlations" else {}
-            )
-            yield frame_table(f"participation-{name}", caption, joined, columns)
+            yield frame_table(f"participation-{name}", caption, joined, _GROUPS | _VALUE)
     yield Text(_WEIGHTS, "note")
 
 
@@ -99,29 +106,14 @@ def study_participation_blocks(study: Study) -> Iterator[Block]:
     groups, axis = participation["groups"], study.axis() if study.axes else ""
     spread = _over_seeds(study, groups)
     yield Gallery(tuple(_group_figures(study, spread, axis)))
-    by = str(groups["by"].iloc[0])
-    columns = {
-        "seeds": Column("seeds"),
-        "mean_percent": Column("mean over clients, %", 2),
-        "low": Column("95 % low", 2),
-        "high": Column("95 % high", 2),
-        "std_percent": Column("s.d. over seeds, %", 2),
-    }
-    plain = by.replace("_", " ")
-    caption = (
-        f"Accuracy by {plain} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
-    )
-    yield frame_table("participation-groups", caption, spread.drop(columns="by"), columns)
+    by = str(groups["by"].iloc[0]).replace("_", " ")
+    caption = f"Accuracy by {by} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
+    yield frame_table("participation-groups", caption, spread.drop(columns="by"), _SPREAD)
     yield _measures(study, participation["measures"])
-    names = [family[0].metric.replace("_", "-") for family in families]
-    pairs = list(zip(names, families, strict=True))
-    yield Gallery(
-        tuple(
-            Figure(f"difference-{name}", partial(paired_differences, each, study.axes[axis]))
-            for name, each in pairs
-        )
-    )
-    for name, family in pairs:
+    by_name = {family[0].metric.replace("_", "-"): family for family in families}
+    draw = {name: partial(paired_differences, family, study.axes[axis]) for name, family in by_name.items()}
+    yield Gallery(tuple(Figure(f"difference-{name}", each) for name, each in draw.items()))
+    for name, family in by_name.items():
         yield difference_block(f"differences-{name}", family, study)
 
 

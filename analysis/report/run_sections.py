@@ -94,36 +94,29 @@ def _observed(run: Run, prefix: str) -> Iterator[Block]:
     if rows.block.max() >= 0:
         yield Figure(f"{prefix}conflict-layers", partial(conflict_layers, run))
     layers = observatory.by_layer(rows).replace({"block": {-1: "whole model"}})
-    yield frame_table(
-        f"{prefix}layers",
-        "Conflicts by layer: rows of present and absent clients at more than 90° from the direction",
-        layers,
-        {
-            "block": Column("layer"),
-            "kind": Column("clients"),
-            "conflict_percent": Column("in conflict, %", 1),
-            "angle_deg": Column("median angle, °", 1),
-        },
-    )
+    caption = "Conflicts by layer: rows of present and absent clients at more than 90° from the direction"
+    yield frame_table(f"{prefix}layers", caption, layers, _LAYERS)
     merged = observatory.merges(run, rows)
     if len(merged):
         caption = "Steps in which the rule merged a layer with the next one: both have the same weights"
-        columns = {"layer": Column("layer"), "merged_percent": Column("merged with the next, % of steps", 1)}
-        yield frame_table(f"{prefix}merged", caption, merged, columns)
+        yield frame_table(f"{prefix}merged", caption, merged, _MERGED)
     yield Heading("Who was protected", 3)
     yield Figure(f"{prefix}weights", partial(weights_over_clients, run), wide=True)
     clients = observatory.by_client(rows)
     if clients.absent_steps.any():
         yield Figure(f"{prefix}protection", partial(protection, run))
-        most = clients.sort_values(["protected_steps", "client"], ascending=[False, True])
-        yield frame_table(
-            f"{prefix}protected",
-            f"The {min(_MOST_CLIENTS, len(most))} clients whose remembered updates had a weight in most steps",
-            most.head(_MOST_CLIENTS),
-            _PROTECTED,
-        )
+        most = clients.sort_values(["protected_steps", "client"], ascending=[False, True]).head(_MOST_CLIENTS)
+        caption = f"The {len(most)} clients whose remembered updates had a weight in most steps"
+        yield frame_table(f"{prefix}protected", caption, most, _PROTECTED)
 
 
+_LAYERS = {
+    "block": Column("layer"),
+    "kind": Column("clients"),
+    "conflict_percent": Column("in conflict, %", 1),
+    "angle_deg": Column("median angle, °", 1),
+}
+_MERGED = {"layer": Column("layer"), "merged_percent": Column("merged with the next, % of steps", 1)}
 _PROTECTED = {
     "present_steps": Column("steps there"),
     "absent_steps": Column("steps remembered"),

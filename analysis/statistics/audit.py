@@ -8,9 +8,11 @@ history would take. It is *reported* if the remembered update has it, and *real*
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
@@ -75,23 +77,8 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
 
 
 def _measured(some: pd.DataFrame) -> dict[str, float]:
-    reported = (some["remembered_with_mean"] < 0).to_numpy()
-    real = (some["true_with_mean"] < 0).to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log(some["norm_ratio"].to_numpy())
-    cosine = some["cosine"].to_numpy()
-    columns = {
-        "one": np.ones(len(some)),
-        "cosine": cosine,
-        "cosines": np.isfinite(cosine),
-        "log": np.where(np.isfinite(logs), logs, 0.0),
-        "logs": np.isfinite(logs),
-        "reported": reported,
-        "real": real,
-        "unreal": ~real,
-        "hit": reported & real,
-        "quiet": ~reported & ~real,
-    }
+    """Return the measures of `by_age` with their intervals for the updates of one group of ages."""
+    columns = _indicators(some)
     table = np.nan_to_num(np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1))
     names = list(columns)
     whole = _ratios(table.sum(axis=0)[None], names)
@@ -103,6 +90,27 @@ def _measured(some: pd.DataFrame) -> dict[str, float]:
         low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]))
         measures |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
     return measures
+
+
+def _indicators(some: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns [n] whose sums make up the measures."""
+    reported = (some["remembered_with_mean"] < 0).to_numpy()
+    real = (some["true_with_mean"] < 0).to_numpy()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(some["norm_ratio"].to_numpy())
+    cosine = some["cosine"].to_numpy()
+    return {
+        "one": np.ones(len(some)),
+        "cosine": cosine,
+        "cosines": np.isfinite(cosine),
+        "log": np.where(np.isfinite(logs), logs, 0.0),
+        "logs": np.isfinite(logs),
+        "reported": reported,
+        "real": real,
+        "unreal": ~real,
+        "hit": reported & real,
+        "quiet": ~reported & ~real,
+    }
 
 
 def _interval(drawn: Floats, clients: int) -> tuple[float, float]:
@@ -184,26 +192,24 @@ def realised(audit: pd.DataFrame) -> pd.DataFrame:
     `change_high` (as in `by_age`), `worse` (share of clients whose loss rose) and `against` (share whose true update
     points against the step).
     """
-    rows = []
-    for group in GROUPS:
-        some = audit[audit["group"] == group]
-        if some.empty:
-            continue
-        change = (some["loss_after"] - some["loss_before"]).to_numpy()
-        table = np.stack([change, np.ones(len(change))], axis=1)
-        each = _by_client(table, some["client"].to_numpy())
-        sums = _drawn_sums(each)
-        low, high = _interval(sums[:, 0] / sums[:, 1], len(each))
-        rows.append(
-            {
-                "group": group,
-                "n": len(some),
-                "clients": len(each),
-                "change": float(change.mean()),
-                "change_low": low,
-                "change_high": high,
-                "worse": float((change > 0).mean()),
-                "against": float((some["true_with_step"] < 0).mean()),
-            }
-        )
+    parts = {group: audit[audit["group"] == group] for group in GROUPS}
+    rows = [{"group": group} | _realised(part) for group, part in parts.items() if not part.empty]
     return pd.DataFrame(rows)
+
+
+def _realised(some: pd.DataFrame) -> dict[str, float]:
+    """Return the columns of `realised` for the updates of one group."""
+    change = (some["loss_after"] - some["loss_before"]).to_numpy()
+    table = np.stack([change, np.ones(len(change))], axis=1)
+    each = _by_client(table, some["client"].to_numpy())
+    sums = _drawn_sums(each)
+    low, high = _interval(sums[:, 0] / sums[:, 1], len(each))
+    return {
+        "n": len(some),
+        "clients": len(each),
+        "change": float(change.mean()),
+        "change_low": low,
+        "change_high": high,
+        "worse": float((change > 0).mean()),
+        "against": float((some["true_with_step"] < 0).mean()),
+    }

@@ -45,8 +45,8 @@ def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.D
         {"n": last.n, "accuracy_percent": 100 * last.accuracy, "loss": last.loss},
         index=pd.Index(last.client, name="client"),
     )
-    jobs = run.jobs
-    status, who = np.asarray(jobs["status"].cast("string")), jobs["client"].to_numpy().astype(np.int64)
+    status = np.asarray(run.jobs["status"].cast("string"))
+    who = run.jobs["client"].to_numpy().astype(np.int64)
     size = int(max(who.max(initial=-1), last.client.max(initial=-1))) + 1
     for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
         among = who if group is None else who[np.isin(status, group)]

@@ -120,12 +120,7 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
     evaluated on different clients or different numbers of samples, which a paired difference cannot compare.
     """
     split = split or first.split
-    pair = join_runs(first, second)
-    chosen = pair.frame([], at, split).to_dict("records")
-    a, b = (
-        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
-        for cell, row in zip(pair.cells, chosen, strict=True)
-    )
+    (a, b), points = _evaluations(first, second, split, at)
     _require_same_clients(first, second, a, b)
     measured = a.n > 0
     names = list(ACCURACIES.values())
@@ -139,8 +134,21 @@ def compare(first: Run, second: Run, split: str | None = None, at: Point = "end"
         metrics={name: (ours[name], theirs[name]) for name in names},
         same_world=_same_world(first, second),
         at=at,
-        points=tuple((row["step"], row["time_us"], row["bytes"]) for row in chosen),
+        points=points,
     )
+
+
+def _evaluations(
+    first: Run, second: Run, split: str, at: Point
+) -> tuple[list[Evaluation], tuple[tuple[int, int, int], ...]]:
+    """Return the evaluations of two runs to compare, and step, virtual time and bytes of each."""
+    pair = join_runs(first, second)
+    rows = pair.frame([], at, split).to_dict("records")
+    evaluations = [
+        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
+        for cell, row in zip(pair.cells, rows, strict=True)
+    ]
+    return evaluations, tuple((row["step"], row["time_us"], row["bytes"]) for row in rows)
 
 
 @arguments.checked

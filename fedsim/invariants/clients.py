@@ -127,9 +127,6 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
     except TraceError as error:
         yield Violation("jobs", -1, "a world that knows what becomes of each job", str(error))
         return
-    status = e.jobs["status"][rows]
-    ok = np.isin(status, _ARRIVED)
-    stopped = np.isin(status, ("late", "unfinished"))
     for name, want in (
         ("end_us", fates.end_us),
         ("download_us", fates.download_us),
@@ -148,6 +145,8 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
             lambda i, n=name, t=expected: f"{n} = {t[i]} of job {e.jobs['job'][i]}",  # type: ignore[misc]
             lambda i, n=name, g=got: f"{n} = {g[i]}",  # type: ignore[misc]
         )
+    status = e.jobs["status"][rows]
+    ok, stopped = np.isin(status, _ARRIVED), np.isin(status, ("late", "unfinished"))
     other = np.zeros(len(e.jobs), dtype=bool)
     other[rows] = (ok != fates.ok) & ~(stopped & (ok <= fates.ok))
     yield from wrong(

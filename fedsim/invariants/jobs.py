@@ -100,6 +100,13 @@ def phases_follow_each_other(e: Evidence) -> Iterator[Violation]:
         lambda i: "an upload that ended, and no phase" if arrived[i] else f"phase {expected_phase[i]!s}",
         lambda i: f"phase {str(phase[i])!r}, download_us {download[i]}, compute_us {compute[i]}",
     )
+    yield from _computing_times(e)
+
+
+def _computing_times(e: Evidence) -> Iterator[Violation]:
+    """Check that `computing_us` lasts from the end of the download to that of the computation, or of the job."""
+    jobs = e.jobs
+    download, compute, end = (jobs[name] for name in ("download_us", "compute_us", "end_us"))
     computing = np.where(download < 0, 0, np.where(compute >= 0, compute, end) - download)
     yield from wrong(
         "jobs",

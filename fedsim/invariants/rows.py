@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.invariants.evidence import Evidence, Ints, Unchecked
 from fedsim.invariants.finding import Violation, invariant, wrong
@@ -56,11 +57,21 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
         )
         found = f"client {cells[present[at]] % e.clients}" if at < len(present) else "no further row"
         yield Violation("conflicts", row, f"a row of age 0 for {cell}", found)
+    yield from _one_remembered_row_per_client(e, whole, cells, want)
+
+
+def _one_remembered_row_per_client(
+    e: Evidence, whole: Whole, cells: Ints, present: Ints
+) -> Iterator[Violation]:
+    """Check that each step has at most one remembered row per client, and none of a client with an update in it.
+
+    `cells` number the step and client of each row of `whole`; `present` are those of the updates.
+    """
     remembered = np.flatnonzero(whole.age > 0)
     _, first = np.unique(cells[remembered], return_index=True)
     again = np.zeros(len(e.conflicts), dtype=bool)
     again[whole.rows[remembered]] = True
-    again[whole.rows[remembered[first]]] = np.isin(cells[remembered[first]], want)
+    again[whole.rows[remembered[first]]] = np.isin(cells[remembered[first]], present)
     yield from wrong(
         "conflicts",
         again,
@@ -71,33 +82,11 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
 
 def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:
     """A remembered row is as old as the client's last update that the server took, and not older than the rule asks."""
-    whole, jobs = whole_of(e), e.jobs
-    used, kept = jobs["status"] == "aggregated", jobs["status"] == "remembered"
-    received, client = jobs["step"][used], jobs["client"][used]
-    late = e.pacing.late == "history" or bool(
-        kept.any()
-    )  # the parent of a fork may have had late = "history"
-    if late:
-        received = np.append(received, jobs["version"][kept])
-        client = np.append(client, jobs["client"][kept])
-    width = len(e.steps) + 2
-    cells = np.sort(client * width + received)
-    old = whole.age > 0
-    ask = whole.client * width + whole.step
-    last = (
-        cells[np.maximum(np.searchsorted(cells, ask, "left") - 1, 0)] if len(cells) else np.full(len(ask), -1)
-    )
-    age = np.where(last // width == whole.client, whole.step - last % width, -1)
-    if late:  # arrivals of late updates are not recorded: the age may be that of an earlier update
-        fits = np.isin(whole.client * width + whole.step - whole.age, cells) & (whole.age >= age)
-    else:
-        fits = whole.age == age
-        if e.config.algorithm.memory:
-            received_us = e.step_us(np.maximum(whole.step - whole.age, 0))
-            fits &= received_us >= e.step_us(whole.step) - e.config.algorithm.memory
+    whole = whole_of(e)
+    age, fits = _last_ages(e, whole)
     limit = e.algorithm.needs.memory
     mask = np.zeros(len(e.conflicts), dtype=bool)
-    mask[whole.rows] = old & (~fits | (whole.age > limit))
+    mask[whole.rows] = (whole.age > 0) & (~fits | (whole.age > limit))
     expected = np.zeros(len(mask), dtype=np.int64)
     expected[whole.rows] = age
     most = f", at most {limit:g}" if math.isfinite(limit) else ""
@@ -109,6 +98,32 @@ def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:
         ),
         lambda i: str(e.conflicts["age"][i]),
     )
+
+
+def _last_ages(e: Evidence, whole: Whole) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return for each row the age of the client's last update, and whether the row's age agrees with the jobs."""
+    jobs = e.jobs
+    used, kept = jobs["status"] == "aggregated", jobs["status"] == "remembered"
+    received, client = jobs["step"][used], jobs["client"][used]
+    late = e.pacing.late == "history" or bool(
+        kept.any()
+    )  # the parent of a fork may have had late = "history"
+    if late:
+        received = np.append(received, jobs["version"][kept])
+        client = np.append(client, jobs["client"][kept])
+    width = len(e.steps) + 2
+    cells = np.sort(client * width + received)
+    ask = whole.client * width + whole.step
+    before = np.maximum(np.searchsorted(cells, ask, "left") - 1, 0)
+    last = cells[before] if len(cells) else np.full(len(ask), -1)
+    age = np.where(last // width == whole.client, whole.step - last % width, -1)
+    if late:  # arrivals of late updates are not recorded: the age may be that of an earlier update
+        return age, np.isin(ask - whole.age, cells) & (whole.age >= age)
+    fits = whole.age == age
+    if e.config.algorithm.memory:
+        received_us = e.step_us(np.maximum(whole.step - whole.age, 0))
+        fits &= received_us >= e.step_us(whole.step) - e.config.algorithm.memory
+    return age, fits
 
 
 def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:

@@ -8,11 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.engine.record_words import STEP_STATUSES
-from fedsim.invariants.evidence import Evidence, Ints, Unchecked
+from fedsim.invariants.evidence import Evidence, Ints
 from fedsim.invariants.finding import Violation, invariant, wrong
 from fedsim.worlds.interval_index import NEVER
 
 _CAUSES = ("full", "deadline", "drained")
+_COUNTS = (
+    "updates", "remembered", "evicted", "lost", "late", "nonfinite", "waits", "online", "in_flight"
+)  # fmt: skip
 
 
 def step_values(e: Evidence) -> Iterator[Violation]:
@@ -31,17 +34,7 @@ def step_values(e: Evidence) -> Iterator[Violation]:
             f"one of {', '.join(words)} in {name}",
             lambda i, n=name: repr(str(steps[n][i])),  # type: ignore[misc]
         )
-    for name in (
-        "updates",
-        "remembered",
-        "evicted",
-        "lost",
-        "late",
-        "nonfinite",
-        "waits",
-        "online",
-        "in_flight",
-    ):
+    for name in _COUNTS:
         yield from wrong(
             "steps",
             steps[name] < 0,
@@ -148,10 +141,8 @@ def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
     """A full buffer, a deadline or the end of all jobs causes a step; fewer updates than `minimum` make it void."""
     e.need_closed()
     steps, pacing = e.steps, e.pacing
-    cause, status = steps["cause"], steps["status"]
-    arrived = steps["updates"] + steps["nonfinite"]
-    most = pacing.most_updates
-    full, drained, void = cause == "full", cause == "drained", status == "void"
+    cause, arrived, most = steps["cause"], steps["updates"] + steps["nonfinite"], pacing.most_updates
+    full, drained = cause == "full", cause == "drained"
     wrongly = (full & (arrived != most)) | (full & (pacing.buffer is None))
     # without a buffer all jobs with a place may arrive; with one, the last arrival makes the step `full`
     wrongly |= ~full & (arrived > most - (pacing.buffer is not None))
@@ -167,6 +158,14 @@ def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
         "a cause that this pacing has",
         lambda i: str(cause[i]),
     )
+    yield from _void_and_empty(e, arrived)
+
+
+def _void_and_empty(e: Evidence, arrived: Ints) -> Iterator[Violation]:
+    """Check which steps are void or empty; `arrived` counts the updates of each step, those left out included."""
+    steps, pacing = e.steps, e.pacing
+    cause, status = steps["cause"], steps["status"]
+    full, void = cause == "full", status == "void"
     too_few = ~full & (arrived < pacing.minimum) & ((pacing.late != "keep") | (cause == "deadline"))
     yield from wrong(
         "steps",
@@ -232,9 +231,7 @@ def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
 def numbers_of_a_step_are_in_range(e: Evidence) -> Iterator[Violation]:
     """Norms are at least 0 and finite, cosines from -1 to 1, and a step that is `still` has no length."""
     steps, status = e.steps, e.steps["status"]
-    moved = np.isin(status, ("applied", "still"))
-    if e.status == "planned":
-        raise Unchecked("a plan trains nothing")
+    e.need_training()
     bad: dict[str, NDArray[np.bool_]] = {"direction_norm": ~np.isfinite(steps["direction_norm"])}
     for name in ("direction_norm", "mean_norm", "step_length", "kkt_residual", "block_conflicts_mean"):
         bad[name] = bad.get(name, np.zeros(len(steps), dtype=bool)) | (steps[name] < 0)
@@ -248,12 +245,19 @@ def numbers_of_a_step_are_in_range(e: Evidence) -> Iterator[Violation]:
             lambda i, n=name: str(steps[n][i]),  # type: ignore[misc]
         )
     length = steps["direction_norm"]
+    moved = np.isin(status, ("applied", "still"))
     yield from wrong(
         "steps",
         ((status == "still") & (length != 0)) | (~moved & (length != 0)),
         lambda i: f"no length of a step that is {status[i]!s}",
         lambda i: str(length[i]),
     )
+    yield from _conflict_counts(e)
+
+
+def _conflict_counts(e: Evidence) -> Iterator[Violation]:
+    """Check that counts of conflicts lie between 0 and the numbers of pairs, updates and clients, or are all -1."""
+    steps = e.steps
     n, pairs = steps["updates"], steps["conflicts"]
     for name, most in (
         ("conflicts", n * (n - 1) // 2),
