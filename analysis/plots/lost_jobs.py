@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +27,7 @@ def lost_jobs(runs: Mapping[str, Run]) -> Picture:
         ax.barh(position, width, left=left, height=0.7, color=colour)
         left += width
     for y, total in enumerate(left):
-        style = {"va": "center", "color": INK, "fontsize": 9}
+        style: dict[str, Any] = {"va": "center", "color": INK, "fontsize": 9}
         ax.annotate(f" {total:.0f}", (total, y), xytext=(2, 0), textcoords="offset points", **style)
     ax.set_yticks(position, [_short(label) for label in counts])
     ax.invert_yaxis()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fedsim.analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.statistics.observatory import by_client, recorded
@@ -29,7 +31,7 @@ def protection(run: Run) -> Picture:
     x = shown.present_steps.to_numpy()
     columns = ("absent_weight_percent", "against_percent")
     for index, (ax, column) in enumerate(zip(axes, columns, strict=True)):
-        style = {"s": 14, "alpha": 0.7, "linewidths": 0}
+        style: dict[str, Any] = {"s": 14, "alpha": 0.7, "linewidths": 0}
         ax.scatter(x, shown[column], color=COLOURS[1 - index], marker=arm_marker(index), **style)
         from_zero(ax)
     axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
