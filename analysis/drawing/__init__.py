@@ -1,1 +1,1 @@
-"""What several plots draw."""
+"""Drawing functions that several plots share."""

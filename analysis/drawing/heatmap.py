@@ -1,4 +1,4 @@
-"""Values as colours: a map that colour-blind readers can follow, with its scale beside it."""
+"""Heat maps with a colour scale that colour-blind readers can distinguish."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ COLOURS = "cividis"
 
 
 LEAST_IN = 1.6
-"""Height of all panels beside which the words of a scale fit."""
+"""Smallest total height of the panels, in inches, beside which the label of a scale fits."""
 
 
 def heat(ax: Axes, values: Floats, edges: Sequence[float], norm: Normalize) -> None:
     """Draw `values` [rows, columns]: row i from i to i + 1 downwards, columns from `edges[0]` to `edges[-1]`.
 
-    NaN leaves the page as it is.
+    NaN stays transparent.
     """
     extent = (edges[0], edges[-1], len(values), 0)
     ax.imshow(values, norm=norm, cmap=COLOURS, extent=extent, aspect="auto", interpolation="none")
@@ -32,7 +32,7 @@ def heat(ax: Axes, values: Floats, edges: Sequence[float], norm: Normalize) -> N
 
 
 def scale_beside(figure: Figure, axes: Sequence[Axes], label: str) -> None:
-    """Put the scale of the colours of the first panel to the right of all."""
+    """Draw the colour scale of the first panel to the right of all panels."""
     bar = figure.colorbar(axes[0].images[0], ax=list(axes), pad=0.01, aspect=30)
     bar.set_label(label, fontsize=9, color=INK)
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -41,11 +41,11 @@ def scale_beside(figure: Figure, axes: Sequence[Axes], label: str) -> None:
 
 
 def shares() -> Normalize:
-    """Return the scale of shares in percent."""
+    """Return the colour scale of shares in percent."""
     return Normalize(0, 100)
 
 
 def powers(tables: Sequence[Floats], decades: int = 4) -> Normalize:
-    """Return a logarithmic scale up to the largest value, over some powers of ten."""
+    """Return a logarithmic colour scale over `decades` powers of ten up to the largest value."""
     largest = max((float(np.nanmax(t)) for t in tables if (t > 0).any()), default=1.0)
     return LogNorm(largest / 10**decades, largest, clip=True)

@@ -1,4 +1,4 @@
-"""What all pictures share: colours that colour-blind readers can tell apart, axes, units of time."""
+"""Elements of all pictures: colours that colour-blind readers can distinguish, axes, units of time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INK = "#0a0b0c"
 GREY = "#808080"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")
-"""Okabe and Ito, "Color universal design", 2008; without yellow and black, which vanish on some pages."""
+"""Okabe and Ito, "Color universal design", 2008; without yellow and black, invisible on light or dark pages."""
 DASHES = ("solid", (0, (5, 2)), (0, (5, 1.5, 1, 1.5)), (0, (1, 1.5)))
 MARKERS = {
     "o": "M9 6a4 4 0 1 0 8 0a4 4 0 1 0-8 0",
@@ -27,9 +27,9 @@ MARKERS = {
     "^": "M13 1.5l4.5 8h-9z",
     "D": "M13 1l5 5-5 5-5-5z",
 }
-"""Markers by their name in matplotlib, and their outline in a legend's box of 26 x 12."""
+"""Markers by their name in matplotlib, with their outline in a legend's box of 26 x 12."""
 POINTS = 150
-"""At most so many points along a curve over steps: more cannot be told apart."""
+"""Most points of a curve over steps."""
 
 WIDTH_IN = 5.0
 _UNITS = ((7 * 86400e6, 86400e6, "days"), (3 * 3600e6, 3600e6, "hours"), (300e6, 60e6, "minutes"))
@@ -44,24 +44,24 @@ class Key:
     dashes: tuple[float, ...] = ()
     """Lengths of strokes and gaps; empty for a solid line."""
     area: bool = False
-    """Whether it names an area rather than a line."""
+    """Whether the entry is an area, not a line."""
     marker: str = ""
     """One of `MARKERS`, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure with its words: the legend stands outside, where it can wrap on a narrow page."""
+    """A figure with its texts. The legend is not part of the figure, so that it can wrap on a narrow page."""
 
     figure: Figure
     alt: str
-    """What the picture shows, for those who do not see it."""
+    """Description of the picture for screen readers."""
     caption: str
     keys: tuple[Key, ...] = ()
 
 
 def arm_style(index: int) -> dict[str, Any]:
-    """Return the line style of arm `index`: the colour tells arms apart, and the dashes do on grey paper."""
+    """Return the line style of arm `index`: a colour, and dashes for print without colour."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index % len(DASHES)],
@@ -70,7 +70,7 @@ def arm_style(index: int) -> dict[str, Any]:
 
 
 def arm_keys(labels: Sequence[str], *, markers: bool = False) -> tuple[Key, ...]:
-    """Return the legend of the arms, in the order that their styles follow; none if there is only one."""
+    """Return the legend of the arms, in the order of their styles; empty for a single arm."""
     if len(labels) < 2:
         return ()
     return tuple(
@@ -85,20 +85,20 @@ def arm_marker(index: int) -> str:
 
 
 def spans(n: int, most: int = POINTS) -> Ints:
-    """Return for each of `n` rows in order which of at most `most` equal groups of neighbours it belongs to."""
+    """Return the group of each of `n` rows: at most `most` groups of equally many neighbouring rows."""
     return np.arange(n) * min(n, most) // max(n, 1)
 
 
 def panels(
     heights: Sequence[float], *, share_x: bool = True, width_in: float = WIDTH_IN
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure of panels on top of each other, `heights` in inches, without global state."""
+    """Return a figure of stacked panels with `heights` in inches, without matplotlib's global state."""
     figure = Figure(figsize=(width_in, sum(heights) + 0.35), layout="constrained")
     figure.patch.set_alpha(0)
-    found = figure.subplots(
+    grid = figure.subplots(
         len(heights), 1, sharex=share_x, squeeze=False, gridspec_kw={"height_ratios": heights}
     )
-    axes = list(found[:, 0])
+    axes = list(grid[:, 0])
     for ax in axes:
         _plain(ax)
     return figure, axes
@@ -110,12 +110,12 @@ def whole_numbers(axis: Axis, ticks: int = 8) -> None:
 
 
 def from_zero(ax: Axes, least: float = 1.0) -> None:
-    """Let the vertical axis start at zero and reach at least `least`: zeros alone are a line at the bottom."""
+    """Let the vertical axis start at zero and reach at least `least`, so that zeros are a line at the bottom."""
     ax.set_ylim(0, max(ax.get_ylim()[1], least))
 
 
 def time_unit(span_us: int) -> tuple[float, str]:
-    """Return microseconds per unit and the unit's name for an axis of virtual time that long."""
+    """Return microseconds per unit and the unit's name for an axis of `span_us` of virtual time."""
     return next(((scale, name) for least, scale, name in _UNITS if span_us >= least), (1e6, "seconds"))
 
 

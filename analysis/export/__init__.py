@@ -1,1 +1,1 @@
-"""Runs in the formats of other tools."""
+"""Runs in the formats of Perfetto and TensorBoard."""

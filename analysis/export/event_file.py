@@ -1,7 +1,6 @@
-"""Writing TensorBoard's event files: records of the package `tensorboard`, which is asked for neither a thread nor
-TensorFlow.
+"""Write TensorBoard's event files with the package `tensorboard`, without its writer thread and without TensorFlow.
 
-The format is that of `tensorboard.compat.proto`: a summary holds values under tags, at a step and a time.
+The format is that of `tensorboard.compat.proto`: a summary has values under tags, at a step and a time.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.common.errors import ConfigError, RunError
 
 NAME = "events.out.tfevents.0.fedsim"
-"""Viewers take a file whose name has `tfevents` in it."""
+"""TensorBoard reads files with `tfevents` in their name."""
 INSTALL = "pip install 'fedsim[tensorboard]'"
 
 
 def require_tensorboard() -> None:
-    """Raise ConfigError with the command that installs what is missing."""
+    """Raise ConfigError, with the command that installs it, if TensorBoard cannot be imported."""
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401
     except ImportError as error:
@@ -34,7 +33,7 @@ def require_tensorboard() -> None:
 
 
 class EventFile:
-    """An event file that is open; one in the same folder, which an earlier run wrote, is replaced.
+    """An open event file, which replaces an earlier one in the same folder.
 
     Raises ConfigError if TensorBoard is not installed, RunError if the folder cannot be written.
     """
@@ -58,13 +57,13 @@ class EventFile:
         self.close()
 
     def scalars(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        """Append the finite ones of some values, by tag."""
+        """Append the finite values, by tag."""
         self._summary(
             step, time_s, [{"tag": t, "simple_value": v} for t, v in values.items() if math.isfinite(v)]
         )
 
     def histogram(self, step: int, time_s: float, tag: str, values: Floats, edges: Floats) -> None:
-        """Append how many values lie between edges [n + 1] in ascending order, of which the last includes its own."""
+        """Append a histogram of values between ascending edges [n + 1]; the last bin includes its upper edge."""
         counts, _ = np.histogram(values, edges)
         histogram = {
             "min": values.min(),
@@ -78,12 +77,12 @@ class EventFile:
         self._summary(step, time_s, [{"tag": tag, "histo": histogram}])
 
     def flush(self) -> None:
-        """Let others see what was written."""
+        """Write buffered events to the file."""
         with self._writing():
             self._records.flush()
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered events and close the file."""
         with self._writing():
             self._records.close()
 

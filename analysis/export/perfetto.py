@@ -1,4 +1,4 @@
-"""The virtual timeline of a run as a trace that Perfetto opens: one microsecond there is one of virtual time."""
+"""Export the virtual timeline of a run for Perfetto: a microsecond of the trace is one of virtual time."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fedsim.common.files import write_atomically
 from fedsim.common.paths import as_path
 
 SERVER = (1, 1)
-"""Process and thread of steps and evaluations."""
+"""Process and thread ids of steps and evaluations."""
 CLIENTS, FIRST_CLIENT = 2, 10
-"""Process of the clients, and the thread of client 0; the ones after follow."""
+"""Process id of the clients, and thread id of client 0; client n has thread id 10 + n."""
 COLOURS = {
     "aggregated": "good",
     "remembered": "olive",
@@ -34,13 +34,13 @@ COLOURS = {
     "nonfinite": "terrible",
     "unfinished": "grey",
 }
-"""By status of a job, a colour of Chrome's older viewer; Perfetto derives its own from the name of the span."""
+"""Colours by status of a job for Chrome's older viewer; Perfetto derives its own from a span's name."""
 _BATCH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """How much went into a trace."""
+    """Numbers of clients, jobs, steps and evaluations in an exported trace."""
 
     clients: int
     jobs: int
@@ -52,13 +52,13 @@ class Exported:
 def export_perfetto(
     run: Run, out: Path | str, *, clients: int | None = None, from_us: int = 0, to_us: int | None = None
 ) -> Exported:
-    """Write what happened in virtual time: each client's jobs, phase by phase, and the server's steps and evaluations.
+    """Write each client's jobs, phase by phase, and the server's steps and evaluations on the axis of virtual time.
 
     Args:
-        clients: only this many clients, those with the most jobs; all by default.
-        from_us, to_us: only jobs that overlap this stretch, whole, and steps and evaluations within it.
+        clients: number of clients to write, those with the most jobs; all by default.
+        from_us, to_us: the stretch to write: whole jobs that overlap it, and steps and evaluations within it.
 
-    Raises RunError if nothing is left, or nothing was recorded.
+    Raises FolderError if the stretch has neither a job nor a step.
     """
     end_us = np.iinfo(np.int64).max if to_us is None else to_us
     if end_us < from_us:
@@ -85,8 +85,8 @@ def _write(out: Path, label: str, jobs: pa.Table, steps: pa.Table, evaluations: 
             trace.thread(CLIENTS, FIRST_CLIENT + client, f"client {client}")
         for batch in steps.to_batches(max_chunksize=_BATCH):
             _write_steps(trace, batch)
-        for found in evaluations:
-            _write_evaluation(trace, found)
+        for evaluation in evaluations:
+            _write_evaluation(trace, evaluation)
         for batch in jobs.to_batches(max_chunksize=_BATCH):
             _write_jobs(trace, batch)
 
@@ -96,12 +96,12 @@ def _within(times: pa.ChunkedArray, from_us: int, to_us: int) -> pa.ChunkedArray
 
 
 def _overlapping(jobs: pa.Table, from_us: int, to_us: int) -> pa.Table:
-    begun = pc.less_equal(jobs["dispatch_us"], to_us)
-    return jobs.filter(pc.and_(begun, pc.greater_equal(jobs["end_us"], from_us)))
+    started = pc.less_equal(jobs["dispatch_us"], to_us)
+    return jobs.filter(pc.and_(started, pc.greater_equal(jobs["end_us"], from_us)))
 
 
 def _chosen(jobs: pa.Table, clients: int | None) -> pa.Table:
-    """Return the jobs of the clients with the most; of equal ones, those that come first."""
+    """Return the jobs of the clients with the most jobs; ties go to the lower number."""
     counts = np.bincount(jobs["client"].to_numpy())
     if clients is None or clients >= np.count_nonzero(counts):
         return jobs
@@ -110,7 +110,7 @@ def _chosen(jobs: pa.Table, clients: int | None) -> pa.Table:
 
 
 def _write_jobs(trace: ChromeTrace, batch: pa.RecordBatch) -> None:
-    """Write a span for each phase that a job reached; its name says how the job ended, so that its colour does."""
+    """Write a span for each phase that a job reached, with the job's status in its name, which decides its colour."""
     numbers = ("job", "client", "version", "step", "staleness", "n_samples")
     about = zip(*(batch[name].to_pylist() for name in numbers), strict=True)
     status = batch["status"].cast(pa.string()).to_pylist()
@@ -129,7 +129,7 @@ def _write_jobs(trace: ChromeTrace, batch: pa.RecordBatch) -> None:
 
 
 def _phases(batch: pa.RecordBatch) -> Iterator[list[tuple[str, int, int]]]:
-    """Return, for each job, the phases that it reached with when they began and ended."""
+    """Yield for each job the phases that it reached, with their starts and ends."""
     times: list[Ints] = [
         batch[name].to_numpy() for name in ("dispatch_us", "download_us", "compute_us", "end_us")
     ]
@@ -147,11 +147,11 @@ def _phases(batch: pa.RecordBatch) -> Iterator[list[tuple[str, int, int]]]:
 
 
 def _write_steps(trace: ChromeTrace, steps: pa.RecordBatch) -> None:
-    """Write an instant for each step, and how many clients were online and at work."""
-    said = ("cause", "updates", "remembered", "lost", "late", "mean_staleness", "direction_norm")
-    for step in steps.select(["step", "time_us", "status", "online", "in_flight", *said]).to_pylist():
+    """Write an instant for each step, and the numbers of clients online and jobs in flight as counters."""
+    columns = ("cause", "updates", "remembered", "lost", "late", "mean_staleness", "direction_norm")
+    for step in steps.select(["step", "time_us", "status", "online", "in_flight", *columns]).to_pylist():
         name = f"step {step['step']}" + ("" if step["status"] == "applied" else f" {step['status']}")
-        trace.instant(SERVER, name, step["time_us"], _known({key: step[key] for key in said}))
+        trace.instant(SERVER, name, step["time_us"], _known({key: step[key] for key in columns}))
         trace.counter(
             SERVER,
             "clients",
@@ -160,14 +160,16 @@ def _write_steps(trace: ChromeTrace, steps: pa.RecordBatch) -> None:
         )
 
 
-def _write_evaluation(trace: ChromeTrace, found: Evaluation) -> None:
+def _write_evaluation(trace: ChromeTrace, evaluation: Evaluation) -> None:
     """Write an instant for an evaluation, and the mean accuracy as a curve."""
-    measured = _known(found.summary(("mean_percent", "std_percent", "worst10_percent")))
-    trace.instant(SERVER, f"evaluation {found.split}", found.time_us, {"step": found.step} | measured)
+    measured = _known(evaluation.summary(("mean_percent", "std_percent", "worst10_percent")))
+    trace.instant(
+        SERVER, f"evaluation {evaluation.split}", evaluation.time_us, {"step": evaluation.step} | measured
+    )
     if "mean_percent" in measured:
-        trace.counter(SERVER, "accuracy", found.time_us, {"mean %": measured["mean_percent"]})
+        trace.counter(SERVER, "accuracy", evaluation.time_us, {"mean %": measured["mean_percent"]})
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is not a number: JSON has none for that."""
+    """Return the values without NaN and infinities, which JSON cannot express."""
     return {k: v for k, v in values.items() if not (isinstance(v, float) and not math.isfinite(v))}

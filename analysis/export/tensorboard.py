@@ -1,4 +1,4 @@
-"""Runs in TensorBoard: accuracy and fairness, who was there and what was lost, by step and by virtual time."""
+"""Export runs for TensorBoard: accuracy, fairness, participation and losses by step and by virtual time."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ METRICS = ("mean_percent", "std_percent", "worst10_percent", "angle_rad")
 COUNTS = ("online", "in_flight", "updates", "lost", "late", "mean_staleness", "direction_norm")
 """Columns of `steps` that become curves."""
 EDGES = np.linspace(0, 100, 21)
-"""Of the histogram of the clients' accuracies, in percent."""
+"""Edges of the histogram of clients' accuracies, in percent."""
 _BATCH = 1_000
 
 
 @arguments.checked
 class TensorBoardWriter:
-    """The event file of one run. What it has written already, it skips: a run may be told again from a checkpoint.
+    """Writes the event file of one run. It skips steps and evaluations already written, as after a restored checkpoint.
 
-    The time of an event is virtual, in seconds: TensorBoard's horizontal axis `Relative` is the virtual time then.
+    The time of an event is virtual time in seconds, so TensorBoard's horizontal axis `Relative` shows virtual time.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -57,42 +57,42 @@ class TensorBoardWriter:
             self._file.scalars(row["step"], row["time_us"] / US, {f"steps/{c}": row[c] for c in COUNTS})
             self.steps += 1
 
-    def evaluation(self, found: Evaluation) -> None:
-        """Write the metrics of an evaluation, the mean loss, and how the clients' accuracies are spread."""
-        when = found.time_us, found.step
-        measured = found.n > 0
-        if when <= self._last.get(found.split, (-1, -1)) or not measured.any():
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Write the metrics of an evaluation, the mean loss, and the histogram of clients' accuracies."""
+        when = evaluation.time_us, evaluation.step
+        measured = evaluation.n > 0
+        if when <= self._last.get(evaluation.split, (-1, -1)) or not measured.any():
             return
-        self._last[found.split] = when
+        self._last[evaluation.split] = when
         self.evaluations += 1
-        time_s, about = found.time_us / US, f"evaluation_{found.split}/"
-        values = found.summary(METRICS) | {"mean_loss": float(found.loss[measured].mean())}
-        self._file.scalars(found.step, time_s, {about + name: value for name, value in values.items()})
+        time_s, about = evaluation.time_us / US, f"evaluation_{evaluation.split}/"
+        values = evaluation.summary(METRICS) | {"mean_loss": float(evaluation.loss[measured].mean())}
+        self._file.scalars(evaluation.step, time_s, {about + name: value for name, value in values.items()})
         self._file.histogram(
-            found.step, time_s, about + "clients_percent", 100 * found.accuracy[measured], EDGES
+            evaluation.step, time_s, about + "clients_percent", 100 * evaluation.accuracy[measured], EDGES
         )
 
     def flush(self) -> None:
-        """Let TensorBoard see what was written."""
+        """Write buffered events to the file."""
         self._file.flush()
 
     def catch_up(self, run: Run) -> None:
-        """Write all that the tables of the run hold and this did not write yet."""
+        """Write the rows of the run's tables that are not written yet."""
         for batch in run.steps.select(["step", "time_us", *COUNTS]).to_batches(max_chunksize=_BATCH):
             for row in batch.to_pylist():
                 self.step(row)
         for split in sorted(word_counts(run.evals["split"])):
-            for found in run.evaluations(split):
-                self.evaluation(found)
+            for evaluation in run.evaluations(split):
+                self.evaluation(evaluation)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered events and close the file."""
         self._file.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """An event file, and how much went into it."""
+    """An event file, and the numbers of steps and evaluations in it."""
 
     file: Path
     steps: int
@@ -101,7 +101,7 @@ class Exported:
 
 @arguments.checked
 def export_tensorboard(runs: Sequence[Run], out: Path | str | None = None) -> list[Exported]:
-    """Write an event file for each run: into its folder, or into one of its own below `out`.
+    """Write an event file for each run: into its folder, or into a folder per run below `out`.
 
     Raises ConfigError if TensorBoard is not installed, RunError if a file cannot be written.
     """
@@ -116,7 +116,7 @@ def export_tensorboard(runs: Sequence[Run], out: Path | str | None = None) -> li
 
 
 def _folders(runs: Sequence[Path], out: Path | None) -> Iterable[Path]:
-    """Return where the events of each run go; below `out`, runs keep their places to each other."""
+    """Return the folder of each run's events; below `out`, runs keep their relative paths."""
     if out is None:
         return [run / "tensorboard" for run in runs]
     whole = [run.resolve() for run in runs]

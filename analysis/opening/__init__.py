@@ -1,1 +1,1 @@
-"""Opening the folders of runs and studies."""
+"""Open the folders of runs and studies."""

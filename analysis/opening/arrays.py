@@ -1,4 +1,4 @@
-"""Names for the arrays that the analysis passes around."""
+"""Type aliases of arrays."""
 
 from __future__ import annotations
 

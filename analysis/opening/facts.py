@@ -1,4 +1,4 @@
-"""What a run was, in words: read from its manifest and configuration, of which any part may be missing."""
+"""Facts about a run in words, from its manifest and configuration, of which any part may be missing."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _SECTIONS = (
 
 
 def troubles(run: Run) -> Iterator[str]:
-    """Say what keeps a run from being a complete one."""
+    """Yield a sentence for each thing that makes a run incomplete."""
     status, error = run.manifest.get("status", "unknown"), run.manifest.get("error")
     if status != "done":
         because = f": {error}" if error else ""
-        yield f"{run.label}: the run is not complete (status {status}{because}). Shown is what it recorded."
+        yield f"{run.label}: the run is not complete (status {status}{because}). The page shows what it recorded."
     if not len(run.jobs):
         yield f"{run.label}: no job was recorded."
     if not run.evaluations():
@@ -40,39 +40,39 @@ def troubles(run: Run) -> Iterator[str]:
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
-    """Return names and values: what was run, on what, and how it ended. What is unknown is left out."""
-    said = run.manifest
+    """Return names and values: configuration, machine and outcome of a run. Unknown values are left out."""
+    manifest = run.manifest
     rows = [
-        ("rule", said.get("rule")),
+        ("rule", manifest.get("rule")),
         *(
             (name, _settings(run.config[name]))
             for name in _SECTIONS
             if isinstance(run.config.get(name), dict)
         ),
         *(("adversary", _settings(each)) for each in _adversaries(run.config)),
-        ("seed", said.get("seed")),
-        ("status", _ended(said)),
+        ("seed", manifest.get("seed")),
+        ("status", _ended(manifest)),
         ("virtual time", show_us(run.virtual_us)),
         ("jobs", _counts(word_counts(run.jobs["status"]))),
-        ("waits for clients", said.get("waits")),
-        ("wall time, s", _counts(_mapping(said, "wall_s"))),
-        ("memory", _memory(_mapping(said, "memory"))),
-        ("computed on", _machine(said)),
-        ("started", said.get("started")),
-        ("versions", _counts(_mapping(said, "versions"), " ")),
-        ("digest", said.get("digest")),
+        ("waits for clients", manifest.get("waits")),
+        ("wall time, s", _counts(_mapping(manifest, "wall_s"))),
+        ("memory", _memory(_mapping(manifest, "memory"))),
+        ("computed on", _machine(manifest)),
+        ("started", manifest.get("started")),
+        ("versions", _counts(_mapping(manifest, "versions"), " ")),
+        ("digest", manifest.get("digest")),
     ]
     return [(name, str(value)) for name, value in rows if value not in (None, "")]
 
 
 def _adversaries(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the tables of attacks; a single one may stand without a list."""
-    said = config.get("adversary")
-    return [each for each in (said if isinstance(said, list) else [said]) if isinstance(each, dict)]
+    """Return the tables of attacks: a list of tables, or a single table."""
+    attacks = config.get("adversary")
+    return [each for each in (attacks if isinstance(attacks, list) else [attacks]) if isinstance(each, dict)]
 
 
-def _mapping(said: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = said.get(key)
+def _mapping(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = section.get(key)
     return value if isinstance(value, dict) else {}
 
 
@@ -86,9 +86,9 @@ def _value(value: Any) -> str:
     return f"({_settings(value)})" if isinstance(value, dict) else str(value)
 
 
-def _ended(said: Mapping[str, Any]) -> str:
-    by = f", ended by {said['ended_by']}" if said.get("ended_by") else ""
-    return f"{said.get('status', 'unknown')}{by}"
+def _ended(manifest: Mapping[str, Any]) -> str:
+    by = f", ended by {manifest['ended_by']}" if manifest.get("ended_by") else ""
+    return f"{manifest.get('status', 'unknown')}{by}"
 
 
 def _counts(values: Mapping[str, Any], between: str = ": ") -> str:
@@ -103,19 +103,19 @@ def _memory(memory: Mapping[str, Any]) -> str:
     )
 
 
-def _workers(said: Mapping[str, Any]) -> str:
-    workers = said.get("workers")
+def _workers(manifest: Mapping[str, Any]) -> str:
+    workers = manifest.get("workers")
     if workers is None:
         return ""
     if workers:
         return f"{workers} workers"
-    threads = said.get("threads") or 1
+    threads = manifest.get("threads") or 1
     return "in one process" + (f" with {threads} threads" if threads > 1 else "")
 
 
-def _machine(said: Mapping[str, Any]) -> str:
-    hardware = _mapping(said, "hardware")
-    parts = [str(said.get("device") or ""), _workers(said)]
+def _machine(manifest: Mapping[str, Any]) -> str:
+    hardware = _mapping(manifest, "hardware")
+    parts = [str(manifest.get("device") or ""), _workers(manifest)]
     parts += [str(hardware.get(key) or "") for key in ("gpu", "cpu")]
     parts.append(f"{hardware['cores']} cores" if "cores" in hardware else "")
     return ", ".join(part for part in parts if part)

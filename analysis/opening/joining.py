@@ -1,4 +1,4 @@
-"""Runs and studies that were made apart, put side by side as one study."""
+"""Join two runs, or two studies, into one study."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedsim.common.errors import FolderError
 
 
 def join_runs(first: Run, second: Run) -> Study:
-    """Return a study of two runs: the axis `run` with their labels, and one seed, by which they are a pair."""
+    """Return a study of two runs that form one pair: an axis `run` with their labels, and one seed."""
     labels = [first.label, second.label]
     if labels[0] == labels[1]:
         labels = [f"{label} #{i}" for i, label in enumerate(labels, start=1)]
@@ -26,10 +26,10 @@ def join_runs(first: Run, second: Run) -> Study:
 
 @arguments.checked
 def join_studies(first: Study, second: Study) -> Study:
-    """Return one study of two with equal axes, which differ in the new axis `study`: the first one is the baseline.
+    """Return two studies as one with a new axis `study`, of which the first study is the baseline.
 
-    Their runs are paired by seed, within equal levels of all axes; levels or seeds of one alone stay without a pair.
-    Raises RunError if the axes differ.
+    Runs are paired by seed within equal levels of all axes; levels and seeds of one study alone have no pair. Raises
+    FolderError if the axes differ, or if both are the same study.
     """
     if set(first.axes) != set(second.axes):
         raise FolderError(

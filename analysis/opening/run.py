@@ -36,7 +36,7 @@ SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "v
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What one evaluation measured, client by client (arrays [K], in ascending order of client)."""
+    """The results of one evaluation by client, as arrays [K] in ascending order of client."""
 
     step: int
     time_us: int
@@ -142,7 +142,9 @@ class Run:
     def adversaries(self) -> Ints:
         """The clients of all the run's adversaries, in ascending order; see `docs/adversaries.md`."""
         listed = self.manifest.get("adversaries") or []
-        return np.unique(np.array([c for one in listed for c in one["clients"]], dtype=np.int64))
+        return np.unique(
+            np.array([client for attack in listed for client in attack["clients"]], dtype=np.int64)
+        )
 
     @arguments.checked
     def frame(self, table: str) -> pd.DataFrame:

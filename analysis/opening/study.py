@@ -1,4 +1,4 @@
-"""Opening what a study left behind: which runs it is made of, and their metrics as one frame."""
+"""Open the folder of a study: its cells, their runs, and the runs' metrics as one frame."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 STUDY, FORMAT = "study.json", 1
 Point = Literal["end", "steps", "time", "bytes"]
 POINTS: tuple[Point, ...] = get_args(Point)
-"""Where runs are compared: at their ends, or after equal rounds, equal virtual time, equal bytes moved."""
+"""Points at which runs are compared: their ends, or equal numbers of steps, virtual time or bytes moved."""
 _COLUMNS = {"steps": "step", "time": "time_us", "bytes": "bytes"}
 _ENOUGH = 0.5
-"""A point that all runs share exactly is taken if it lies beyond this share of the way that all of them went."""
+"""An exactly shared point is used if it lies beyond this share of the range that all runs reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What tells the cell from the others, such as `rule=fedavg, seed 2`."""
+        """Levels and seed in words, such as `rule=fedavg, seed 2`; unique in the study."""
         return ", ".join([*(f"{axis}={level}" for axis, level in self.levels.items()), f"seed {self.seed}"])
 
 
 @dataclass(frozen=True)
 class Study:
-    """The folder of a study. Its runs are opened when first asked for, and kept."""
+    """The folder of a study. Runs are opened when first used, and stay open."""
 
     folder: Path
     name: str
@@ -58,7 +58,7 @@ class Study:
     """The levels of each axis, in the order of the file."""
     seeds: tuple[int, ...]
     compare: dict[str, Any]
-    """What is asked: `axis`, `baseline`, `metrics`, `at`, `group`; any of them may be missing."""
+    """What to compare: `axis`, `baseline`, `metrics`, `at`, `group`; each key may be missing."""
     cells: tuple[Cell, ...]
     _runs: dict[Path, Run] = field(default_factory=dict, repr=False, compare=False)
     _evaluations: dict[tuple[Path, str], list[Evaluation]] = field(
@@ -73,36 +73,36 @@ class Study:
 
     @arguments.checked
     def run(self, cell: Cell) -> Run:
-        """Open the run of a cell. Raises FolderError if it is not there."""
+        """Open the run of a cell. Raises FolderError if its folder is missing."""
         if cell.folder not in self._runs:
             try:
                 self._runs[cell.folder] = open_run(cell.folder)
             except FolderError as error:
-                raise FolderError(f"{error}; fedsim study runs a cell anew whose folder is gone") from error
+                raise FolderError(f"{error}; fedsim study repeats cells whose folder is missing") from error
         return self._runs[cell.folder]
 
     @arguments.checked
     def afresh(self, cell: Cell) -> Run:
-        """Return the run of a cell without the tables that were read: those of all runs may be more than memory."""
+        """Return the run of a cell without cached tables: the tables of all runs may not fit into memory."""
         return replace(self.run(cell))
 
     @arguments.checked
     def asked(self, changes: Mapping[str, Any]) -> Study:
-        """Return the same study asked for something else: some keys of `compare` replaced.
+        """Return the study with some keys of `compare` replaced.
 
-        An axis without a baseline has its first level as one. Raises ConfigError for an unknown axis, level or point.
+        A new axis without a baseline takes its first level. Raises ConfigError for an unknown axis, level or point.
         """
         same_axis = self.compare.get("axis") == changes.get("axis", self.compare.get("axis"))
         kept = {key: value for key, value in self.compare.items() if same_axis or key != "baseline"}
-        found = replace(self, compare=kept | dict(changes))
+        study = replace(self, compare=kept | dict(changes))
         if self.axes:
-            found.baseline(found.axis())
-        for point in found.compare.get("at", ()):
-            found.require_point(point)
-        return found
+            study.baseline(study.axis())
+        for point in study.compare.get("at", ()):
+            study.require_point(point)
+        return study
 
     def require_point(self, at: str) -> None:
-        """Raise ConfigError if there is no such point."""
+        """Raise ConfigError if `at` is none of `POINTS`."""
         if at not in POINTS:
             raise ConfigError(
                 f"{self.folder}: there is no point {at!r} to compare runs at{closest(at, POINTS)}"
@@ -112,7 +112,7 @@ class Study:
     def axis(self, name: str | None = None) -> str:
         """Return the axis whose levels are compared: by default that of `compare`, else the first.
 
-        Raises ConfigError if there is no such axis, RunError if there is none at all.
+        Raises ConfigError for an unknown axis, FolderError if the study has no axis.
         """
         wanted = name or self.compare.get("axis") or next(iter(self.axes), "")
         if wanted in self.axes:
@@ -125,11 +125,11 @@ class Study:
     def baseline(self, axis: str, level: str | None = None) -> str:
         """Return the level that others are compared with: by default that of `compare`, else the first.
 
-        Raises ConfigError if the axis has no such level.
+        Raises ConfigError for an unknown axis or level.
         """
         axis = self.axis(axis)
-        said = self.compare.get("baseline") if axis == self.axis() else None
-        wanted = str(level or said or self.axes[axis][0])
+        preset = self.compare.get("baseline") if axis == self.axis() else None
+        wanted = str(level or preset or self.axes[axis][0])
         if wanted not in self.axes[axis]:
             raise ConfigError(
                 f"{self.folder}: axis {axis!r} has no level {wanted!r}{closest(wanted, self.axes[axis])}"
@@ -142,25 +142,26 @@ class Study:
     ) -> pd.DataFrame:
         """Return one row per finished cell: a column per axis, `seed`, the point, and a column per metric.
 
-        The point is `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients` (evaluated).
-        `end` is each run's last evaluation. For the others, the cells compared (equal seeds and levels but for `axis`,
-        see `axis()`) are taken where all of them have been: at the largest number at which each was evaluated exactly;
-        where there is none in the second half of the way that all went, at each one's last evaluation not beyond its
-        end. Raises RunError for a run that was not evaluated, ConfigError for an unknown point or metric.
+        The columns of the point are `step`, `time_us`, `bytes` (moved by jobs that had ended by then) and `clients`
+        (evaluated). `end` takes each run's last evaluation. The other points compare cells with equal seeds and equal
+        levels of all axes but `axis` (see `axis()`) at a number that all of them reached: the largest one at which each
+        was evaluated exactly, if it lies in the second half of the range that all reached; else the end of that range,
+        where each cell counts with its last evaluation up to there. Raises FolderError for a run that was not
+        evaluated, ConfigError for an unknown point or metric.
         """
-        import pandas as pd  # half a second, not needed to open a study
+        import pandas as pd  # imported here: opening a study does not need it
 
         self.require_point(at)
         rows: list[dict[str, Any]] = []
         for cells in self._compared(axis):
-            numbers = [self._course(cell, split) for cell in cells]
+            numbers = [self._positions(cell, split) for cell in cells]
             chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, _COLUMNS[at])
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
                 evaluation = self.evaluations(cell, split)[i]
                 point = {name: int(each[name].iloc[i]) for name in _COLUMNS.values()}
-                held = {"clients": int((evaluation.n > 0).sum())}
+                counts = {"clients": int((evaluation.n > 0).sum())}
                 rows.append(
-                    {**cell.levels, "seed": cell.seed, **point, **held, **evaluation.summary(metrics)}
+                    {**cell.levels, "seed": cell.seed, **point, **counts, **evaluation.summary(metrics)}
                 )
         columns = [*self.axes, "seed", *_COLUMNS.values(), "clients", *metrics]
         rows.sort(key=self._place)
@@ -168,35 +169,35 @@ class Study:
 
     @arguments.checked
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
-        """Return the evaluations of a cell's run by virtual time. Raises RunError if there are none."""
+        """Return the evaluations of a cell's run by virtual time. Raises FolderError if there are none."""
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._evaluations:
             run = self.afresh(cell)
-            run.final(key[1])  # says which splits there are, if this is none of them
+            run.final(key[1])  # raises an error that lists the recorded splits
             self._evaluations[key] = run.evaluations(key[1])
         return self._evaluations[key]
 
     def _place(self, row: dict[str, Any]) -> tuple[int, ...]:
-        """Return what rows are ordered by: the levels as the file has them, then the seed."""
+        """Return the sort key of a row: its levels in the order of the file, then its seed."""
         return (*(levels.index(row[axis]) for axis, levels in self.axes.items()), row["seed"])
 
-    def _course(self, cell: Cell, split: str | None) -> pd.DataFrame:
-        """Return how far the run had come at each evaluation: step, time_us, bytes."""
+    def _positions(self, cell: Cell, split: str | None) -> pd.DataFrame:
+        """Return how far a cell's run had come at each evaluation: step, time_us, bytes."""
         import pandas as pd
 
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._numbers:
             run = self.afresh(cell)
-            found = self.evaluations(cell, split)
-            times = np.array([e.time_us for e in found], dtype=np.int64)
-            steps = np.array([e.step for e in found], dtype=np.int64)
+            evaluations = self.evaluations(cell, split)
+            times = np.array([e.time_us for e in evaluations], dtype=np.int64)
+            steps = np.array([e.step for e in evaluations], dtype=np.int64)
             self._numbers[key] = pd.DataFrame(
                 {"step": steps, "time_us": times, "bytes": bytes_by(run, times)}
             )
         return self._numbers[key]
 
     def _compared(self, axis: str | None) -> Iterable[list[Cell]]:
-        """Return the finished cells, those together that differ in the compared axis alone."""
+        """Return groups of finished cells that differ in the compared axis alone."""
         among = self.axis(axis) if self.axes else ""
         groups: dict[tuple[Any, ...], list[Cell]] = {}
         for cell in self.finished:
@@ -206,7 +207,7 @@ class Study:
 
 
 def bytes_by(run: Run, times_us: Ints) -> Ints:
-    """Return [k] the bytes moved down and up by jobs that had ended by each time."""
+    """Return [k] bytes downloaded and uploaded by the jobs that had ended by each time."""
     ended = run.jobs["end_us"].to_numpy()
     order = np.argsort(ended, kind="stable")
     moved = run.jobs["download_bytes"].to_numpy() + run.jobs["upload_bytes"].to_numpy()
@@ -215,7 +216,7 @@ def bytes_by(run: Run, times_us: Ints) -> Ints:
 
 
 def _equal(numbers: Sequence[pd.DataFrame], column: str) -> list[int]:
-    """Return which evaluation of each cell to compare; see `Study.frame`."""
+    """Return the index of the evaluation of each cell to compare; see `Study.frame`."""
     values = [np.asarray(n[column], dtype=np.int64) for n in numbers]
     reach = min(int(v[-1]) for v in values)
     shared = set(values[0].tolist()).intersection(*(v.tolist() for v in values[1:]))
@@ -257,7 +258,7 @@ class _Study(_Part):
 
 @arguments.checked
 def is_study(folder: str | Path) -> bool:
-    """Say whether a folder is that of a study."""
+    """Return whether a folder is the folder of a study."""
     return (Path(folder) / STUDY).is_file()
 
 
@@ -274,28 +275,28 @@ def open_study(path: str | Path) -> Study:
     if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:
         raise FolderError(f"{file}: format: expected {FORMAT}, found {raw['format']!r}")
     try:
-        said = validated(_Study, raw, file)
+        content = validated(_Study, raw, file)
     except ConfigError as error:
         raise FolderError(str(error)) from error
-    for name in said.compare.metrics or ():
-        if ":" in name:  # code that a folder names is not run to look at it
+    for name in content.compare.metrics or ():
+        if ":" in name:  # opening a folder must not run code that the folder names
             raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
-    axes = {axis: tuple(levels) for axis, levels in said.axes.items()}
-    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(said.cells))
-    compare = said.compare.model_dump(exclude_none=True)
-    return Study(folder, said.name, said.description, axes, tuple(said.seeds), compare, cells)
+    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
+    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(content.cells))
+    compare = content.compare.model_dump(exclude_none=True)
+    return Study(folder, content.name, content.description, axes, tuple(content.seeds), compare, cells)
 
 
-def _cell(said: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:
-    if set(said.levels) != set(axes):
+def _cell(cell: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:
+    if set(cell.levels) != set(axes):
         raise FolderError(
-            f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {said.levels}"
+            f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {cell.levels}"
         )
-    for axis, level in said.levels.items():
+    for axis, level in cell.levels.items():
         if level not in axes[axis]:
             raise FolderError(f"{where}.levels.{axis}: unknown level {level!r}{closest(level, axes[axis])}")
-    inside = Path(said.folder)
+    inside = Path(cell.folder)
     if inside.is_absolute() or ".." in inside.parts:
-        raise FolderError(f"{where}.folder: expected a folder within the study, found {said.folder!r}")
-    levels = {axis: said.levels[axis] for axis in axes}
-    return Cell(levels, said.seed, folder / inside, said.status, said.error)
+        raise FolderError(f"{where}.folder: expected a folder within the study, found {cell.folder!r}")
+    levels = {axis: cell.levels[axis] for axis in axes}
+    return Cell(levels, cell.seed, folder / inside, cell.status, cell.error)

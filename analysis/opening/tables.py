@@ -1,4 +1,4 @@
-"""Reading the Parquet files of a run folder: merged files where there are any, else the numbered parts."""
+"""Read the Parquet files of a run folder: the merged files, or the numbered parts of a run that has not ended."""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ from fedsim.records.schemas import TABLES
 Ints = NDArray[np.int64]
 PARTS, WORLD = "parts", "world.parquet"
 _FROM_ZERO = ("job", "client", "dispatch_us", "end_us", "time_us", "n_samples", "n", "correct")
-"""Columns in which -1 does not say "none"."""
+"""Columns in which -1 is an error; elsewhere it stands for "none"."""
 KEYS = {
     "jobs": ("job",),
     "steps": ("step",),
     "evals": ("step", "time_us", "split", "client"),
     "audit": ("step", "client"),
 }
-"""The columns whose values together come once in a table."""
+"""The columns that together form a unique key of each table."""
 _STATUSES = {*STATUSES, *STEP_STATUSES}
 
 
 def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
-    """Return one table of a run, `name` being a key of `fedsim.records.schemas.TABLES`, in its declared schema.
+    """Return a table of a run, by its name in `fedsim.records.schemas.TABLES`, in its declared schema.
 
-    A run that is not `complete` may have written nothing yet: its table is empty then. Raises FolderError
-    naming the file.
+    A missing table is empty, or an error if the run is `complete`. Raises FolderError that names the file.
     """
     merged = folder / f"{name}.parquet"
     if merged.is_file():
@@ -47,9 +46,9 @@ def read_table(folder: Path, name: str, complete: bool) -> pa.Table:
 
 
 def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) -> pa.Table:
-    """Return a table in which each row has a key of its own, a client of the run's, and an accuracy that can be.
+    """Return a table whose keys are unique, whose clients are the run's, and whose accuracies lie from 0 to 1.
 
-    Raises FolderError that names the file and the first row that is foreign.
+    Raises FolderError that names the file and the first row that breaks this.
     """
     path = folder / f"{name}.parquet"
     if clients is not None and "client" in table.column_names:
@@ -66,15 +65,15 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
             at = int(wrong[0])
             raise FolderError(f"{path}, row {at}: expected an accuracy from 0 to 1, found {accuracy[at]:g}")
     if name in KEYS and (row := _second(table.select(KEYS[name]))) is not None:
-        said = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
+        repeated = ", ".join(f"{key} {table[key][row].as_py()}" for key in KEYS[name])
         raise FolderError(
-            f"{path}, row {row}: expected each {' and '.join(KEYS[name])} once, found {said} again"
+            f"{path}, row {row}: expected each {' and '.join(KEYS[name])} once, found {repeated} again"
         )
     return table
 
 
 def _second(keys: pa.Table) -> int | None:
-    """Return the first row whose key stands in a row before; None if there is none."""
+    """Return the first row that repeats the key of an earlier row; None if there is none."""
     columns = [_codes(column) for column in keys.columns]
     order = np.lexsort(columns)
     again = np.ones(max(len(order) - 1, 0), dtype=bool)
@@ -84,7 +83,7 @@ def _second(keys: pa.Table) -> int | None:
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:
-    """Return whole numbers as they are, and words as numbers."""
+    """Return a column of whole numbers unchanged, and a column of words as numbers."""
     if pa.types.is_dictionary(column.type):
         words = pc.cast(column, pa.string())
         column = pc.index_in(words, value_set=pc.unique(words))
@@ -92,7 +91,7 @@ def _codes(column: pa.ChunkedArray) -> Ints:
 
 
 def read_world(folder: Path) -> pa.Table:
-    """Return the trace that the run saw. Raises FolderError if it is missing."""
+    """Return the trace that the run saw as a table. Raises FolderError if it is missing."""
     path = folder / WORLD
     if not path.is_file():
         raise FolderError(f"{folder}: {WORLD} is missing")
@@ -100,7 +99,7 @@ def read_world(folder: Path) -> pa.Table:
 
 
 def word_counts(column: pa.ChunkedArray) -> dict[str, int]:
-    """Return how often each word of a dictionary column occurs, leaving out words that never do."""
+    """Return how often each word of a dictionary column occurs; words without a row are left out."""
     counts: list[dict[str, Any]] = pc.value_counts(column.cast(pa.string())).to_pylist()
     return {entry["values"]: entry["counts"] for entry in counts}
 
@@ -110,7 +109,7 @@ def _parts(folder: Path, name: str) -> list[Path]:
     expected = [folder / f"{name}-{index:05d}.parquet" for index in range(len(parts))]
     missing = next((path for path, part in zip(expected, parts, strict=True) if path != part), None)
     if missing:
-        raise FolderError(f"{missing} is missing, though later parts of the table are there")
+        raise FolderError(f"{missing} is missing, though later parts of the table exist")
     return parts
 
 
@@ -131,11 +130,11 @@ def _conformed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _wrong(name: str, column: pa.ChunkedArray) -> str:
-    """Say what no run writes into a column, or nothing."""
+    """Return what is wrong with a column's values; empty if nothing is."""
     if column.null_count:
         return f"expected values in all {len(column)} rows, found {column.null_count} nulls"
     if name in _FROM_ZERO and len(column) and (least := pc.min(column).as_py()) < 0:
         return f"expected numbers of at least 0, found {least}"
-    if name == "status" and not set(found := word_counts(column)) <= _STATUSES:
-        return f"expected one of {', '.join(sorted(_STATUSES))}, found {min(set(found) - _STATUSES)!r}"
+    if name == "status" and not set(counts := word_counts(column)) <= _STATUSES:
+        return f"expected one of {', '.join(sorted(_STATUSES))}, found {min(set(counts) - _STATUSES)!r}"
     return ""

@@ -1,4 +1,4 @@
-"""How the final accuracies are spread over clients: the share of clients in each class of accuracy."""
+"""Histogram of the final accuracies over clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mean accuracy, worst-off clients and angle as training goes on."""
+"""Mean accuracy, accuracy of the worst-off clients, and angle over virtual time or steps."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def accuracy_over_time(
 
 
 def evaluated_note(histories: Iterable[pd.DataFrame]) -> str:
-    """Say that points are of different numbers of clients, if they are: only the last are of all then."""
+    """Return a note if evaluations covered different numbers of clients; empty otherwise."""
     counts = [int(n) for h in histories for n in h["clients"].unique()]
     if not counts or min(counts) == max(counts):
         return ""

@@ -1,4 +1,4 @@
-"""How wrong remembered updates are by their age, and what the conflicts that they report are worth."""
+"""Errors of remembered updates, and correctness of the conflicts that they report, by age."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from fedsim.analysis.drawing.picture import Key, Picture, arm_marker, arm_style, panels
 
 _SHORT = 3
-"""Letters of a name that fit below a mark side by side with its neighbours; longer ones take two lines."""
+"""Most letters of a label on one line; longer labels take two lines."""
 _LINES = (
     ("precision", "real among reported"),
     ("recall", "reported among real"),

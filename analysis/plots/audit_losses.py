@@ -1,4 +1,4 @@
-"""What server steps did to the training losses of present, remembered and unknown clients."""
+"""Changes of training loss at audited steps, for present, remembered and unknown clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is online in a world: the number of clients over time, and clients by time."""
+"""Clients online in a world: their number over time, and a raster of clients by time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS, BINS = 300, 600
 
 @arguments.checked
 def availability_picture(trace: Trace, title: str = "") -> Picture:
-    """Draw how many clients of a trace are online over its horizon, above a raster of clients by time."""
+    """Draw the number of clients online over a trace's horizon, above a raster of clients by time."""
     scale, unit = time_unit(trace.horizon_us)
     end, bins = trace.horizon_us / scale, min(BINS, trace.horizon_us)
     count = trace.clients * online_share(trace, bins)
@@ -26,22 +26,14 @@ def availability_picture(trace: Trace, title: str = "") -> Picture:
     above.set_ylim(0, 1.08 * max(float(count.max()), 1e-9))
     if title:
         above.set_title(title, fontsize=10, color=INK, loc="left")
-    below.imshow(
-        online_raster(trace, ROWS, bins),
-        aspect="auto",
-        interpolation="nearest",
-        cmap="Blues",
-        vmin=0,
-        vmax=1,
-        extent=(0, end, trace.clients, 0),
-    )
+    raster, extent = online_raster(trace, ROWS, bins), (0, end, trace.clients, 0)
+    below.imshow(raster, aspect="auto", interpolation="nearest", cmap="Blues", vmin=0, vmax=1, extent=extent)
     below.grid(visible=False)
     below.set_ylabel("clients, most online first", fontsize=9)
     below.set_xlabel(f"virtual time, {unit}", fontsize=9)
     below.set_xlim(0, end)
-    return Picture(
-        figure, _alt(count, trace), "Clients online over time; below, dark where a client is online."
-    )
+    caption = "Clients online over time; below, dark where a client is online."
+    return Picture(figure, _alt(count, trace), caption)
 
 
 def _alt(count: Floats, trace: Trace) -> str:

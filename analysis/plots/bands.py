@@ -1,4 +1,4 @@
-"""Curves over many steps: the mean of neighbouring steps, and between which values they lie."""
+"""Curves over many steps: the mean and the range of neighbouring steps."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def draw_band(ax: Axes, x: Floats, low: Floats, middle: Floats, high: Floats, in
 
 
 def over_steps(ax: Axes, x: Floats, y: Floats, index: int) -> None:
-    """Draw values over steps; where they are many, the mean of neighbours over the area from least to largest.
+    """Draw values over steps; many steps become means of neighbours with the area from the least to the largest.
 
-    NaN says that a step has no value, and steps without one are passed over.
+    Steps whose value is NaN are left out.
     """
     known = ~np.isnan(y)
     if not known.any():

@@ -1,4 +1,4 @@
-"""How many blocks of layers a layer-wise rule works on, after it has merged some."""
+"""Number of blocks of layers that a layer-wise rule works on after merging."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedsim.common.errors import FolderError
 
 
 def blocks_over_time(run: Run) -> Picture:
-    """Draw the number of blocks over virtual time. Raises RunError if the rule does not work on several."""
+    """Draw the number of blocks over virtual time. Raises FolderError if the rule never has several blocks."""
     steps = run.frame("steps")
     steps = steps[steps.blocks > 0]
     if not (steps.blocks > 1).any():
-        raise FolderError(f"{run.folder}: the rule does not say that it works on several blocks of layers")
+        raise FolderError(f"{run.folder}: the rule does not report several blocks of layers")
     figure, (ax,) = panels([1.5])
     scale, unit = time_unit(int(steps.time_us.max()))
     blocks = steps.blocks.to_numpy(dtype=float)

@@ -1,4 +1,4 @@
-"""Which classes of data are with clients that are online, by hour of the day."""
+"""Online share of each class of data by hour of the day."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedsim.analysis.opening.arrays import Floats
 
 
 def class_hours_picture(shares: Floats) -> Picture:
-    """Draw [classes, 24] the share of each class's samples that is with a client online, by hour of the day."""
+    """Draw the share of each class's samples whose client is online, by hour of the day; `shares` is [classes, 24]."""
     classes = len(shares)
     figure, (ax,) = panels([min(max(0.28 * classes, 1.6), 6.0)], width_in=7.0)
     image = ax.imshow(
@@ -28,12 +28,12 @@ def class_hours_picture(shares: Floats) -> Picture:
     bar.set_label("% of its samples online", fontsize=9, color=INK)
     bar.ax.tick_params(labelsize=8, colors=INK)
     return Picture(
-        figure, told(shares), "For each class, the share of its samples that is with a client online."
+        figure, extremes(shares), "For each class, the share of its samples that is with a client online."
     )
 
 
-def told(shares: Floats) -> str:
-    """Say in words which classes are online most and least."""
+def extremes(shares: Floats) -> str:
+    """Return a sentence on the classes that are online most and least."""
     known = np.flatnonzero(np.isfinite(shares).any(axis=1))
     if not len(known):
         return "No class has samples."

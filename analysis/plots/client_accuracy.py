@@ -1,4 +1,4 @@
-"""How the final accuracies are spread over clients: the share of clients at or below each accuracy."""
+"""Cumulative distribution of the final accuracies over clients."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def client_accuracy(finals: Mapping[str, Evaluation | None]) -> Picture:
 
 
 def accuracies_percent(evaluation: Evaluation | None) -> Floats:
-    """Return the accuracies of the clients that have samples, in percent; none without an evaluation."""
+    """Return the accuracies in percent of the clients with samples; empty without an evaluation."""
     if evaluation is None:
         return np.zeros(0)
     return np.asarray(100 * evaluation.accuracy[evaluation.n > 0])
 
 
 def _cumulative(accuracy: Floats) -> tuple[Floats, Floats]:
-    """Return the steps of the distribution, thinned to at most some hundred points."""
+    """Return the steps of the distribution, at most `POINTS` of them."""
     x, counts = np.unique(accuracy, return_counts=True)
     if not len(x):
         return x, x

@@ -1,4 +1,4 @@
-"""Which layers the conflicts are in, and when."""
+"""Conflicts by layer and step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BINS = 60
 def conflict_layers(run: Run) -> Picture:
     """Draw the share of rows in conflict with the direction by layer and step, present and absent.
 
-    Raises RunError if the run did not record conflicts layer by layer.
+    Raises FolderError if the run did not record conflicts layer by layer.
     """
     rows = recorded(run)
     layers = int(rows.block.max()) + 1
@@ -24,10 +24,10 @@ def conflict_layers(run: Run) -> Picture:
         raise FolderError(
             f'{run.folder}: conflicts of the whole model alone were recorded, with [record] "model"'
         )
-    there = [kind for kind in KINDS if (rows.kind == kind).any()]
+    kinds = [kind for kind in KINDS if (rows.kind == kind).any()]
     height = min(max(0.22 * layers, 0.8), 4.0)
-    figure, axes = panels([max(height + 0.15, LEAST_IN / len(there))] * len(there))
-    for ax, kind in zip(axes, there, strict=True):
+    figure, axes = panels([max(height + 0.15, LEAST_IN / len(kinds))] * len(kinds))
+    for ax, kind in zip(axes, kinds, strict=True):
         edges, share = layer_times(rows, kind, BINS)
         heat(ax, share, list(edges), shares())
         ax.set_ylabel(f"layer,\n{kind}", fontsize=9)
@@ -36,13 +36,8 @@ def conflict_layers(run: Run) -> Picture:
     whole_numbers(axes[-1].xaxis)
     scale_beside(figure, axes, "rows in conflict, %")
     table = by_layer(rows)
-    words = [
-        f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %"
-        for row in table[table.block >= 0]
-        .sort_values("conflict_percent", ascending=False)
-        .head(6)
-        .itertuples()
-    ]
+    most = table[table.block >= 0].sort_values("conflict_percent", ascending=False).head(6)
+    words = [f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %" for row in most.itertuples()]
     alt = f"Map of conflicts by layer and step. Most of them: {'; '.join(words)}."
     caption = (
         "Share of rows at more than 90° from the direction within a layer (0 is next to the input), over groups of"
@@ -52,6 +47,6 @@ def conflict_layers(run: Run) -> Picture:
 
 
 def _names(layers: int) -> tuple[list[float], list[str]]:
-    """Return where to write the numbers of layers, and the numbers: at most a dozen."""
+    """Return positions and texts of at most a dozen numbers of layers."""
     shown = np.unique(np.linspace(0, layers - 1, min(layers, 12)).round().astype(int))
     return [float(layer) + 0.5 for layer in shown], [str(layer) for layer in shown]

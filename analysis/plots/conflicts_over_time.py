@@ -1,4 +1,4 @@
-"""How often and how sharply the direction went against clients, present and absent, as training goes on."""
+"""Conflicts of steps with present and absent clients over virtual time: their shares and angles."""
 
 from __future__ import annotations
 
@@ -11,11 +11,23 @@ from fedsim.analysis.plots.bands import draw_band, over_steps
 from fedsim.analysis.statistics.observatory import KINDS, over_time, recorded
 from fedsim.common.errors import FolderError
 
+_COUNTS_LABELS = ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °")
+_COUNTS_CAPTION = (
+    "Conflicts over virtual time: pairs of updates at more than 90° from each other, updates at more than 90° from"
+    " the direction, and the largest angle between the direction and an update. The area goes from the least to the"
+    " largest of neighbouring steps."
+)
+_ANGLES_CAPTION = (
+    "Rows of a step's stack at more than 90° from its direction (above), and the median of their angles with the"
+    " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
+    " clients."
+)
+
 
 def conflict_counts(run: Run) -> Picture:
-    """Draw the conflicts that `steps.parquet` holds of every run whose rule needs inner products.
+    """Draw the conflicts in `steps.parquet`, which every run has whose rule needs inner products.
 
-    Raises RunError if the rule needs none.
+    Raises FolderError if the rule needs none.
     """
     steps = run.frame("steps")
     steps = steps[(steps.updates > 0) & (steps.model_conflicts >= 0)]
@@ -34,9 +46,7 @@ def conflict_counts(run: Run) -> Picture:
     for index, column in enumerate(("smallest_cosine", "smallest_absent_cosine")):
         over_steps(axes[2], x, _degrees(steps[column].to_numpy()), index)
     axes[2].axhline(90, color="#808080", linewidth=0.8)
-    for ax, label in zip(
-        axes, ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °"), strict=True
-    ):
+    for ax, label in zip(axes, _COUNTS_LABELS, strict=True):
         ax.set_ylabel(label, fontsize=9)
     from_zero(axes[0])
     from_zero(axes[1])
@@ -46,33 +56,28 @@ def conflict_counts(run: Run) -> Picture:
         f"Three line charts of conflicts over virtual time. On average {np.nanmean(present):.1f} % of the updates"
         f" of a step were against its direction, and {_mean(among):.1f} % of the pairs of updates against each other."
     )
-    caption = (
-        "Conflicts over virtual time: pairs of updates at more than 90° from each other, updates at more than 90° from"
-        " the direction, and the largest angle between the direction and an update. The area goes from the least to the"
-        " largest of neighbouring steps."
-    )
-    return Picture(figure, alt, caption, _keys(bool(steps.smallest_absent_cosine.notna().any())))
+    return Picture(figure, alt, _COUNTS_CAPTION, _keys(bool(steps.smallest_absent_cosine.notna().any())))
 
 
 def conflict_angles(run: Run) -> Picture:
     """Draw the share of rows against the direction and their angles, present and absent.
 
-    Raises RunError if the run did not record conflicts.
+    Raises FolderError if the run did not record conflicts.
     """
-    found = over_time(recorded(run), run.frame("steps").set_index("step").time_us)
+    conflicts = over_time(recorded(run), run.frame("steps").set_index("step").time_us)
     figure, axes = panels([1.5, 1.8])
-    scale, unit = time_unit(int(found.time_us.max()))
+    scale, unit = time_unit(int(conflicts.time_us.max()))
     words = []
     for index, kind in enumerate(KINDS):
-        mine = found[found.kind == kind]
-        if mine.empty:
+        rows = conflicts[conflicts.kind == kind]
+        if rows.empty:
             continue
-        x = mine.time_us.to_numpy() / scale
-        share = mine.conflict_percent.to_numpy()
+        x = rows.time_us.to_numpy() / scale
+        share = rows.conflict_percent.to_numpy()
         draw_band(axes[0], x, share, share, share, index)
-        low, middle, high = (mine[f"angle{which}_deg"].to_numpy() for which in ("_low", "", "_high"))
+        low, middle, high = (rows[f"angle{which}_deg"].to_numpy() for which in ("_low", "", "_high"))
         draw_band(axes[1], x, low, middle, high, index)
-        mean, angle = np.average(share, weights=mine.rows), mine.angle_deg.median()
+        mean, angle = np.average(share, weights=rows.rows), rows.angle_deg.median()
         words.append(f"{kind}: {mean:.1f} % of rows against it, median angle {angle:.1f}°")
     axes[0].set_ylabel("rows against\nthe step, %", fontsize=9)
     from_zero(axes[0])
@@ -81,12 +86,7 @@ def conflict_angles(run: Run) -> Picture:
     axes[1].set_xlabel(f"virtual time, {unit}", fontsize=9)
     figure.align_ylabels(axes)
     alt = f"Two line charts of rows of the step against its direction. {'; '.join(words)}."
-    caption = (
-        "Rows of a step's stack at more than 90° from its direction (above), and the median of their angles with the"
-        " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
-        " clients."
-    )
-    return Picture(figure, alt, caption, _keys("absent" in set(found.kind)))
+    return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
 
 
 def _keys(absent: bool) -> tuple[Key, ...]:

@@ -1,4 +1,4 @@
-"""A trace beside a world simulated from its fit."""
+"""A trace compared with a world simulated from its fit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedsim.analysis.worlds.fitting.spells import HOURS
 from fedsim.common import arguments
 
 _SHOWN_BELOW = 0.99
-"""Shorter spells are too few to stretch a logarithmic axis for."""
+"""The logarithmic axis starts where at least 1 % of spells are shorter."""
 NAMES = ("trace", "simulated from the fit")
 
 
@@ -38,7 +38,7 @@ def fit_picture(comparison: FitComparison, title: str = "") -> Picture:
     )
 
 
-def _longer(ax: Axes, what: str, curves: list[Curve]) -> None:
+def _longer(ax: Axes, state: str, curves: list[Curve]) -> None:
     for i, curve in enumerate(curves):
         times = np.concatenate([[1e-9], curve.hours])
         ax.step(times, np.concatenate([[1.0], curve.longer]), where="post", **arm_style(i))
@@ -47,7 +47,7 @@ def _longer(ax: Axes, what: str, curves: list[Curve]) -> None:
     if len(shown):
         ax.set_xscale("log")
         ax.set_xlim(shown.min() / 1.5, shown.max() * 1.5)
-    _label(ax, f"hours {what}", "share longer")
+    _label(ax, f"hours {state}", "share longer")
 
 
 def _shares(ax: Axes, shares: list[Floats]) -> None:

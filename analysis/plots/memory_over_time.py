@@ -1,4 +1,4 @@
-"""How old what a step uses is: staleness of updates, remembered updates and their ages, over virtual time."""
+"""Staleness of updates, and number and age of remembered updates, over virtual time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from fedsim.analysis.plots.bands import over_steps
 from fedsim.analysis.statistics.observatory import history_age, recorded
 from fedsim.common.errors import FolderError
 
+_LABELS = ("rows that\ncount", "staleness,\nsteps", "age of\nhistory, steps")
+_CAPTION = (
+    "Updates and remembered rows of absent clients that count in a step, the mean staleness of the updates, and the"
+    " mean age of those rows. The area goes from the least to the largest of neighbouring steps."
+)
+_NO_AGES = ' The age of remembered rows is known where conflicts are recorded: [record] conflicts = "model".'
+
 
 def memory_over_time(run: Run) -> Picture:
-    """Draw rows used by steps, the mean staleness of updates and, where conflicts were recorded, the history's age.
+    """Draw the rows that steps use, the mean staleness of updates and, if conflicts are recorded, the history's age.
 
-    Raises RunError if no step used an update.
+    Raises FolderError if no step used an update.
     """
     steps = run.frame("steps")
     steps = steps[steps.updates > 0]
@@ -27,12 +34,11 @@ def memory_over_time(run: Run) -> Picture:
     over_steps(axes[0], x, steps.updates.to_numpy(dtype=float), 0)
     over_steps(axes[0], x, steps.remembered.to_numpy(dtype=float), 1)
     over_steps(axes[1], x, steps.mean_staleness.to_numpy(), 0)
-    labels = ["rows that\ncount", "staleness,\nsteps", "age of\nhistory, steps"]
     words = f"remembered rows that count: {steps.remembered.mean():.1f} on average"
     if len(axes) > 2 and ages is not None:
         over_steps(axes[2], x, ages["mean"].reindex(steps.step).to_numpy(), 1)
         words += f", {np.average(ages['mean']):.1f} steps old, the oldest {ages['max'].max()}"
-    for ax, label in zip(axes, labels, strict=False):
+    for ax, label in zip(axes, _LABELS, strict=False):
         ax.set_ylabel(label, fontsize=9)
         from_zero(ax)
     axes[-1].set_xlabel(f"virtual time, {unit}", fontsize=9)
@@ -41,14 +47,5 @@ def memory_over_time(run: Run) -> Picture:
         f"Line charts of the age of what steps use. Updates in a step: {steps.updates.mean():.1f} on average, their"
         f" staleness {steps.mean_staleness.mean():.2f} steps; {words}."
     )
-    caption = (
-        "Updates and remembered rows of absent clients that count in a step, the mean staleness of the updates, and the"
-        " mean age of those rows. The area goes from the least to the largest of neighbouring steps."
-    )
-    if len(axes) < 3:
-        caption += (
-            ' The age of remembered rows is known where conflicts are recorded: [record] conflicts = "model".'
-        )
-    return Picture(
-        figure, alt, caption, arm_keys(["updates of present clients", "remembered, of absent clients"])
-    )
+    keys = arm_keys(["updates of present clients", "remembered, of absent clients"])
+    return Picture(figure, alt, _CAPTION if len(axes) > 2 else _CAPTION + _NO_AGES, keys)

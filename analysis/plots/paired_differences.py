@@ -1,4 +1,4 @@
-"""How much better each level does than the baseline: every seed, the mean and its interval."""
+"""Paired differences of each level from the baseline: every seed, the mean and its interval."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fedsim.analysis.report.document import heading_of
 from fedsim.analysis.statistics.paired import PairedDifference
 
 _BELOW, _SPREAD = 0.27, 0.16
-"""Seeds of a level lie so far below its line, and so far apart, so that equal ones are seen."""
+"""Distance of the seeds' marks below a level's line, and their vertical spread, so that equal values are visible."""
 
 
-def paired_differences(found: Sequence[PairedDifference], levels: Sequence[str]) -> Picture:
+def paired_differences(differences: Sequence[PairedDifference], levels: Sequence[str]) -> Picture:
     """Draw differences by one metric at one point, in a panel for each combination of the other levels.
 
-    `levels` are those of the axis, the baseline among them: each has the colour that it has in curves.
+    `levels` are all levels of the axis, which decide the colours, as in `study_curves`.
     """
     groups: dict[str, list[PairedDifference]] = {}
-    for each in found:
+    for each in differences:
         groups.setdefault(each.where, []).append(each)
     figure, axes = panels([0.34 + 0.42 * len(group) for group in groups.values()])
     for ax, (where, group) in zip(axes, groups.items(), strict=True):
@@ -32,9 +32,9 @@ def paired_differences(found: Sequence[PairedDifference], levels: Sequence[str])
         ax.grid(visible=False, axis="y")
         if where:
             ax.set_title(where, fontsize=9, loc="left", color=ax.xaxis.label.get_color())
-    first = found[0]
+    first = differences[0]
     axes[-1].set_xlabel(f"difference of {heading_of(first.metric)}", fontsize=9)
-    return Picture(figure, _alt(found), _caption(first))
+    return Picture(figure, _alt(differences), _caption(first))
 
 
 def _draw(ax: Axes, y: int, each: PairedDifference, index: int) -> None:
@@ -60,9 +60,9 @@ def _caption(first: PairedDifference) -> str:
     )
 
 
-def _alt(found: Sequence[PairedDifference]) -> str:
+def _alt(differences: Sequence[PairedDifference]) -> str:
     words = []
-    for each in found:
+    for each in differences:
         where = f" ({each.where})" if each.where else ""
         if not each.n:
             words.append(f"{each.level}{where}: no seed with both runs")
@@ -71,6 +71,6 @@ def _alt(found: Sequence[PairedDifference]) -> str:
             "" if each.interval is None else f", interval {each.interval[0]:+.3g} to {each.interval[1]:+.3g}"
         )
         words.append(f"{each.level}{where}: mean {each.mean:+.3g}{sure}, {each.n} seeds")
-    first = found[0]
+    first = differences[0]
     title = f"Differences of {heading_of(first.metric)} to {first.baseline}, paired by seed"
     return f"{title}. {'; '.join(words)}."

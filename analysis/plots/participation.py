@@ -1,4 +1,4 @@
-"""Who was online, who was chosen, and what became of it: clients by virtual time."""
+"""Clients by virtual time: online, phases of their jobs, and outcomes of their jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedsim.worlds.trace import read_trace
 from fedsim.worlds.world import World
 
 ROWS, BINS = 200, 600
-"""At most so many rows of clients and bins of time, however large the run is."""
+"""Most rows of clients, and most bins of time."""
 
 STATES = {"downloading": "#56b4e9", "training": "#009e73", "uploading": "#f0e442"}
 """Colour of each phase of a job."""
@@ -29,7 +29,7 @@ OUTCOMES = {
     "other": ("#cc79a7", ("unfinished", "nonfinite")),
     "aggregated": ("#0072b2", ("aggregated", "remembered")),
 }
-"""Colour and job statuses of each outcome; where several fall into one cell, the first of them is shown."""
+"""Colour and job statuses of each outcome; a cell with several outcomes shows the first."""
 _IDLE_ALPHA = 0.4
 
 
@@ -49,7 +49,7 @@ class Raster:
 
 
 def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
-    """Bin a run's world and jobs. Raises RunError if the run kept no world or covers no time."""
+    """Bin a run's world and jobs. Raises FolderError if the folder has no world or the run covers no virtual time."""
     end_us = run.virtual_us
     if end_us <= 0:
         raise FolderError(f"{run.folder}: the run covers no virtual time")
@@ -73,9 +73,10 @@ def raster(run: Run, rows: int = ROWS, bins: int = BINS) -> Raster:
 
 
 def participation(run: Run) -> Picture:
-    """Draw the number of clients online over two rasters of clients by virtual time: phases, and what became of jobs.
+    """Draw the number of clients online, and two rasters of clients by virtual time: phases and outcomes of jobs.
 
-    Raises RunError if the run kept no world or covers no time, TraceError if the world cannot be read.
+    Raises FolderError if the folder has no world or the run covers no virtual time, TraceError if the world cannot be
+    read.
     """
     cells = raster(run)
     figure, (above, middle, below) = panels([0.9, 2.7, 2.7], width_in=9.5)
@@ -104,15 +105,15 @@ def _online(run: Run, end_us: int, bins: int) -> NDArray[np.bool_]:
 
 
 def _clients(run: Run) -> int | None:
-    """Return the number of clients in the run (a trace may hold more), if the configuration says it."""
+    """Return the configuration's number of clients, if it has one; a trace may have more clients."""
     task = run.config.get("task")
-    said = task.get("clients") if isinstance(task, dict) else None
-    return said if isinstance(said, int) else None
+    clients = task.get("clients") if isinstance(task, dict) else None
+    return clients if isinstance(clients, int) else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Where jobs are counted."""
+    """The cells in which jobs are counted."""
 
     row_of: Ints
     """[K] the row of each client."""
@@ -121,7 +122,7 @@ class _Grid:
     end_us: int
 
     def count(self, client: Ints, start_us: Ints, end_us: Ints) -> Ints:
-        """Return [R, T] how many of the stretches touch each cell."""
+        """Return [R, T] the number of stretches that touch each cell."""
         row, change = self.row_of[client], np.zeros((self.rows, self.bins + 1), dtype=np.int64)
         np.add.at(change, (row, _bin(start_us, self.bins, self.end_us)), 1)
         np.add.at(change, (row, _bin(end_us, self.bins, self.end_us) + 1), -1)
@@ -132,19 +133,19 @@ def _outcomes(run: Run, grid: _Grid) -> dict[str, Ints]:
     status = np.asarray(run.jobs["status"].cast(pa.string()).to_pylist(), dtype=object)
     client, start, end = (run.jobs[name].to_numpy() for name in ("client", "dispatch_us", "end_us"))
     masks = {outcome: np.isin(status, statuses) for outcome, (_, statuses) in OUTCOMES.items()}
-    return {name: grid.count(client[mine], start[mine], end[mine]) for name, mine in masks.items()}
+    return {name: grid.count(client[mask], start[mask], end[mask]) for name, mask in masks.items()}
 
 
 def _phases(run: Run, grid: _Grid) -> dict[str, Ints]:
-    """Count the stretches of each phase: none if it was not reached, and up to the job's end if it was cut short."""
+    """Count the stretches of each phase that jobs reached; a phase cut short ends with its job."""
     names = ("client", "dispatch_us", "download_us", "compute_us", "end_us")
     client, *times = (run.jobs[name].to_numpy() for name in names)
-    end, begun, found = times[-1], np.ones(len(client), dtype=bool), {}
+    end, reached, counts = times[-1], np.ones(len(client), dtype=bool), {}
     for state, start, stop in zip(STATES, times[:-1], times[1:], strict=True):
-        mine = begun & (end > start)
-        found[state] = grid.count(client[mine], start[mine], np.where(stop < 0, end, stop)[mine])
-        begun &= stop >= 0
-    return found
+        mask = reached & (end > start)
+        counts[state] = grid.count(client[mask], start[mask], np.where(stop < 0, end, stop)[mask])
+        reached &= stop >= 0
+    return counts
 
 
 def _bin(time_us: Ints, bins: int, end_us: int) -> Ints:
@@ -152,19 +153,19 @@ def _bin(time_us: Ints, bins: int, end_us: int) -> Ints:
     return np.clip((share * bins).astype(np.int64), 0, bins - 1)
 
 
-def _image(ax: Axes, image: NDArray[np.uint8], cells: Raster, end: float, what: str) -> None:
+def _image(ax: Axes, image: NDArray[np.uint8], cells: Raster, end: float, topic: str) -> None:
     k = int(cells.sizes.sum())
     ax.imshow(image, extent=(0, end, k, 0), aspect="auto", interpolation="none")
     ax.grid(visible=False)
-    ax.set_ylabel(f"clients:\n{what}", fontsize=9)
+    ax.set_ylabel(f"clients:\n{topic}", fontsize=9)
     whole_numbers(ax.yaxis)
 
 
 def pixels(cells: Raster) -> NDArray[np.uint8]:
-    """Return [R, T, 4] RGBA: nothing where offline, grey where online, the outcome's colour where in a job.
+    """Return [R, T, 4] RGBA: transparent while offline, grey while online, the outcome's colour during a job.
 
-    In a row of several clients the grey is as dense as the share online, and a job's colour as the share in
-    jobs.
+    In a row of several clients, the opacity of grey is the share online, and that of a job's colour grows with the
+    share of clients in jobs.
     """
     image = _idle(cells)
     busy = np.asarray(sum(cells.in_job.values()))
@@ -174,7 +175,7 @@ def pixels(cells: Raster) -> NDArray[np.uint8]:
 
 
 def phase_pixels(cells: Raster) -> NDArray[np.uint8]:
-    """Return the same with the colour of the phase that most jobs of a cell are in; of equals, the first."""
+    """Return the same with the colour of the phase of most jobs in a cell; ties go to the earlier phase."""
     image = _idle(cells)
     counts = np.stack([cells.in_phase[state] for state in STATES])
     most, busy = counts.argmax(axis=0), counts.sum(axis=0)

@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHIFT = 0.5
-"""Arms lie beside each other over so much of the room of a group."""
+"""Share of a group's width over which arms are placed side by side."""
 _WORD = 14
 _UNITS = {"compute": ", samples/s", "downlink": ", bytes/s", "uplink": ", bytes/s"}
-"""Of what the groups of clients are told apart by."""
+"""Units of the columns by which clients are grouped."""
 
 
 def participation_groups(tables: Mapping[str, pd.DataFrame], interval: str, where: str = "") -> Picture:
     """Draw the mean accuracy of groups of clients, each client counting once, for each arm by label.
 
     Each table has a row per group: `by` (a panel each), `group`, `mean_percent`, and the ends of an interval, `low` and
-    `high`, NaN if there is none. `interval` says in words what that is, `where` what is equal among arms.
+    `high`, NaN without one. `interval` describes the interval in words, `where` the levels that are equal among arms.
     """
     kinds = list(dict.fromkeys(by for table in tables.values() for by in table["by"]))
     figure, axes = panels([1.75] * len(kinds), share_x=False)
     words = []
     for ax, by in zip(axes, kinds, strict=True):
-        mine = {label: table[table["by"] == by] for label, table in tables.items()}
-        names = list(dict.fromkeys(name for table in mine.values() for name in table["group"]))
-        for index, (label, table) in enumerate(mine.items()):
+        grouped = {label: table[table["by"] == by] for label, table in tables.items()}
+        names = list(dict.fromkeys(name for table in grouped.values() for name in table["group"]))
+        for index, (label, table) in enumerate(grouped.items()):
             at = np.array([names.index(name) for name in table["group"]], dtype=np.float64)
-            at += _SHIFT * ((index + 0.5) / len(mine) - 0.5)
+            at += _SHIFT * ((index + 0.5) / len(grouped) - 0.5)
             style = arm_style(index)
             ax.vlines(at, table["low"], table["high"], color=style["color"], linewidth=1.4)
             ax.plot(at, table["mean_percent"], marker=arm_marker(index), markersize=5, alpha=0.9, **style)

@@ -1,6 +1,8 @@
-"""Who was protected: how much remembered updates of a client counted, against how often it was there."""
+"""Protection of absent clients: weights of remembered updates, and conflicts, by presence of the client."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from fedsim.analysis.drawing.picture import COLOURS, Picture, arm_marker, from_zero, panels, whole_numbers
 from fedsim.analysis.opening.run import Run
@@ -10,10 +12,16 @@ from fedsim.common.errors import FolderError
 _MOST = 2000
 
 
-def protection(run: Run) -> Picture:
-    """Draw each client's mean share of the weights while absent, and how often steps were against it, by presence.
+_CAPTION = (
+    "Each point is a client: the mean share of the weights that its remembered update had in steps without it"
+    " (above), and the share of its rows at more than 90° from the direction (below)."
+)
 
-    Raises RunError if the run did not record conflicts, or never remembered an absent client.
+
+def protection(run: Run) -> Picture:
+    """Draw each client's mean share of the weights while absent, and its share of conflicts, by presence.
+
+    Raises FolderError if the run did not record conflicts, or never remembered an absent client.
     """
     clients = by_client(recorded(run))
     if not clients.absent_steps.any():
@@ -23,15 +31,8 @@ def protection(run: Run) -> Picture:
     x = shown.present_steps.to_numpy()
     columns = ("absent_weight_percent", "against_percent")
     for index, (ax, column) in enumerate(zip(axes, columns, strict=True)):
-        ax.scatter(
-            x,
-            shown[column],
-            s=14,
-            alpha=0.7,
-            color=COLOURS[1 - index],
-            marker=arm_marker(index),
-            linewidths=0,
-        )
+        style: dict[str, Any] = {"s": 14, "alpha": 0.7, "linewidths": 0}
+        ax.scatter(x, shown[column], color=COLOURS[1 - index], marker=arm_marker(index), **style)
         from_zero(ax)
     axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
     axes[1].set_ylabel("rows against\nthe step, %", fontsize=9)
@@ -44,8 +45,4 @@ def protection(run: Run) -> Picture:
         f" a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
         f" on average {clients.against_percent.mean():.1f} % of a client's rows were against the direction."
     )
-    caption = (
-        "Each point is a client: the mean share of the weights that its remembered update had in steps without it"
-        " (above), and the share of its rows at more than 90° from the direction (below)."
-    )
-    return Picture(figure, alt, caption)
+    return Picture(figure, alt, _CAPTION)

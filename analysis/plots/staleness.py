@@ -1,4 +1,4 @@
-"""How old the models were that used updates had started from."""
+"""Distribution of the staleness of used updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Accuracy and fairness as training goes on: the mean over seeds, and between which values the seeds lie."""
+"""Metrics over virtual time or steps: the mean over seeds, and the range of the seeds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from fedsim.analysis.drawing.picture import POINTS, Picture, arm_keys, panels, time_unit, whole_numbers
 from fedsim.analysis.opening.arrays import Floats
@@ -25,7 +26,7 @@ def study_curves(
 ) -> Picture:
     """Draw metrics of each level over virtual time or server steps.
 
-    `histories` holds `Run.history` of each seed's run by level, perhaps none; `where` says in words what is equal.
+    `histories` has `Run.history` of each seed's run by level; `where` describes the levels that are equal.
     """
     column = "time_us" if by == "time" else "step"
     longest = max((int(h[column].max()) for hs in histories.values() for h in hs if len(h)), default=0)
@@ -33,16 +34,10 @@ def study_curves(
     figure, axes = panels([1.35] * len(metrics))
     words = []
     for index, (level, runs) in enumerate(histories.items()):
-        held = [h for h in runs if len(h)]
-        if not held:
-            continue
-        x, values = on_one_grid(held, column, metrics)
-        for ax, table in zip(axes, values, strict=True):
-            draw_band(ax, x / scale, table.min(axis=0), table.mean(axis=0), table.max(axis=0), index)
-        ends = ", ".join(
-            f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True)
-        )
-        words.append(f"{level} ends with {ends} over {len(held)} seeds")
+        if evaluated := [h for h in runs if len(h)]:
+            x, values = on_one_grid(evaluated, column, metrics)
+            _draw_level(axes, x / scale, values, index)
+            words.append(f"{level} ends with {_ends(metrics, values)} over {len(evaluated)} seeds")
     for ax, metric in zip(axes, metrics, strict=True):
         ax.set_ylabel(heading_of(metric).replace(" ", "\n", 1), fontsize=9)
         ax.margins(x=0.02, y=0.08)
@@ -56,20 +51,27 @@ def study_curves(
         f"Metrics over {over}{among}: the mean over seeds, with the area from the least to the largest seed, as far as"
         " all seeds went."
     ) + evaluated_note(h for hs in histories.values() for h in hs)
-    return Picture(
-        figure,
-        f"{len(metrics)} line charts over {over}{among}. {'; '.join(words)}.",
-        caption,
-        arm_keys(list(histories)),
-    )
+    alt = f"{len(metrics)} line charts over {over}{among}. {'; '.join(words)}."
+    return Picture(figure, alt, caption, arm_keys(list(histories)))
+
+
+def _draw_level(axes: Sequence[Axes], x: Floats, values: Sequence[Floats], index: int) -> None:
+    """Draw each metric's [seeds, N] values of one level into its panel."""
+    for ax, table in zip(axes, values, strict=True):
+        draw_band(ax, x, table.min(axis=0), table.mean(axis=0), table.max(axis=0), index)
+
+
+def _ends(metrics: Sequence[str], values: Sequence[Floats]) -> str:
+    """Return the final mean of each metric over seeds in words."""
+    return ", ".join(f"{heading_of(m)} {v[:, -1].mean():.3g}" for m, v in zip(metrics, values, strict=True))
 
 
 def on_one_grid(
     histories: Sequence[pd.DataFrame], column: str, metrics: Sequence[str]
 ) -> tuple[Floats, list[Floats]]:
-    """Return points [N] at which any run was evaluated, from where to where all were, and each metric [seeds, N].
+    """Return points [N] at which any run was evaluated, in the range of all runs, and each metric [seeds, N].
 
-    Between evaluations a run has the values of the last one.
+    Between evaluations a run keeps the values of its last one.
     """
     points = [h[column].to_numpy(dtype=np.float64) for h in histories]
     first, last = max(p[0] for p in points), min(p[-1] for p in points)

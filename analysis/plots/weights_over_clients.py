@@ -1,4 +1,4 @@
-"""Whose updates the steps were made of: clients by step, while they were there and while they were remembered."""
+"""Weights of clients' updates over steps, while clients were present and while they were remembered."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROWS, BINS = 120, 200
-"""At most so many groups of clients and of steps, however large the run is."""
+"""Most groups of clients, and of steps."""
 
 
 def weights_over_clients(run: Run) -> Picture:
     """Draw each client's share of the weights over steps, present and absent.
 
-    Raises RunError if the run did not record conflicts.
+    Raises FolderError if the run did not record conflicts.
     """
     rows = recorded(run)
     whole = rows[rows.block < 0]
@@ -33,23 +33,23 @@ def weights_over_clients(run: Run) -> Picture:
     first, last = int(whole.step.min()), int(whole.step.max())
     group = spans(last - first + 1, BINS)
     widths = np.bincount(group)
-    there = [kind for kind in KINDS if (whole.kind == kind).any()]
-    tables = [_shares(whole[whole.kind == kind], row_of, sizes, group, widths, first) for kind in there]
-    height = max(min(1.0 + 0.02 * len(sizes), 2.6), LEAST_IN / len(there))
-    figure, axes = panels([height] * len(there), width_in=9.5)
+    kinds = [kind for kind in KINDS if (whole.kind == kind).any()]
+    tables = [_shares(whole[whole.kind == kind], row_of, sizes, group, widths, first) for kind in kinds]
+    height = max(min(1.0 + 0.02 * len(sizes), 2.6), LEAST_IN / len(kinds))
+    figure, axes = panels([height] * len(kinds), width_in=9.5)
     norm = powers(tables)
-    for ax, kind, table in zip(axes, there, tables, strict=True):
+    for ax, kind, table in zip(axes, kinds, tables, strict=True):
         heat(ax, table, [first, last + 1], norm)
         ax.set_ylabel(f"clients\n{kind}", fontsize=9)
         ax.set_yticks([])
     axes[-1].set_xlabel("server steps", fontsize=9)
     whole_numbers(axes[-1].xaxis)
     scale_beside(figure, axes, "share of the weights, %")
-    return Picture(figure, _alt(whole, there), _caption(len(row_of), len(sizes)))
+    return Picture(figure, _alt(whole, kinds), _caption(len(row_of), len(sizes)))
 
 
 def _groups(whole: pd.DataFrame) -> tuple[pd.Series[int], Ints]:
-    """Return the row of each client, those with the most weight first, and the clients in each row."""
+    """Return the row of each client, those with the most weight first, and the number of clients in each row."""
     import pandas as pd
 
     total = whole.groupby("client").share.sum().sort_values(ascending=False, kind="stable")
@@ -58,21 +58,21 @@ def _groups(whole: pd.DataFrame) -> tuple[pd.Series[int], Ints]:
 
 
 def _shares(
-    mine: pd.DataFrame, row_of: pd.Series[int], sizes: Ints, group: Ints, widths: Ints, first: int
+    rows: pd.DataFrame, row_of: pd.Series[int], sizes: Ints, group: Ints, widths: Ints, first: int
 ) -> Floats:
     """Return the mean share of a client [rows, bins]; NaN where none of the row's clients had a row in the stack."""
-    row, column = mine.client.map(row_of).to_numpy(), group[mine.step.to_numpy() - first]
+    row, column = rows.client.map(row_of).to_numpy(), group[rows.step.to_numpy() - first]
     shape = (len(sizes), len(widths))
     total, count = np.zeros(shape), np.zeros(shape)
-    np.add.at(total, (row, column), mine.share.fillna(0).to_numpy())
+    np.add.at(total, (row, column), rows.share.fillna(0).to_numpy())
     np.add.at(count, (row, column), 1)
     return np.where(count > 0, total / (sizes[:, None] * widths), np.nan)
 
 
-def _alt(whole: pd.DataFrame, there: list[str]) -> str:
+def _alt(whole: pd.DataFrame, kinds: list[str]) -> str:
     total = float(whole.share.sum())
     words = [
-        f"{kind}: {100 * whole[whole.kind == kind].share.sum() / max(total, 1e-300):.1f} %" for kind in there
+        f"{kind}: {100 * whole[whole.kind == kind].share.sum() / max(total, 1e-300):.1f} %" for kind in kinds
     ]
     top = whole.groupby("client").share.sum().sort_values(ascending=False)
     tenth = top.head(max(1, len(top) // 10)).sum() / max(total, 1e-300)

@@ -1,4 +1,4 @@
-"""How much sessions, gaps and clients differ: distribution functions on logarithmic axes."""
+"""Distribution functions of sessions, gaps and clients' speeds on logarithmic axes."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ def spell_lengths(trace: Trace) -> Picture:
         "sessions": session_lengths_us(trace) / 3600e6,
         "gaps": gap_lengths_us(trace) / 3600e6,
     }
-    what = [f"{name}: median {show_us(round(3600e6 * m))}" for name, m in _medians(samples)]
-    return _distributions(samples, "hours", "Lengths of sessions and gaps", what)
+    medians = [f"{name}: median {show_us(round(3600e6 * m))}" for name, m in _medians(samples)]
+    return _distributions(samples, "hours", "Lengths of sessions and gaps", medians)
 
 
 def speeds(trace: Trace) -> Picture | None:
     """Draw the distribution function over clients of computing speed; None if it is not modelled."""
     samples = {"compute": 1e3 * mean_speeds(trace, "compute")}
-    what = [f"median {m:.3g} ms a sample" for _, m in _medians(samples)]
-    return _distributions(samples, "ms a sample", "Computing time over clients", what) if what else None
+    medians = [f"median {m:.3g} ms a sample" for _, m in _medians(samples)]
+    return _distributions(samples, "ms a sample", "Computing time over clients", medians) if medians else None
 
 
 def bandwidths(trace: Trace) -> Picture | None:
     """Draw the distribution functions over clients of mean bandwidth; None if none is modelled."""
     samples = {kind: 1e-6 * mean_speeds(trace, kind) for kind in ("downlink", "uplink")}
-    what = [f"{name}: median {m:.3g} MB/s" for name, m in _medians(samples)]
-    return _distributions(samples, "MB/s", "Bandwidth over clients", what) if what else None
+    medians = [f"{name}: median {m:.3g} MB/s" for name, m in _medians(samples)]
+    return _distributions(samples, "MB/s", "Bandwidth over clients", medians) if medians else None
 
 
 def _medians(samples: Mapping[str, Floats | Ints]) -> list[tuple[str, float]]:
     return [(name, float(np.median(values))) for name, values in samples.items() if len(values)]
 
 
-def _distributions(samples: Mapping[str, Floats], unit: str, title: str, what: Sequence[str]) -> Picture:
+def _distributions(samples: Mapping[str, Floats], unit: str, title: str, medians: Sequence[str]) -> Picture:
     figure, (ax,) = panels([2.6])
     names = [name for name, values in samples.items() if len(values)]
     for index, name in enumerate(names):
@@ -55,9 +55,12 @@ def _distributions(samples: Mapping[str, Floats], unit: str, title: str, what: S
     ax.set_xlabel(unit, fontsize=9)
     ax.set_ylabel("share at most", fontsize=9)
     keys: tuple[Key, ...] = arm_keys(names)
-    told = "; ".join(what) or "there are none"
+    words = "; ".join(medians) or "there are none"
     return Picture(
-        figure, f"{title}: {told}.", f"{title}: share of at most so much. {told[:1].upper()}{told[1:]}.", keys
+        figure,
+        f"{title}: {words}.",
+        f"{title}: share of at most so much. {words[:1].upper()}{words[1:]}.",
+        keys,
     )
 
 
@@ -71,7 +74,7 @@ def _decades(ax: Axes, values: Floats) -> None:
 
 
 def _steps(ax: Axes, values: Floats, index: int) -> None:
-    """Draw a distribution function, thinned out to what the eye can tell apart."""
+    """Draw a distribution function with at most `_MOST_POINTS` points."""
     ordered = np.sort(values)
     at = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), _MOST_POINTS)).round().astype(int))
     share = (at + 1) / len(ordered)

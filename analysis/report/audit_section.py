@@ -1,4 +1,4 @@
-"""What a report says about an oracle audit: remembered updates by age, and what steps did to clients' losses."""
+"""The section of a report about an oracle audit: remembered updates by age, and changes of clients' losses."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def audited(runs: Sequence[Run]) -> list[Run]:
 
 
 def audit_blocks(runs: Sequence[Run], prefix: str, title: str) -> Iterator[Block]:
-    """Yield what the audits of runs that differ at most by their seed say; nothing if none of them was audited.
+    """Yield the audits of runs that differ at most in their seed; nothing if none of them was audited.
 
-    `prefix` stands before the names of figures and tables, `title` is the heading.
+    `prefix` goes before the names of figures and tables; `title` is the heading.
     """
-    held = audited(runs)
-    if not held:
+    audited_runs = audited(runs)
+    if not audited_runs:
         return
-    audit = audit_frame(held)
+    audit = audit_frame(audited_runs)
     ages, changes = by_age(audit), realised(audit)
     yield Heading(title, 3)
     yield Text(advice(ages))

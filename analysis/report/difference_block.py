@@ -10,9 +10,9 @@ from fedsim.analysis.statistics.paired import PairedDifference
 from fedsim.analysis.tables.difference_tables import LEAST_P, PLACES
 
 
-def difference_block(name: str, found: Sequence[PairedDifference], study: Study) -> Table:
+def difference_block(name: str, differences: Sequence[PairedDifference], study: Study) -> Table:
     """Return comparisons of one metric at one point as a table."""
-    first = found[0]
+    first = differences[0]
     unit = heading_of(first.metric)
     others = [axis for axis in study.axes if axis != first.axis]
     columns = (
@@ -30,7 +30,7 @@ def difference_block(name: str, found: Sequence[PairedDifference], study: Study)
         Column("seeds for 80 %"),
         Column("pairing factor", 2),
     )
-    rows = tuple(_row(each, others) for each in found)
+    rows = tuple(_row(each, others) for each in differences)
     return Table(
         name, f"{unit}, level minus {first.baseline} {PLACES.get(first.at, first.at)}", columns, rows
     )
@@ -38,6 +38,6 @@ def difference_block(name: str, found: Sequence[PairedDifference], study: Study)
 
 def _row(each: PairedDifference, others: Sequence[str]) -> tuple[object, ...]:
     ranges = (*(each.interval or (None, None)), *(each.t_interval or (None, None)))
-    found = (each.n, each.mean, *ranges, 100 * each.better, each.sign_p, each.p_value, each.p_holm)
+    numbers = (each.n, each.mean, *ranges, 100 * each.better, each.sign_p, each.p_value, each.p_holm)
     size = (each.effect_size, each.seeds_needed, each.pairing_factor)
-    return (each.level, *(each.others[axis] for axis in others), *found, *size)
+    return (each.level, *(each.others[axis] for axis in others), *numbers, *size)

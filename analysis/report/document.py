@@ -1,4 +1,4 @@
-"""What a report is made of before it becomes a page or files: words, tables of values, figures drawn on demand."""
+"""The parts of a report before it becomes a page or files: words, tables of values, figures drawn on demand."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _UNITS = {
     "us": "µs",
     "bytes": "bytes",
 }
-"""How the unit at the end of a name is written."""
+"""The text of each unit at the end of a name."""
 _LARGE = 1e4
 
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading; those of level 2 are listed at the top of the page."""
+    """A heading; the top of the page lists those of level 2."""
 
     text: str
     level: int = 2
@@ -47,7 +47,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Preformatted text; with a `summary` it is folded away under it."""
+    """Preformatted text; with a `summary`, folded away under it."""
 
     text: str
     summary: str = ""
@@ -55,14 +55,14 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Names and what they are."""
+    """Names with their values."""
 
     rows: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Other pages: their names and addresses relative to this one."""
+    """Links to other pages: names, and addresses relative to this page."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -73,13 +73,13 @@ class Column:
 
     heading: str
     digits: int | None = 0
-    """Digits behind the point of a number that is not whole; None: four digits in all, for any magnitude."""
+    """Decimals of a number that is not whole; None writes four significant digits."""
     signed: bool = False
     least: float = 0.0
-    """Numbers below it, such as p values that the digits do not show, are written as that."""
+    """Positive numbers below this, such as small p values, are written as below it."""
 
     def show(self, value: Any) -> str:
-        """Write a value; a dash says that there is none."""
+        """Return a value as text; a dash stands for None and NaN."""
         if value is None or (isinstance(value, float) and math.isnan(value)):
             return "–"
         if isinstance(value, float) and 0 < value < self.least:
@@ -93,39 +93,39 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Values with their headings; the first of a row is its name."""
+    """A table of values; the first value of a row is its name."""
 
     name: str
-    """Its own among the tables and figures of a report: `--only`, and the file that it is written to."""
+    """Unique among the tables and figures of a report: the value of `--only`, and the name of its file."""
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
 
     def words(self) -> list[bool]:
-        """Say of each column whether it holds words, which begin with a letter, rather than numbers."""
+        """Return for each column whether it holds words (texts that begin with a letter) rather than numbers."""
         values = list(zip(*self.rows, strict=True)) or [()] * len(self.columns)
         return [any(isinstance(v, str) and v[:1].isalpha() for v in column) for column in values]
 
     def texts(self) -> Iterator[tuple[str, ...]]:
-        """Yield the rows as they are shown."""
+        """Yield the rows as texts."""
         for row in self.rows:
             yield tuple(column.show(value) for column, value in zip(self.columns, row, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A picture that is drawn when it is asked for."""
+    """A picture that is drawn on demand."""
 
     name: str
-    """Its own among the tables and figures of a report: `--only`, and the file that it is written to."""
+    """Unique among the tables and figures of a report: the value of `--only`, and the name of its file."""
     draw: Callable[[], Picture]
-    """Raises RunError or TraceError that says why there is nothing to be drawn."""
+    """Draws the picture. Raises RunError or TraceError with the reason if it cannot be drawn."""
     wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """Figures beside each other, where there is room."""
+    """Figures side by side where they fit."""
 
     figures: tuple[Figure, ...]
 
@@ -135,11 +135,11 @@ Block = Heading | Text | Code | Facts | Links | Table | Figure | Gallery
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report: its title, what makes it again, and its parts."""
+    """A report: its title, the command that makes it, and its parts."""
 
     title: str
     command: str
-    """What makes the report, to be followed by options."""
+    """The command line that makes the report, without options."""
     blocks: tuple[Block, ...]
 
     @property
@@ -164,15 +164,15 @@ class Document:
 def frame_table(
     name: str, caption: str, frame: pd.DataFrame, columns: Mapping[str, Column] | None = None
 ) -> Table:
-    """Make a table of a frame, column by column; those that `columns` does not name get a heading of their own."""
-    given = columns or {}
-    shown = tuple(given.get(str(c), Column(heading_of(str(c)), 3)) for c in frame.columns)
+    """Return a frame as a table; columns that `columns` does not name get `heading_of` and three decimals."""
+    columns = columns or {}
+    shown = tuple(columns.get(str(c), Column(heading_of(str(c)), 3)) for c in frame.columns)
     values = [frame[c].astype(object).tolist() for c in frame.columns]
     return Table(name, caption, shown, tuple(zip(*values, strict=True)))
 
 
 def heading_of(name: str) -> str:
-    """Write the name of a column as a heading with its unit: `worst10_percent` is `worst 10, %`."""
+    """Return the name of a column as a heading with its unit: `worst10_percent` is `worst 10, %`."""
     for suffix, unit in _UNITS.items():
         if name.endswith(f"_{suffix}"):
             return f"{_spaced(name.removesuffix(f'_{suffix}'))}, {unit}"
@@ -180,16 +180,16 @@ def heading_of(name: str) -> str:
 
 
 def slugs(texts: Iterable[str]) -> list[str]:
-    """Return a name for each text that may stand in a file name, an address and an id, all of them different."""
-    found: dict[str, None] = {}
+    """Return distinct names for texts, safe in file names, addresses and HTML ids."""
+    taken: dict[str, None] = {}
     for text in texts:
         plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
         name, again = plain, 1
-        while name in found:
+        while name in taken:
             again += 1
             name = f"{plain}-{again}"
-        found[name] = None
-    return list(found)
+        taken[name] = None
+    return list(taken)
 
 
 def _spaced(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Pieces of an HTML page; every text that comes from outside is escaped here."""
+"""Elements of an HTML page. Every function escapes the texts that it is passed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fedsim.common.errors import RunError, TraceError
 
 
 def page(title: str, body: Iterable[str]) -> str:
-    """Return a whole page without any reference to another file."""
+    """Return a whole page that refers to no other file."""
     folder = files("fedsim.analysis.report")
     template = Template((folder / "report.html").read_text(encoding="utf-8"))
     css = (folder / "report.css").read_text(encoding="utf-8")
@@ -34,14 +34,14 @@ def page(title: str, body: Iterable[str]) -> str:
 
 
 def document(content: Document) -> str:
-    """Return a report as a page: its contents, and under each figure the command that draws it alone."""
+    """Return a report as a page, with a table of contents, and under each figure the command that draws it alone."""
     listed = [b.text for b in content.blocks if isinstance(b, Heading) and b.level == 2]
     ids = slugs(listed)
     return page(content.title, _document(content, listed, [f"s-{slug}" for slug in ids]))
 
 
 def heading(text: str, level: int = 2, name: str = "") -> str:
-    """Return a heading, with an id if it has a name."""
+    """Return a heading, with `name` as its id if there is one."""
     return f"<h{level}{f' id={chr(34)}{name}{chr(34)}' if name else ''}>{escape(text)}</h{level}>"
 
 
@@ -56,12 +56,12 @@ def code(text: str) -> str:
 
 
 def details(summary: str, content: str) -> str:
-    """Return content that is folded away under its summary."""
+    """Return content folded away under a summary."""
     return f"<details><summary>{escape(summary)}</summary>\n{content}\n</details>"
 
 
 def table(content: Table) -> str:
-    """Return a table; the first cell of a row is its name, and words are aligned to the left."""
+    """Return a table; the first cell of a row is its heading, and words are aligned left."""
     kinds = [_class("words" if words else "") for words in content.words()]
     pairs = zip(kinds, content.columns, strict=True)
     head = "".join(f'<th scope="col"{kind}>{escape(column.heading)}</th>' for kind, column in pairs)
@@ -72,7 +72,7 @@ def table(content: Table) -> str:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Return a table of names and what they are."""
+    """Return a table of names with their values."""
     body = "\n".join(_row(row) for row in rows)
     return f'<table class="facts"><tbody>\n{body}\n</tbody></table>'
 
@@ -80,7 +80,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> str:
 def figure(picture: Picture, prefix: str, *, wide: bool = False, command: str = "") -> str:
     """Return a picture with its legend, its caption and the `command` that draws it alone.
 
-    `prefix` is its own among the figures of the page.
+    `prefix` must be unique among the figures of the page.
     """
     svg = inline_svg(picture.figure, prefix, picture.alt).replace("<svg ", '<svg class="plot" ', 1)
     inner = _scroll(svg, picture.caption) if wide else svg
@@ -90,7 +90,7 @@ def figure(picture: Picture, prefix: str, *, wide: bool = False, command: str = 
 
 
 def figures(parts: Iterable[str]) -> str:
-    """Return figures beside each other where there is room."""
+    """Return figures side by side where they fit."""
     return '<div class="figures">\n' + "\n".join(parts) + "\n</div>"
 
 
@@ -108,7 +108,7 @@ def _document(content: Document, listed: Sequence[str], ids: Sequence[str]) -> I
 
 
 def _shower(command: str) -> Callable[[Block], str]:
-    """Return what turns a block into HTML; figures get `command` with the options that draw them alone."""
+    """Return a function from a block to HTML; under a figure stands `command` with the options that draw it alone."""
 
     def drawn(block: Figure) -> str:
         try:
@@ -149,7 +149,7 @@ def _links(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def _scroll(inner: str, label: str) -> str:
-    """Return something wide in a box of its own that scrolls, also by keyboard."""
+    """Return wide content in a box that scrolls, also by keyboard."""
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}">{inner}</div>'
 
 

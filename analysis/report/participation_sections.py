@@ -1,4 +1,4 @@
-"""What a report says about fairness against participation: of runs side by side, and of a study."""
+"""The sections of a report on fairness against participation, for runs side by side and for a study."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _WEIGHTS = (
     " together, not what causes what."
 )
 _MOST_GROUPINGS = 4
-"""So many groupings are drawn; the table has all."""
+"""Groupings in the figure; the table has all."""
 _GROUPS = {
     "from": Column("from", None),
     "to": Column("to", None),
@@ -55,78 +55,70 @@ _GROUPS = {
 }
 
 
+_VALUE = {"value": Column("correlation", 3, signed=True)}
+_CAPTIONS = {
+    "groups": "Accuracy by group of clients",
+    "losses": "Survivors against victims of dropout: clients by the jobs that they lost",
+    "correlations": "Correlation of a client's accuracy with its participation",
+}
+_SPREAD = {
+    "seeds": Column("seeds"),
+    "mean_percent": Column("mean over clients, %", 2),
+    "low": Column("95 % low", 2),
+    "high": Column("95 % high", 2),
+    "std_percent": Column("s.d. over seeds, %", 2),
+}
+
+
 def runs_participation(runs: Sequence[Run]) -> Iterator[Block]:
-    """Yield the accuracy of groups of clients by what they took part, for the runs that were evaluated."""
-    found: dict[str, dict[str, pd.DataFrame]] = {}
+    """Yield the accuracy of groups of clients, for runs that were evaluated."""
+    participation: dict[str, dict[str, pd.DataFrame]] = {}
     refused = []
     for run in runs:
         try:
             if run.evaluations():
-                found[run.label] = run_participation(run)
+                participation[run.label] = run_participation(run)
         except (RunError, TraceError) as error:
             refused.append(Text(f"{run.label}: not told: {error}.", "note"))
-    if not found and not refused:
+    if not participation and not refused:
         return
     yield Heading(HEADING)
     yield from refused
-    drawn = {run.label: _first_groupings(found.get(run.label)) for run in runs}
+    drawn = {run.label: _first_groupings(participation.get(run.label)) for run in runs}
     if any(len(table) for table in drawn.values()):
         draw = partial(participation_groups, drawn, "a 95 % interval over clients")
         yield Figure("participation-groups", draw)
-    captions = {
-        "groups": "Accuracy by group of clients",
-        "losses": "Survivors against victims of dropout: clients by the jobs that they lost",
-        "correlations": "Correlation of a client's accuracy with its participation",
-    }
-    for name, caption in captions.items():
-        if len(joined := _joined(found, name)):
-            columns = _GROUPS | (
-                {"value": Column("correlation", 3, signed=True)} if name == "correlations" else {}
-            )
-            yield frame_table(f"participation-{name}", caption, joined, columns)
+    for name, caption in _CAPTIONS.items():
+        if len(joined := _joined(participation, name)):
+            yield frame_table(f"participation-{name}", caption, joined, _GROUPS | _VALUE)
     yield Text(_WEIGHTS, "note")
 
 
 def study_participation_blocks(study: Study) -> Iterator[Block]:
-    """Yield the accuracy of groups over the seeds of a study, and the paired differences in what is worst of them."""
+    """Yield the accuracy of groups over the seeds of a study, and paired differences in the measures of groups."""
     yield Heading(HEADING)
     try:
-        found = study_participation(study)
-        families = participation_differences(study, found["measures"])
+        participation = study_participation(study)
+        families = participation_differences(study, participation["measures"])
     except (ConfigError, DataError, RunError, TraceError) as error:
         yield Text(f"Not told: {error}.", "note")
         return
-    groups, axis = found["groups"], study.axis() if study.axes else ""
+    groups, axis = participation["groups"], study.axis() if study.axes else ""
     spread = _over_seeds(study, groups)
     yield Gallery(tuple(_group_figures(study, spread, axis)))
-    by = str(groups["by"].iloc[0])
-    columns = {
-        "seeds": Column("seeds"),
-        "mean_percent": Column("mean over clients, %", 2),
-        "low": Column("95 % low", 2),
-        "high": Column("95 % high", 2),
-        "std_percent": Column("s.d. over seeds, %", 2),
-    }
-    plain = by.replace("_", " ")
-    caption = (
-        f"Accuracy by {plain} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
-    )
-    yield frame_table("participation-groups", caption, spread.drop(columns="by"), columns)
-    yield _measures(study, found["measures"])
-    names = [family[0].metric.replace("_", "-") for family in families]
-    pairs = list(zip(names, families, strict=True))
-    yield Gallery(
-        tuple(
-            Figure(f"difference-{name}", partial(paired_differences, each, study.axes[axis]))
-            for name, each in pairs
-        )
-    )
-    for name, family in pairs:
+    by = str(groups["by"].iloc[0]).replace("_", " ")
+    caption = f"Accuracy by {by} at the end of the runs: the mean over seeds and its 95 % bootstrap interval"
+    yield frame_table("participation-groups", caption, spread.drop(columns="by"), _SPREAD)
+    yield _measures(study, participation["measures"])
+    by_name = {family[0].metric.replace("_", "-"): family for family in families}
+    draw = {name: partial(paired_differences, family, study.axes[axis]) for name, family in by_name.items()}
+    yield Gallery(tuple(Figure(f"difference-{name}", each) for name, each in draw.items()))
+    for name, family in by_name.items():
         yield difference_block(f"differences-{name}", family, study)
 
 
 def _first_groupings(frames: dict[str, pd.DataFrame] | None) -> pd.DataFrame:
-    """Return the groups that are drawn: none of a run that was not evaluated, which keeps its place among the arms."""
+    """Return the groups to draw; none for a run without evaluation, which keeps its place among the arms."""
     import pandas as pd
 
     if frames is None or not len(frames["groups"]):
@@ -135,15 +127,15 @@ def _first_groupings(frames: dict[str, pd.DataFrame] | None) -> pd.DataFrame:
     return groups[groups["by"].isin(list(dict.fromkeys(groups["by"]))[:_MOST_GROUPINGS])]
 
 
-def _joined(found: dict[str, dict[str, pd.DataFrame]], name: str) -> pd.DataFrame:
-    """Put the frames of runs below each other, with the run in front if there are several."""
+def _joined(participation: dict[str, dict[str, pd.DataFrame]], name: str) -> pd.DataFrame:
+    """Stack the frames of runs, with a first column `run` if there are several."""
     import pandas as pd
 
-    frames = {label: frames[name] for label, frames in found.items() if len(frames[name])}
+    frames = {label: frames[name] for label, frames in participation.items() if len(frames[name])}
     if not frames:
         return pd.DataFrame()
     together = pd.concat(frames, names=["run"]).reset_index(level="run").reset_index(drop=True)
-    return together if len(found) > 1 else together.drop(columns="run")
+    return together if len(participation) > 1 else together.drop(columns="run")
 
 
 def _over_seeds(study: Study, groups: pd.DataFrame) -> pd.DataFrame:

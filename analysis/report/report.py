@@ -38,11 +38,11 @@ from fedsim.common.paths import as_path
 
 @arguments.checked
 def write_report(runs: Sequence[Run], out: str | Path, command: str = "") -> Path:
-    """Write one self-contained page about the runs and return its path.
+    """Write one self-contained HTML page about runs and return its path.
 
-    `out` is the file to write, or a folder that gets a `report.html`; `command` is what makes the page, by default
-    `fedsim report` and the runs' folders. Runs that are interrupted, hold no jobs or no evaluations are reported as
-    such. Labels must be distinct, as `open_all` makes them. Raises RunError if a run's files cannot be read.
+    `out` is the file to write, or a folder that gets a `report.html`. `command` is the command line shown under the
+    figures, by default `fedsim report` and the runs' folders. The page says which runs are interrupted or have no jobs
+    or evaluations. Labels must be distinct, as `open_all` makes them. Raises RunError if a run's files cannot be read.
     """
     return write_page(run_document(runs, command), out)
 
@@ -60,7 +60,7 @@ def write_page(content: Document, out: str | Path) -> Path:
 
 @arguments.checked
 def run_document(runs: Sequence[Run], command: str = "") -> Document:
-    """Return the report about runs, with its figures yet to be drawn. Raises RunError if there is no run."""
+    """Return the report about runs; its figures are drawn on demand. Raises FolderError if there is no run."""
     if not runs:
         raise FolderError("a report needs at least one run")
     command = command or report_command([run.folder for run in runs])
@@ -105,11 +105,11 @@ def _summary(runs: Sequence[Run]) -> Table:
     accuracies = (Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items())
     columns = (Column("run"), *accuracies, *map(Column, _COUNTS), Column("virtual h", 2), Column("wall s", 1))
     rows = []
-    for found in map(closing, runs):
-        label = found.label if found.status == "done" else f"{found.label} [{found.status}]"
-        counts = (found.steps, found.jobs, found.lost, found.late, found.empty_steps)
-        metrics = (found.metrics[name] for name in ACCURACIES.values())
-        rows.append((label, *metrics, *counts, found.virtual_us / 3.6e9, found.wall_s))
+    for numbers in map(closing, runs):
+        label = numbers.label if numbers.status == "done" else f"{numbers.label} [{numbers.status}]"
+        counts = (numbers.steps, numbers.jobs, numbers.lost, numbers.late, numbers.empty_steps)
+        metrics = (numbers.metrics[name] for name in ACCURACIES.values())
+        rows.append((label, *metrics, *counts, numbers.virtual_us / 3.6e9, numbers.wall_s))
     return Table("summary", "How the runs ended", columns, tuple(rows))
 
 
@@ -129,13 +129,13 @@ def _comparison(runs: Sequence[Run]) -> Iterator[Block]:
     base = next((run for run in runs if run.evaluations()), runs[0])
     for run in (other for other in runs if other is not base):
         try:
-            found = compare(base, run)
+            comparison = compare(base, run)
         except RunError as error:
             refused.append(Text(f"Not compared: {error}.", "note"))
             continue
-        counts = (found.gained, found.lost, found.equal)
-        world = {True: "same", False: "different", None: "not kept"}[found.same_world]
-        rows.append((run.label, found.mean_percent, found.standard_error_percent, *counts, world))
+        counts = (comparison.gained, comparison.lost, comparison.equal)
+        world = {True: "same", False: "different", None: "not kept"}[comparison.same_world]
+        rows.append((run.label, comparison.mean_percent, comparison.standard_error_percent, *counts, world))
     if rows or refused:
         yield Heading(f"Client by client against {base.label}")
     if rows:
@@ -145,7 +145,7 @@ def _comparison(runs: Sequence[Run]) -> Iterator[Block]:
 
 
 def _accuracy(runs: Sequence[Run]) -> Iterator[Block]:
-    finals = {run.label: found[-1] if (found := run.evaluations()) else None for run in runs}
+    finals = {run.label: evaluations[-1] if (evaluations := run.evaluations()) else None for run in runs}
     yield Heading("Accuracy and fairness")
     if not any(finals.values()):
         yield Text("No evaluation was recorded.")

@@ -1,4 +1,4 @@
-"""The figures and tables of a report as files for papers: PDF, PNG or SVG, and CSV with LaTeX."""
+"""Figures and tables of a report as files for papers: PDF, PNG or SVG; CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Format = Literal["pdf", "png", "svg"]
 DOTS_PER_INCH = 200
 _LEGEND_COLUMNS = 3
 _LETTERS_PER_INCH = 11
-"""So many letters of a legend's label fit, beside its line."""
+"""Letters of a legend's label that fit into an inch of width."""
 _TEX = {
     "\\": r"\textbackslash{}",
     **{c: f"\\{c}" for c in "&%$#_{}"},
@@ -48,10 +48,13 @@ _TEX = {
 def write_figures(
     content: Document, folder: str | Path, kind: Format, only: Collection[str] = ()
 ) -> tuple[list[Path], list[str]]:
-    """Write the figures (only some, if named) with legends, on white; return the files, and what was not drawn."""
+    """Write figures with legends on white, all or those named in `only`.
+
+    Returns the files, and for each figure that could not be drawn its name and the reason.
+    """
     content.require(only)
     chosen = [figure for name, figure in content.figures.items() if name in only or not only]
-    folder = _made(folder)
+    folder = _make_folder(folder)
     written, refused = [], []
     for figure in chosen:
         try:
@@ -66,10 +69,10 @@ def write_figures(
 
 @arguments.checked
 def write_tables(content: Document, folder: str | Path, only: Collection[str] = ()) -> list[Path]:
-    """Write the tables (only some, if named) as CSV with all digits and as LaTeX with those of the page."""
+    """Write tables, all or those named in `only`, as CSV with all digits and as LaTeX with the digits of the page."""
     content.require(only)
     chosen = [table for name, table in content.tables.items() if name in only or not only]
-    folder = _made(folder)
+    folder = _make_folder(folder)
     written = []
     for table in chosen:
         for suffix, text in (("csv", as_csv(table)), ("tex", as_latex(table))):
@@ -79,7 +82,7 @@ def write_tables(content: Document, folder: str | Path, only: Collection[str] = 
 
 
 def as_csv(table: Table) -> str:
-    """Return the values of a table, with a line of headings."""
+    """Return a table as CSV: a line of headings, then the values with all digits."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(column.heading for column in table.columns)
@@ -88,7 +91,7 @@ def as_csv(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """Return a table for `\\usepackage{booktabs}`, its numbers with the digits of the page."""
+    """Return a table as LaTeX for `\\usepackage{booktabs}`, with the digits of the page."""
     kinds = "".join("l" if words else "r" for words in table.words())
     lines = (" & ".join(map(_tex, row)) + r" \\" for row in table.texts())
     head = " & ".join(_tex(column.heading) for column in table.columns) + r" \\"
@@ -105,28 +108,30 @@ def _latex_lines(table: Table, kinds: str, head: str, lines: Iterator[str]) -> I
 
 
 def _tex(text: str) -> str:
-    return re.sub("|".join(map(re.escape, _TEX)), lambda found: _TEX[found.group()], text)
+    return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
 
 
 def _save(picture: Picture, path: Path, kind: Format) -> None:
-    """Save a picture with its legend above it, the same bytes for equal pictures."""
+    """Save a picture under its legend. Equal pictures give equal bytes."""
     canvas = picture.figure
     canvas.patch.set_alpha(1)
     canvas.patch.set_facecolor("white")
     if picture.keys:
         _add_legend(canvas, picture.keys)
     no_dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
-    told = {"pdf": "Subject", "svg": "Description", "png": "Description"}[kind]
+    description_key = {"pdf": "Subject", "svg": "Description", "png": "Description"}[kind]
 
     def write(target: Path) -> None:
         with matplotlib.rc_context({"pdf.fonttype": 42, "svg.hashsalt": path.stem}):
-            canvas.savefig(target, format=kind, dpi=DOTS_PER_INCH, metadata=no_dates | {told: picture.alt})
+            canvas.savefig(
+                target, format=kind, dpi=DOTS_PER_INCH, metadata=no_dates | {description_key: picture.alt}
+            )
 
     write_atomically(path, write)
 
 
 def _add_legend(canvas: Canvas, keys: Sequence[Key]) -> None:
-    """Put a legend above a figure, in as many columns as there is room for; long labels get several lines."""
+    """Add a legend above a figure, in as many columns as fit; long labels wrap."""
     width, height = canvas.get_size_inches()
     letters = int(width * _LETTERS_PER_INCH)
     keys = [replace(key, label=textwrap.fill(key.label, letters)) for key in keys]
@@ -159,9 +164,9 @@ def _handle(key: Key) -> Artist:
     return line
 
 
-def _made(given: str | Path) -> Path:
-    """Make a folder, if it is not there."""
-    folder = Path(given)
+def _make_folder(path: str | Path) -> Path:
+    """Create a folder unless it exists. Raises RunError."""
+    folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

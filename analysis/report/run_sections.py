@@ -1,4 +1,4 @@
-"""What a report says about one run: its settings, what clients spent, who took part, conflicts, how to run it again."""
+"""The section of a report about one run: settings, costs of clients, participation, conflicts, how to repeat it."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from fedsim.analysis.statistics.waste import HEADINGS as SPENT
 from fedsim.analysis.statistics.waste import waste_rows
 
 _MOST_CLIENTS = 10
-"""So many clients are listed as the most protected."""
+"""Rows in the table of the most protected clients."""
 
 
 def run_section(run: Run, prefix: str) -> Iterator[Block]:
-    """Yield what is told of one run; `prefix` stands before the names of its figures and tables."""
+    """Yield the blocks about one run; `prefix` goes before the names of its figures and tables."""
     yield Heading(f"Run: {run.label}")
     yield Facts(facts(run))
     if len(run.jobs):
@@ -69,7 +69,7 @@ def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
     if not (seen.model_conflicts >= 0).any() and not len(run.conflicts):
         yield Text(
             "No conflicts are known: the rule needs no inner products of updates, and none were recorded."
-            f" Run it with {observatory.HOW} to see them.",
+            f" Run it with {observatory.SETTING} to see them.",
             "note",
         )
         return
@@ -83,47 +83,40 @@ def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
         yield from _observed(run, prefix)
     else:
         yield Text(
-            f"Angles, layers, weights and who was protected are known where they are recorded: {observatory.HOW}.",
+            f"Angles, layers, weights and who was protected are known where they are recorded: {observatory.SETTING}.",
             "note",
         )
 
 
 def _observed(run: Run, prefix: str) -> Iterator[Block]:
-    """Yield what `conflicts.parquet` alone tells."""
+    """Yield the blocks that need `conflicts.parquet`."""
     rows = observatory.recorded(run)
     if rows.block.max() >= 0:
         yield Figure(f"{prefix}conflict-layers", partial(conflict_layers, run))
     layers = observatory.by_layer(rows).replace({"block": {-1: "whole model"}})
-    yield frame_table(
-        f"{prefix}layers",
-        "Conflicts by layer: rows of present and absent clients at more than 90° from the direction",
-        layers,
-        {
-            "block": Column("layer"),
-            "kind": Column("clients"),
-            "conflict_percent": Column("in conflict, %", 1),
-            "angle_deg": Column("median angle, °", 1),
-        },
-    )
+    caption = "Conflicts by layer: rows of present and absent clients at more than 90° from the direction"
+    yield frame_table(f"{prefix}layers", caption, layers, _LAYERS)
     merged = observatory.merges(run, rows)
     if len(merged):
         caption = "Steps in which the rule merged a layer with the next one: both have the same weights"
-        columns = {"layer": Column("layer"), "merged_percent": Column("merged with the next, % of steps", 1)}
-        yield frame_table(f"{prefix}merged", caption, merged, columns)
+        yield frame_table(f"{prefix}merged", caption, merged, _MERGED)
     yield Heading("Who was protected", 3)
     yield Figure(f"{prefix}weights", partial(weights_over_clients, run), wide=True)
     clients = observatory.by_client(rows)
     if clients.absent_steps.any():
         yield Figure(f"{prefix}protection", partial(protection, run))
-        most = clients.sort_values(["protected_steps", "client"], ascending=[False, True])
-        yield frame_table(
-            f"{prefix}protected",
-            f"The {min(_MOST_CLIENTS, len(most))} clients whose remembered updates had a weight in most steps",
-            most.head(_MOST_CLIENTS),
-            _PROTECTED,
-        )
+        most = clients.sort_values(["protected_steps", "client"], ascending=[False, True]).head(_MOST_CLIENTS)
+        caption = f"The {len(most)} clients whose remembered updates had a weight in most steps"
+        yield frame_table(f"{prefix}protected", caption, most, _PROTECTED)
 
 
+_LAYERS = {
+    "block": Column("layer"),
+    "kind": Column("clients"),
+    "conflict_percent": Column("in conflict, %", 1),
+    "angle_deg": Column("median angle, °", 1),
+}
+_MERGED = {"layer": Column("layer"), "merged_percent": Column("merged with the next, % of steps", 1)}
 _PROTECTED = {
     "present_steps": Column("steps there"),
     "absent_steps": Column("steps remembered"),

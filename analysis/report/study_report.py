@@ -1,4 +1,4 @@
-"""The report about a study: what was asked, paired differences, curves over seeds, fairness against participation."""
+"""The report about a study: its question, paired differences, curves over seeds, fairness against participation."""
 
 from __future__ import annotations
 
@@ -43,16 +43,17 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
 
 _PANELS = 6
-"""At most so many panels in a figure of differences: more would not fit a page of paper."""
+"""Most panels in a figure of differences, so that it fits a page."""
 _CELL_PAGE = "report.html"
 _AXES: dict[str, Literal["time", "step"]] = {"time": "time", "steps": "step"}
 
 
 @arguments.checked
 def study_document(study: Study, out: str | Path, command: str = "") -> Document:
-    """Return the report about a study that is to be written to `out`, with its figures yet to be drawn.
+    """Return the report about a study; its figures are drawn on demand.
 
-    Cells that failed or are missing are reported as such. Raises RunError if a finished run's files cannot be read.
+    `out` is where the page will be written, to which its links are relative. The page lists cells that failed or are
+    missing. Raises RunError if a finished run's files cannot be read.
     """
     command = command or report_command([study.folder])
     return Document(f"fedsim study: {study.name}", command, tuple(_blocks(study, Path(out))))
@@ -60,7 +61,7 @@ def study_document(study: Study, out: str | Path, command: str = "") -> Document
 
 @arguments.checked
 def write_run_reports(study: Study) -> int:
-    """Write a page about every finished run of a study into its folder, and return how many."""
+    """Write a page about each finished run of a study into the run's folder; return the number of pages."""
     for cell in study.finished:
         write_report([study.run(cell)], cell.folder / _CELL_PAGE)
     return len(study.finished)
@@ -83,10 +84,10 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
         yield from _audits(study)
     yield from _cells(study, out)
     yield Heading("Reproduce")
-    given = study.folder / "study.toml"
-    yield Code(f"fedsim study {shlex.quote(str(given))} --out reproduced")
-    if given.is_file():
-        yield Code(_text(given), summary="The study as it was run")
+    config = study.folder / "study.toml"
+    yield Code(f"fedsim study {shlex.quote(str(config))} --out reproduced")
+    if config.is_file():
+        yield Code(_text(config), summary="The study as it was run")
 
 
 def _text(file: Path) -> str:
@@ -104,7 +105,7 @@ def _troubles(study: Study) -> Iterator[Block]:
     if left:
         counts = ", ".join(f"{n} {status}" for status, n in left.items())
         yield Text(
-            f"The study is not complete: {counts} of {len(study.cells)} runs. Shown is what is done.",
+            f"The study is not complete: {counts} of {len(study.cells)} runs. The page shows the finished runs.",
             "warning",
         )
 
@@ -121,7 +122,7 @@ def _facts(study: Study) -> list[tuple[str, str]]:
 
 
 def _ends(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
-    """Yield the means over seeds with their spread, a row per combination of levels."""
+    """Yield means over seeds with their spread, a row per combination of levels."""
     columns = {
         "n": Column("seeds"),
         "mean": Column("mean", 3),
@@ -150,31 +151,31 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         "note",
     )
     for at in points_of(study):
-        found: dict[str, list[PairedDifference]] = {}
+        by_metric: dict[str, list[PairedDifference]] = {}
         place = PLACES[at]
         yield Heading(place[:1].upper() + place[1:], 3)
         for metric in metrics:
             try:
-                found[metric] = differences(study, metric, at)
+                by_metric[metric] = differences(study, metric, at)
             except (ConfigError, RunError) as error:
                 yield Text(f"{heading_of(metric)} not compared: {error}.")
         figures = [
             figure
-            for metric, each in found.items()
+            for metric, each in by_metric.items()
             for figure in _drawn(f"{at}-{metric}", each, study.axes[axis])
         ]
         yield Gallery(tuple(figures))
-        if found:
-            yield Text(notes([each for family in found.values() for each in family]), "note")
-        for metric, each in found.items():
+        if by_metric:
+            yield Text(notes([each for family in by_metric.values() for each in family]), "note")
+        for metric, each in by_metric.items():
             yield difference_block(f"differences-{at}-{metric}".replace("_", "-"), each, study)
 
 
-def _drawn(name: str, found: Sequence[PairedDifference], levels: Sequence[str]) -> Iterator[Figure]:
-    """Yield figures of some panels each."""
-    places = list(dict.fromkeys(each.where for each in found))
+def _drawn(name: str, differences: Sequence[PairedDifference], levels: Sequence[str]) -> Iterator[Figure]:
+    """Yield figures with at most `_PANELS` panels each."""
+    places = list(dict.fromkeys(each.where for each in differences))
     for part, start in enumerate(range(0, len(places), _PANELS)):
-        chosen = [each for each in found if each.where in places[start : start + _PANELS]]
+        chosen = [each for each in differences if each.where in places[start : start + _PANELS]]
         number = f"-{part + 1}" if len(places) > _PANELS else ""
         figure = f"difference-{name}{number}".replace("_", "-")
         yield Figure(figure, partial(paired_differences, chosen, levels))
@@ -212,7 +213,7 @@ def _curve(
 
 
 def _audits(study: Study) -> Iterator[Block]:
-    """Yield the audits of runs with equal levels together."""
+    """Yield audits, runs with equal levels together."""
     groups: dict[str, list[Run]] = {}
     for cell in study.finished:
         groups.setdefault(", ".join(cell.levels.values()) or study.name, []).append(study.run(cell))
@@ -223,7 +224,7 @@ def _audits(study: Study) -> Iterator[Block]:
 
 
 def _cells(study: Study, out: Path) -> Iterator[Block]:
-    """Yield the runs with links to their own pages, where there are any."""
+    """Yield the table of runs, and links to their pages if there are any."""
     yield Heading("The runs")
     columns = (*map(Column, study.axes), Column("seed"), Column("status"), Column("folder"))
     rows = tuple(
@@ -232,9 +233,9 @@ def _cells(study: Study, out: Path) -> Iterator[Block]:
     yield Table("runs", "The runs of the study, a folder each", columns, rows)
     here = out if out.is_dir() else out.parent
     pages = [(cell.name, cell.folder / _CELL_PAGE) for cell in study.cells]
-    there = [(name, quote(os.path.relpath(path, here))) for name, path in pages if path.is_file()]
-    if there:
+    links = [(name, quote(os.path.relpath(path, here))) for name, path in pages if path.is_file()]
+    if links:
         yield Text("Pages of single runs:")
-        yield Links(there)
+        yield Links(links)
     else:
         yield Text("Pages of single runs are written with --each.", "note")

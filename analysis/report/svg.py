@@ -1,4 +1,4 @@
-"""Figures as SVG inside an HTML page: no foreign addresses, the page's own font and text colour."""
+"""Figures as SVG inside an HTML page, in the page's font and text colour, without references to other files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _FAMILIES = re.compile(r"(font: [^;\"]*?\dpx |font-family: )'[^;\"]*")
 def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
     """Return the figure as one `<svg>` element that scales with the page.
 
-    `prefix` keeps its ids apart from those of other figures; the first sentence of `alt` is its title for those who
-    do not see it, the others are its description. Colour `INK` becomes the colour of the text around it. Equal figures
+    `prefix` keeps its ids apart from those of other figures. For screen readers, the first sentence of `alt` becomes
+    the title and the rest the description. The colour `INK` becomes the colour of the surrounding text. Equal figures
     give equal text.
     """
     buffer = io.StringIO()
@@ -44,7 +44,7 @@ def inline_svg(figure: Figure, prefix: str, alt: str) -> str:
 
 
 def _print(figure: Figure, buffer: io.StringIO) -> None:
-    """Write what `figure.savefig` would, which draws all of it once more before."""
+    """Write the same as `figure.savefig`, which would draw the figure twice."""
     canvas: Any = FigureCanvasSVG(figure)
     figure.dpi = _DPI
     if (layout := figure.get_layout_engine()) is not None:

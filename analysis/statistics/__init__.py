@@ -1,1 +1,1 @@
-"""What is measured on runs: fairness, participation, waste, paired differences and their intervals."""
+"""Measures of runs: fairness, participation, waste, paired differences and their intervals."""

@@ -1,17 +1,18 @@
-"""What the oracle audit found: how wrong remembered updates are by age, whether the conflicts that they report are
-real, and what a step did to whom.
+"""Results of the oracle audit: errors of remembered updates by age, reported and real conflicts, changes of losses.
 
-The table is `audit.parquet` (`fedsim.records.schemas.AUDIT`). An update is *true* if the client would send it now. A
-conflict is a negative cosine with the plain mean of the step's present updates, the step that a server without memory
-would take; it is *reported* if the remembered update says so, and *real* if the true one does.
+The table is `audit.parquet` (`fedsim.records.schemas.AUDIT`). The *true* update is the one that the client would send
+now. A conflict is a negative cosine with the plain mean of the step's present updates, the step that a server without
+history would take. It is *reported* if the remembered update has it, and *real* if the true update has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
@@ -23,46 +24,52 @@ AGES = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 LEVEL = 0.95
 _DRAWS = 1000
 _LEAST_CLIENTS = 5
-"""For an interval: fewer say nothing about others."""
+"""Fewest clients for which an interval is given."""
 GROUPS = ("present", "remembered", "unknown")
-"""Clients of whom an update counts in the step, of whom the server remembers one, and all others."""
+"""Clients whose update the step uses, absent clients whose update the server remembers, and all others."""
 
 
 @arguments.checked
 def audit_frame(runs: Run | Sequence[Run]) -> pd.DataFrame:
-    """Return the audits of one run or of several as one frame, with the column `run` in front. Raises RunError."""
+    """Return the audits of one or several runs as one frame, with a first column `run` and a last column `group`.
+
+    Raises FolderError if no run recorded an audit.
+    """
     several = [runs] if isinstance(runs, Run) else list(runs)
     frames = [run.frame("audit").assign(run=run.label) for run in several]
-    found = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    if found.empty:
+    audit = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    if audit.empty:
         names = ", ".join(str(run.folder) for run in several) or "no run"
         raise FolderError(
-            f"{names}: there is no audit; it is asked for with [audit] every = 20 in the configuration"
+            f"{names}: there is no audit; record one with [audit] every = 20 in the configuration"
         )
-    group = np.where(found["present"], GROUPS[0], np.where(found["age"] >= 0, GROUPS[1], GROUPS[2]))
-    return found.assign(group=group)[["run", *[c for c in found.columns if c != "run"], "group"]]
+    group = np.where(audit["present"], GROUPS[0], np.where(audit["age"] >= 0, GROUPS[1], GROUPS[2]))
+    return audit.assign(group=group)[["run", *[c for c in audit.columns if c != "run"], "group"]]
 
 
 @arguments.checked
 def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
-    """Return one row per group of ages that occurs, the youngest first; the last one ends at the oldest there was.
+    """Return one row per group of ages that occurs, the youngest first; the last group ends at the highest age.
 
-    Columns: `from_age`, `to_age`, `n` (audited updates), `clients`, and each with `_low` and `_high`, a 95 %
-    interval: `cosine` between the held update and the true one (mean), `norm_ratio` (geometric mean), `reported` and
-    `real` (shares of updates in conflict), `precision` (of the conflicts reported, those that are real), `recall` (of
-    the real ones, those that are reported) and `agreement` (the mean of the shares of right answers among real
-    conflicts and among the others: 0.5 is chance). Age 0 are present updates: only the order of minibatches and their
-    staleness tells them from the true ones, so they are the noise floor. An update of zero has no cosine and conflicts
-    with nobody: it is left out of `cosine`. NaN where there is nothing to divide by. Intervals are percentiles of a
-    bootstrap over clients, as the updates of one client are alike; NaN where fewer than 5 clients have what is divided
-    by, such as a real conflict for `recall`.
+    `ages` are the first ages of the groups, in server steps. Columns: `from_age`, `to_age`, `n` (audited updates),
+    `clients`, and each with `_low` and `_high`, a 95 % interval:
+
+    - `cosine` between the remembered update and the true one (mean), `norm_ratio` (geometric mean),
+    - `reported`, `real`: shares of updates in conflict,
+    - `precision`: share of the reported conflicts that are real; `recall`: share of the real ones that are reported,
+    - `agreement`: mean of the shares of right answers among real conflicts and among the others; 0.5 is chance.
+
+    Present updates have age 0. They differ from the true ones only by the order of minibatches and their staleness, so
+    they are the noise floor. A zero update has no cosine and no conflict, and is left out of `cosine`. Ratios with a
+    denominator of 0 are NaN. Intervals are percentiles of a bootstrap over clients, since the updates of one client are
+    alike; they are NaN where fewer than 5 clients have a part in the denominator, such as a real conflict for `recall`.
     """
-    held = audit[audit["age"] >= 0]
+    remembered = audit[audit["age"] >= 0]
     edges = np.array(sorted(set(ages)))
-    at = np.searchsorted(edges, held["age"].to_numpy(), side="right") - 1
+    at = np.searchsorted(edges, remembered["age"].to_numpy(), side="right") - 1
     rows = []
     for i in np.unique(at[at >= 0]).tolist():
-        some = held[at == i]
+        some = remembered[at == i]
         last = edges[i + 1] - 1 if i < at.max() else some["age"].max()
         counts = {"n": len(some), "clients": some["client"].nunique()}
         rows.append({"from_age": int(edges[i]), "to_age": int(last)} | counts | _measured(some))
@@ -70,12 +77,29 @@ def by_age(audit: pd.DataFrame, ages: Sequence[int] = AGES) -> pd.DataFrame:
 
 
 def _measured(some: pd.DataFrame) -> dict[str, float]:
+    """Return the measures of `by_age` with their intervals for the updates of one group of ages."""
+    columns = _indicators(some)
+    table = np.nan_to_num(np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1))
+    names = list(columns)
+    whole = _ratios(table.sum(axis=0)[None], names)
+    each = _by_client(table, some["client"].to_numpy())
+    drawn = _ratios(_drawn_sums(each), names)
+    holders = dict(zip(names, (each > 0).sum(axis=0).tolist(), strict=True))
+    measures: dict[str, float] = {}
+    for name, value in whole.items():
+        low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]))
+        measures |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
+    return measures
+
+
+def _indicators(some: pd.DataFrame) -> dict[str, NDArray[Any]]:
+    """Return the columns [n] whose sums make up the measures."""
     reported = (some["remembered_with_mean"] < 0).to_numpy()
     real = (some["true_with_mean"] < 0).to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(some["norm_ratio"].to_numpy())
     cosine = some["cosine"].to_numpy()
-    columns = {
+    return {
         "one": np.ones(len(some)),
         "cosine": cosine,
         "cosines": np.isfinite(cosine),
@@ -87,17 +111,6 @@ def _measured(some: pd.DataFrame) -> dict[str, float]:
         "hit": reported & real,
         "quiet": ~reported & ~real,
     }
-    table = np.nan_to_num(np.stack([np.asarray(c, dtype=np.float64) for c in columns.values()], axis=1))
-    names = list(columns)
-    whole = _ratios(table.sum(axis=0)[None], names)
-    each = _by_client(table, some["client"].to_numpy())
-    drawn = _ratios(_drawn_sums(each), names)
-    holders = dict(zip(names, (each > 0).sum(axis=0).tolist(), strict=True))
-    found: dict[str, float] = {}
-    for name, value in whole.items():
-        low, high = _interval(drawn[name], min(holders[part] for part in _DIVIDED_BY[name]))
-        found |= {name: float(value[0]), f"{name}_low": low, f"{name}_high": high}
-    return found
 
 
 def _interval(drawn: Floats, clients: int) -> tuple[float, float]:
@@ -146,12 +159,12 @@ _DIVIDED_BY = {
     "recall": ("real",),
     "agreement": ("real", "unreal"),
 }
-"""What clients need to have to count for a number's interval."""
+"""The sums a client must have above 0 to count for a measure's interval."""
 
 
 @arguments.checked
 def conflicts_found(audit: pd.DataFrame) -> pd.DataFrame:
-    """Return `by_age` of all absent remembered clients together, one row; empty if there were none."""
+    """Return one row of `by_age` for all absent remembered clients together; empty if there were none."""
     return by_age(audit[audit["group"] == "remembered"], (0,))
 
 
@@ -159,46 +172,44 @@ def conflicts_found(audit: pd.DataFrame) -> pd.DataFrame:
 def useful_age(ages: pd.DataFrame) -> int | None:
     """Return the last age in `by_age` up to which remembered updates tell conflicts better than chance.
 
-    That is the last group of an unbroken series from age 1 on whose interval of `agreement` lies above 0.5; None if
-    there is no such group. A memory (tau, or a window) longer than that adds noise.
+    That is the end of the last group, in an unbroken series from age 1 on, whose interval of `agreement` lies above
+    0.5; None if there is no such group. A longer history (tau, or a window) adds noise.
     """
-    found: int | None = None
+    useful: int | None = None
     older = ages[ages["from_age"] > 0]
     for last, low in zip(older["to_age"].tolist(), older["agreement_low"].tolist(), strict=True):
         if not low > 0.5:
             break
-        found = last
-    return found
+        useful = last
+    return useful
 
 
 @arguments.checked
 def realised(audit: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per group of clients: what steps did to their training loss.
+    """Return one row per group of clients: how steps changed their training loss.
 
     Columns: `group`, `n`, `clients`, `change` (mean of loss after minus loss before, nat), `change_low`,
     `change_high` (as in `by_age`), `worse` (share of clients whose loss rose) and `against` (share whose true update
     points against the step).
     """
-    rows = []
-    for group in GROUPS:
-        some = audit[audit["group"] == group]
-        if some.empty:
-            continue
-        change = (some["loss_after"] - some["loss_before"]).to_numpy()
-        table = np.stack([change, np.ones(len(change))], axis=1)
-        each = _by_client(table, some["client"].to_numpy())
-        sums = _drawn_sums(each)
-        low, high = _interval(sums[:, 0] / sums[:, 1], len(each))
-        rows.append(
-            {
-                "group": group,
-                "n": len(some),
-                "clients": len(each),
-                "change": float(change.mean()),
-                "change_low": low,
-                "change_high": high,
-                "worse": float((change > 0).mean()),
-                "against": float((some["true_with_step"] < 0).mean()),
-            }
-        )
+    parts = {group: audit[audit["group"] == group] for group in GROUPS}
+    rows = [{"group": group} | _realised(part) for group, part in parts.items() if not part.empty]
     return pd.DataFrame(rows)
+
+
+def _realised(some: pd.DataFrame) -> dict[str, float]:
+    """Return the columns of `realised` for the updates of one group."""
+    change = (some["loss_after"] - some["loss_before"]).to_numpy()
+    table = np.stack([change, np.ones(len(change))], axis=1)
+    each = _by_client(table, some["client"].to_numpy())
+    sums = _drawn_sums(each)
+    low, high = _interval(sums[:, 0] / sums[:, 1], len(each))
+    return {
+        "n": len(some),
+        "clients": len(each),
+        "change": float(change.mean()),
+        "change_low": low,
+        "change_high": high,
+        "worse": float((change > 0).mean()),
+        "against": float((some["true_with_step"] < 0).mean()),
+    }

@@ -1,4 +1,4 @@
-"""Intervals by resampling: how far a number could lie elsewhere, had other seeds or other clients been drawn.
+"""Bootstrap intervals over seeds or clients.
 
 The generator is derived from the number of observations alone, so equal data give equal intervals.
 """
@@ -17,11 +17,11 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng
 
 Statistic = Callable[[Floats], Floats]
-"""Given how often each of n observations was drawn, [b, n], it returns [b] values."""
+"""Takes how often each of n observations was drawn, [b, n], and returns [b] values."""
 FEWEST = 3
-"""Observations below which no interval is given: two numbers do not tell how far a third may lie."""
+"""Fewest observations for which an interval is given."""
 FEW_NOTE = "Those of fewer than 6 clients cover less than 95 %."
-"""What to say beside intervals of groups that may be small; `docs/statistics.md` has how much they cover."""
+"""The note under intervals of groups that may be small; `docs/statistics.md` has their coverage."""
 _NUMBERS_AT_ONCE = 2_000_000
 
 
@@ -32,11 +32,11 @@ def interval(
     """Return the expanded percentile interval of a statistic of `n` observations; None below FEWEST.
 
     Observations are drawn with replacement, `draws` times. The plain percentile interval is too narrow for few
-    observations, as it divides by n instead of n - 1 and knows no t distribution. So its levels are moved outwards to
-    `Phi(-sqrt(n / (n - 1)) t)`, t being the quantile of Student's t with n - 1 degrees of freedom (Hesterberg, "What
+    observations: it divides by n instead of n - 1 and ignores the t distribution. So its levels move outwards to
+    `Phi(-sqrt(n / (n - 1)) t)`, with t the quantile of Student's t with n - 1 degrees of freedom (Hesterberg, "What
     Teachers Should Know About the Bootstrap", The American Statistician 69, 2015, section 5.3). For many observations
-    that is the percentile interval again. Draws for which the statistic is not defined (NaN) are left out; None if
-    they are more than half.
+    this is the percentile interval. Draws without a value (NaN) are left out; if they are more than half, the result
+    is None. Raises ConfigError if `confidence` does not lie between 0 and 1, or `draws` is below 1.
     """
     if not 0 < confidence < 1:
         raise ConfigError(f"confidence: expected a number between 0 and 1, found {confidence}")
@@ -55,12 +55,12 @@ def interval(
 
 
 def _values(statistic: Statistic, counts: Floats) -> Floats:
-    found = np.asarray(statistic(counts))
-    if found.shape != counts.shape[:1]:
+    values = np.asarray(statistic(counts))
+    if values.shape != counts.shape[:1]:
         raise ConfigError(
-            f"statistic: expected {len(counts)} values, one for each draw, found the shape {list(found.shape)}"
+            f"statistic: expected {len(counts)} values, one for each draw, found the shape {list(values.shape)}"
         )
-    return found
+    return values
 
 
 @arguments.checked
@@ -70,14 +70,14 @@ def mean_of(values: Floats) -> Statistic:
 
 
 def client_draws(n: int) -> int:
-    """Return how often to resample n clients: fewer times where there are thousands, whose intervals are narrow."""
+    """Return the number of resamples for n clients: fewer for thousands of clients, whose intervals are narrow."""
     return min(2000, max(500, 5_000_000 // max(n, 1)))
 
 
 def _blocks(n: int, draws: int) -> Iterator[Floats]:
-    """Return [draws, n] how often each observation is in each resample of n, in blocks that fit into memory."""
+    """Yield blocks, small enough for memory, of [draws, n] how often each observation is in each resample."""
     if draws * n <= _NUMBERS_AT_ONCE:
-        yield _kept(n, draws)
+        yield _cached_counts(n, draws)
         return
     generator, block = rng(0, "bootstrap", n), max(1, _NUMBERS_AT_ONCE // n)
     for first in range(0, draws, block):
@@ -85,8 +85,8 @@ def _blocks(n: int, draws: int) -> Iterator[Floats]:
 
 
 @lru_cache(maxsize=8)
-def _kept(n: int, draws: int) -> Floats:
-    """Return the same for few observations in one block: a study asks for as many again and again."""
+def _cached_counts(n: int, draws: int) -> Floats:
+    """Return `_counts` for few observations, cached: a study asks for the same number many times."""
     counts = _counts(rng(0, "bootstrap", n), draws, n)
     counts.setflags(write=False)
     return counts

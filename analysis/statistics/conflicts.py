@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ORTHOGONAL = 1e-9
-"""Cosines above minus this count as no conflict: projections leave rounding."""
+"""Cosines above minus this are no conflicts: projections leave rounding errors."""
 
 
 @arguments.checked
 def conflict_table(run: Run) -> pd.DataFrame:
     """Return the mean number of clients in conflict with the direction, present and absent, layer by layer.
 
-    One row per block, -1 the whole model: `present` is MC there and LC_l in layer l (clients of a step whose update
-    makes an angle above 90 degrees with the direction, averaged over steps with updates); `absent` counts remembered
-    updates in the same way. Raises RunError unless the run recorded conflicts.
+    One row per block; block -1 is the whole model. `present` counts the clients of a step whose update makes an angle
+    above 90 degrees with the direction, averaged over steps with updates: MC for the whole model, LC_l for layer l.
+    `absent` counts remembered updates in the same way. Raises FolderError unless the run recorded conflicts.
     """
     each = run.frame("conflicts")
     if each.empty:

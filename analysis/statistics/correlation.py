@@ -1,4 +1,4 @@
-"""How a client's accuracy goes with its participation: correlations with intervals over clients."""
+"""Correlations of clients' accuracy with their participation, with intervals over clients."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PARTICIPATION = ("used", "availability", "lost")
 def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
     """Return the correlation of accuracy with participation among the clients of `participation.clients`.
 
-    A row for each measure of participation that is there (`used` updates, `availability`, `lost` jobs), each method
-    (`spearman`, `pearson`) and each weighting (`clients`: each counts once; `samples`: each by its samples of the
-    split): `with`, `method`, `weighted_by`, `clients`, `value`, and the 95 % bootstrap interval over clients, `low` and
-    `high`. NaN where one of the two is the same for all.
+    One row for each measure of participation in the frame (`used` updates, `availability`, `lost` jobs), each method
+    (`spearman`, `pearson`) and each weighting (`clients`: each client counts once; `samples`: by its samples of the
+    split). Columns: `with`, `method`, `weighted_by`, `clients`, `value`, and `low` and `high`, the 95 % bootstrap
+    interval over clients. NaN if accuracy or the measure is equal for all clients.
     """
     import pandas as pd
 
@@ -30,7 +30,7 @@ def correlations(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame
 
 
 def pearson(x: Floats, y: Floats, weights: Floats) -> Statistic:
-    """Return the statistic "weighted correlation of x and y", [n] each; NaN where one of them does not vary."""
+    """Return the statistic "weighted Pearson correlation of x and y", [n] each; NaN if one of them does not vary."""
     a, b = x - x.mean(), y - y.mean()
 
     def statistic(counts: Floats) -> Floats:
@@ -40,7 +40,7 @@ def pearson(x: Floats, y: Floats, weights: Floats) -> Statistic:
 
 
 def spearman(x: Floats, y: Floats, weights: Floats) -> Statistic:
-    """Return the same for ranks: those within each resample, equal values sharing the mean of theirs."""
+    """Return the statistic "weighted Spearman correlation": of ranks within each resample, ties with mean ranks."""
 
     def statistic(counts: Floats) -> Floats:
         each = counts * weights
@@ -59,13 +59,13 @@ def _rows(frame: pd.DataFrame, intervals: bool) -> Iterator[dict[str, Any]]:
         n = int(known.sum())
         for method, make in (("spearman", spearman), ("pearson", pearson)):
             for weighted_by, weights in (("clients", np.ones(len(x))), ("samples", samples)):
-                value, found = np.nan, None
+                value, bounds = np.nan, None
                 if n:
                     statistic = make(x[known], accuracy[known], weights[known])
                     value = float(statistic(np.ones((1, n)))[0])
                     if intervals and not np.isnan(value):
-                        found = interval(statistic, n, draws=client_draws(n))
-                low, high = found or (np.nan, np.nan)
+                        bounds = interval(statistic, n, draws=client_draws(n))
+                low, high = bounds or (np.nan, np.nan)
                 words = {"with": name, "method": method, "weighted_by": weighted_by, "clients": n}
                 yield words | {"value": value, "low": low, "high": high}
 
@@ -77,12 +77,14 @@ def _correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
     b = y - (shares * y).sum(axis=1, keepdims=True)
     variances = (shares * a * a).sum(axis=1) * (shares * b * b).sum(axis=1)
     unknown = np.full(len(shares), np.nan)
-    found = np.divide((shares * a * b).sum(axis=1), np.sqrt(variances), out=unknown, where=variances > 1e-18)
-    return np.asarray(found.clip(-1, 1))
+    correlation = np.divide(
+        (shares * a * b).sum(axis=1), np.sqrt(variances), out=unknown, where=variances > 1e-18
+    )
+    return np.asarray(correlation.clip(-1, 1))
 
 
 def _ranks(values: Floats, weights: Floats) -> Floats:
-    """Return [b, n] mean ranks of values [n], each as often there as its weight [b, n] says."""
+    """Return [b, n] mean ranks of values [n], each repeated as often as its weight [b, n]."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))

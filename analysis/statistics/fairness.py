@@ -1,4 +1,4 @@
-"""All metrics of one evaluation at once."""
+"""Metrics of one evaluation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fedsim.common import arguments, plugins
 def summary(accuracy: ArrayLike, n: ArrayLike, metrics: Iterable[str] | None = None) -> dict[str, float]:
     """Return the value of each metric, by name, for one evaluation.
 
-    `accuracy` [K] holds fractions from 0 to 1, `n` [K] the samples that each was measured on. Clients
-    without samples have no accuracy and are left out; if nobody is left, or an accuracy is NaN because the
-    model's outputs are no numbers, each value is NaN. `metrics` defaults to all of `fedsim.analysis.metrics`. Raises
-    ValueError that names the client, ConfigError for an unknown metric, RunError for one that returns no number.
+    `accuracy` [K] holds fractions from 0 to 1, `n` [K] the number of samples of each client. Clients without samples
+    are left out; if no client is left, or an accuracy is NaN because the model's outputs are not finite, each value is
+    NaN. `metrics` defaults to all of `fedsim.analysis.metrics`. Raises ValueError that names the client for an accuracy
+    outside 0 to 1, ConfigError for an unknown metric, RunError for a metric that returns no number.
     """
     wanted = list(plugins.names("metric") if metrics is None else metrics)
     fractions, samples = _checked(np.asarray(accuracy, dtype=np.float64), np.asarray(n, dtype=np.int64))

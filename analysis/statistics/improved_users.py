@@ -1,4 +1,4 @@
-"""The share of clients that a step did not make worse."""
+"""The share of clients whose loss did not rise between two models."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def improved_users_percent(loss_before: ArrayLike, loss_after: ArrayLike) -> flo
     """Return the share of clients whose loss did not rise, in percent.
 
     It is `100 * #{i: f_i(w_after) <= f_i(w_before)} / m`.
-    `loss_before` and `loss_after` [m] are losses of the same clients at two models, such as those of two
-    evaluations (`Run.evaluations`). Ties count as improved. Clients with NaN in either are left out; NaN if
-    nobody is left. Source: "percentage of improved users" of FedMGDA+ (Hu et al., IEEE TNSE 2022), there
-    with the training losses of the participants before and after each round.
+    `loss_before` and `loss_after` [m] are losses of the same clients at two models, such as those of two evaluations
+    (`Run.evaluations`). Ties count as improved. Clients with NaN in either are left out; the result is NaN if no client
+    is left. Raises ValueError if the shapes differ. Source: "percentage of improved users" of FedMGDA+ (Hu et al., IEEE
+    TNSE 2022), which uses the training losses of the participants before and after each round.
     """
     before, after = np.asarray(loss_before, dtype=np.float64), np.asarray(loss_after, dtype=np.float64)
     if before.shape != after.shape or before.ndim != 1:

@@ -1,7 +1,7 @@
-"""What steps did to whom: frames over time, layers and clients out of `conflicts.parquet`.
+"""Conflicts of steps with clients as frames over time, layers and clients, from `conflicts.parquet`.
 
-A row of a step's stack is in conflict with it where it makes an angle above 90 degrees with the direction (FedLF, Pan
-et al. 2024, AAAI, Table 2). Rows of age 0 are present, the others remembered ones of absent clients.
+A row of a step's stack is in conflict if it makes an angle above 90 degrees with the direction (FedLF, Pan et al.
+2024, AAAI, Table 2). Rows of age 0 are updates of present clients; older rows are remembered updates of absent clients.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from fedsim.common.errors import FolderError
 if TYPE_CHECKING:
     import pandas as pd
 
-HOW = '[record] conflicts = "layers"'
-"""The setting that makes a run record what is shown here."""
+SETTING = '[record] conflicts = "layers"'
+"""The setting with which a run records conflicts."""
 KINDS = ("present", "absent")
 
 
 def recorded(run: Run) -> pd.DataFrame:
-    """Return the rows of `conflicts.parquet` with `kind`, `against` (in conflict) and `angle_deg` besides.
+    """Return the rows of `conflicts.parquet` with three more columns: `kind`, `against` (in conflict), `angle_deg`.
 
-    Raises RunError, with the setting that would record them, if there are none.
+    Raises FolderError, with the setting that records conflicts, if there are none.
     """
     if not len(run.conflicts):
-        raise FolderError(f"{run.folder}: no conflicts were recorded; run it with {HOW}")
+        raise FolderError(f"{run.folder}: no conflicts were recorded; run it with {SETTING}")
     rows = run.frame("conflicts")
     rows["kind"] = np.where(rows.age == 0, *KINDS)
     rows["against"] = rows.cosine < -ORTHOGONAL
@@ -40,26 +40,26 @@ def recorded(run: Run) -> pd.DataFrame:
 
 
 def over_time(rows: pd.DataFrame, times_us: pd.Series[int]) -> pd.DataFrame:
-    """Return the conflicts of the whole model over steps, in at most some 150 groups of neighbouring steps.
+    """Return the conflicts of the whole model over steps, in at most 150 groups of neighbouring steps.
 
-    `rows` is of `recorded`, `times_us` the time of each step. Columns: kind, time_us (of the group's last step), steps,
-    rows, conflict_percent, and the median and the 10 % and 90 % quantiles of the angle, in degrees.
+    `rows` comes from `recorded`; `times_us` is the time of each step. Columns: kind, time_us (of the group's last
+    step), steps, rows, conflict_percent, and the median, 10 % and 90 % quantiles of the angle in degrees.
     """
     import pandas as pd
 
     whole = rows[rows.block < 0]
     steps = np.unique(whole.step)
     group = pd.Series(spans(len(steps)), index=steps)
-    found = whole.assign(group=whole.step.map(group)).groupby(["group", "kind"])
-    angle = found.angle_deg.quantile(np.array([0.1, 0.5, 0.9])).unstack()
+    grouped = whole.assign(group=whole.step.map(group)).groupby(["group", "kind"])
+    angle = grouped.angle_deg.quantile(np.array([0.1, 0.5, 0.9])).unstack()
     angle.columns = pd.Index(["angle_low_deg", "angle_deg", "angle_high_deg"])
-    last = found.step.max()
+    last = grouped.step.max()
     table = pd.DataFrame(
         {
             "time_us": last.map(times_us),
-            "steps": found.step.nunique(),
-            "rows": found.size(),
-            "conflict_percent": 100 * found.against.mean(),
+            "steps": grouped.step.nunique(),
+            "rows": grouped.size(),
+            "conflict_percent": 100 * grouped.against.mean(),
         }
     )
     return table.join(angle).reset_index("kind").reset_index(drop=True)
@@ -67,36 +67,38 @@ def over_time(rows: pd.DataFrame, times_us: pd.Series[int]) -> pd.DataFrame:
 
 def by_layer(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per layer (block -1 is the whole model) and kind: rows, conflict_percent, median angle_deg."""
-    found = rows.groupby(["block", "kind"])
-    share = 100 * found.against.mean()
-    table = found.size().to_frame("rows").assign(conflict_percent=share, angle_deg=found.angle_deg.median())
+    grouped = rows.groupby(["block", "kind"])
+    share = 100 * grouped.against.mean()
+    table = (
+        grouped.size().to_frame("rows").assign(conflict_percent=share, angle_deg=grouped.angle_deg.median())
+    )
     return table.reset_index()
 
 
 def layer_times(rows: pd.DataFrame, kind: str, bins: int) -> tuple[Floats, Floats]:
-    """Return the steps that bound at most `bins` groups [B + 1], and how many % of the rows of a kind are in conflict
-    [L, B].
+    """Return the edges [B + 1] of at most `bins` groups of steps, and [L, B] the % of rows of a kind in conflict.
 
-    NaN where there is no such row. Only layers count, not the whole model.
+    NaN where a group has no such row. Only layers count, not the whole model.
     """
-    mine = rows[(rows.block >= 0) & (rows.kind == kind)]
+    chosen = rows[(rows.block >= 0) & (rows.kind == kind)]
     first, last = int(rows.step.min()), int(rows.step.max())
     n = last - first + 1
     group = spans(n, bins)
     edges = first + np.searchsorted(group, np.arange(group[-1] + 2))
     layers = int(rows.block.max()) + 1
-    share = mine.groupby([mine.block, group[mine.step - first]]).against.mean().unstack()
+    share = chosen.groupby([chosen.block, group[chosen.step - first]]).against.mean().unstack()
     table = share.reindex(index=range(layers), columns=range(len(edges) - 1))
     return edges.astype(np.float64), 100 * table.to_numpy(dtype=np.float64)
 
 
 def by_client(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per client: how often it was there and remembered, what weight that had, and how often against it.
+    """Return one row per client: steps with its present or remembered updates, their weights, and their conflicts.
 
-    `present_steps` and `absent_steps` count steps in which its updates were there or remembered; `*_weight_percent` is
-    the mean share of its rows, of which a buffer may hold several, in the sum of all weights of such a step;
-    `protected_steps` counts the steps in which its remembered update had a weight, `against_percent` the share of its
-    rows in conflict with the direction.
+    - `present_steps`, `absent_steps`: steps with a present, or a remembered, update of the client,
+    - `protected_steps`: steps in which its remembered update had a weight,
+    - `present_weight_percent`, `absent_weight_percent`: mean share of its rows (a buffer may hold several) in the
+      sum of all weights of such a step,
+    - `against_percent`: share of its rows in conflict with the direction.
     """
     import pandas as pd
 
@@ -121,14 +123,14 @@ def by_client(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mean_share(rows: pd.DataFrame) -> pd.Series[float]:
-    """Return each client's share of the weights of a step, as the mean over the steps that have rows of it."""
+    """Return each client's mean share of the weights, over the steps that have rows of the client."""
     return rows.groupby(["client", "step"]).share.sum().groupby("client").mean()
 
 
 def merges(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return for each layer but the last in what share of steps a rule merged it with the next one.
+    """Return for each layer but the last the share of steps in which the rule merged it with the next layer, in %.
 
-    Merged layers have the weights of all rows in common. Empty unless the rule works on blocks of parameters.
+    Two layers are merged if all rows have equal weights in both. Empty unless the rule works on blocks of parameters.
     """
     import pandas as pd
 
@@ -143,7 +145,7 @@ def merges(run: Run, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def history_age(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return per step the mean and the largest age, in steps, of remembered rows that have a weight."""
+    """Return per step the mean and the largest age, in steps, of remembered rows with a weight."""
     used = rows[(rows.block < 0) & (rows.age > 0) & (rows.weight != 0)]
     return used.groupby("step").age.agg(["mean", "max"])
 

@@ -1,4 +1,4 @@
-"""What the time between evaluations was like for clients: how long below a threshold, and who was made worse."""
+"""Clients over the evaluations of a run: time below an accuracy, and the share of clients that improved."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @arguments.checked
 def time_below(run: Run, threshold_percent: float, split: str | None = None) -> pd.DataFrame:
-    """Return for each client how long its accuracy was below a threshold, one row per client of the last evaluation.
+    """Return how long each client's accuracy was below a threshold, one row per client of the last evaluation.
 
-    An accuracy holds until the client's next evaluation, the last one until the run's end. `below_share`: the share of
-    the virtual time since its first evaluation; NaN if none passed. `reached_us`: when an evaluation first found it at
-    the threshold or above; -1 if none did. Raises RunError if the run was not evaluated.
+    An accuracy holds until the client's next evaluation, the last one until the run's end. Columns: `below_share`, the
+    share of the virtual time since the client's first evaluation (NaN if no time passed); `reached_us`, the time of the
+    first evaluation at or above the threshold (-1 if there is none). Raises FolderError if the run was not evaluated.
     """
-    import pandas as pd  # half a second, not needed before
+    import pandas as pd  # imported here: opening a run does not need it
 
     run.final(split)
     evaluations = run.evaluations(split)
     last = evaluations[-1]
     who = last.client[last.n > 0]
-    accuracy = np.stack([_held(each, who) for each in evaluations])
+    accuracy = np.stack([_accuracies(each, who) for each in evaluations])
     threshold = threshold_percent / 100  # 29 of 100 are 0.29, which times 100 is less than 29
     times = np.array([each.time_us for each in evaluations], dtype=np.int64)
     lengths = np.diff([*times, max(run.virtual_us, times[-1])]).astype(np.float64)[:, None]
@@ -48,8 +48,8 @@ def time_below(run: Run, threshold_percent: float, split: str | None = None) -> 
 def improved_over_time(run: Run, split: str | None = None) -> pd.DataFrame:
     """Return one row per evaluation but the first: the share of clients whose loss did not rise, each counting once.
 
-    `step`, `time_us`, `since_last_percent` (against the evaluation before) and `since_start_percent` (against the
-    first), see `improved_users_percent`; clients that only one of the two evaluated are left out.
+    Columns: `step`, `time_us`, `since_last_percent` (against the previous evaluation) and `since_start_percent`
+    (against the first), as in `improved_users_percent`. Clients missing from one of the two are left out.
     """
     import pandas as pd
 
@@ -71,7 +71,7 @@ def _improved(before: Evaluation, now: Evaluation) -> float:
     return improved_users_percent(before.loss[ours], now.loss[theirs])
 
 
-def _held(each: Evaluation, who: Ints) -> Floats:
-    """Return [k] the accuracies of some clients, NaN for those that were not evaluated."""
+def _accuracies(each: Evaluation, who: Ints) -> Floats:
+    """Return [k] the accuracies of clients `who`; NaN for clients that were not evaluated."""
     at = np.searchsorted(each.client, who).clip(max=len(each.client) - 1)
     return np.where(each.client[at] == who, each.accuracy[at], np.nan)

@@ -1,4 +1,4 @@
-"""Differences between the levels of an axis, seed by seed: how large, how sure, and what pairing was worth."""
+"""Differences between the levels of an axis, paired by seed: size, intervals, tests, and the gain of pairing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 CONFIDENCE = 0.95
 _DIGITS = 12
-"""Differences are rounded to so many decimals, so that equal ones are equal in spite of how numbers are stored."""
+"""Decimals of differences: rounding makes differences equal that differ only by floating-point error."""
 _POINT_OF = {"steps": "step", "time": "time_us", "bytes": "bytes"}
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """One level against the baseline, paired by seed. What cannot be said from so few seeds is None or NaN."""
+    """One level compared with the baseline, paired by seed. Values that need more seeds are None or NaN."""
 
     metric: str
     at: str
@@ -38,9 +38,9 @@ class PairedDifference:
     others: dict[str, str]
     """The level of each other axis, equal on both sides."""
     seeds: tuple[int, ...]
-    """Those for which both runs are done."""
+    """Seeds for which both runs are done."""
     missing: tuple[int, ...]
-    """Those for which one of them is not, or has no value."""
+    """Seeds for which a run is not done or has no value."""
     level_values: Floats
     """[n] the metric by seed."""
     baseline_values: Floats
@@ -53,22 +53,22 @@ class PairedDifference:
     """95 % interval of Student's t; None below 3."""
     sign_p: float
     p_value: float
-    """Of Wilcoxon's exact signed-rank test."""
+    """Two-sided p value of Wilcoxon's exact signed-rank test."""
     p_holm: float
-    """The same, corrected for the comparisons of the list that it comes in."""
+    """`p_value` with Holm's correction for all comparisons in the same list."""
     effect_size: float
     """Cohen's d_z: mean over standard deviation of the differences."""
     seeds_needed: int | None
-    """Seeds with which the paired t test sees the difference in 80 % of studies, at 5 % two-sided."""
+    """Seeds with which the two-sided paired t test at 5 % has a power of 80 % for a difference of `size`."""
     size: float
-    """The difference that `seeds_needed` is for: the mean, unless another was asked for."""
+    """The difference that `seeds_needed` assumes: by default the mean."""
     pairing_factor: float
-    """How many times as many runs a comparison of independent seeds would take for the same standard error."""
+    """Factor by which a comparison of independent seeds would need more runs for the same standard error."""
     pairing_interval: tuple[float, float] | None
     point_gap: float
-    """Largest share by which the two runs of a pair differ in the number that they are compared at; NaN at the end."""
+    """Largest relative difference between the points at which the two runs of a pair are compared; NaN at the end."""
     nearer_zero_is_better: bool = False
-    """Whether values of either sign are the better the nearer they are to 0, whatever `smaller_is_better` says."""
+    """Whether values nearer to 0 are better, on either side; overrides `smaller_is_better`."""
 
     @property
     def n(self) -> int:
@@ -92,7 +92,7 @@ class PairedDifference:
 
     @property
     def worse(self) -> float:
-        """Share of seeds in which it does worse."""
+        """Share of seeds in which the level does worse than the baseline."""
         return float((self._gains() < 0).mean()) if self.n else float("nan")
 
     def _gains(self) -> Floats:
@@ -124,9 +124,9 @@ def differences(
         metric: the name of one of `fedsim.analysis.metrics`.
         at: where the runs of a pair are compared; see `Study.frame`.
         axis, baseline: by default those of the study's `compare`.
-        size: a difference in the metric's unit for which `seeds_needed` is wanted instead of the one found.
+        size: the difference, in the metric's unit, that `seeds_needed` is for; by default the mean difference.
 
-    Raises RunError if there is nothing to compare, or the runs of a pair were evaluated on different numbers of
+    Raises FolderError if there is nothing to compare, or the runs of a pair were evaluated on different numbers of
     clients; ConfigError for an unknown metric, point, axis or baseline.
     """
     among = study.axis(axis)
@@ -147,10 +147,10 @@ def differences_of(
     nearer_zero_is_better: bool = False,
     size: float | None = None,
 ) -> list[PairedDifference]:
-    """Compare levels by any column of a frame that has a column per axis and `seed`; see `differences`.
+    """Compare levels by a column of a frame that has a column per axis and `seed`; see `differences`.
 
-    `smaller_is_better` is by default what the metric of that name says, else False; `nearer_zero_is_better` is for
-    columns of either sign, such as gaps.
+    `smaller_is_better` is by default that of the metric of the column's name, else False. `nearer_zero_is_better` is
+    for columns of either sign, such as gaps. Raises FolderError for an unknown column or if there is no pair of runs.
     """
     among = study.axis(axis)
     base = study.baseline(among, baseline)
@@ -159,24 +159,24 @@ def differences_of(
             f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}"
         )
     falling = plugins.smaller_is_better(column) if smaller_is_better is None else smaller_is_better
-    found = []
+    differences = []
     for level, others in _comparisons(study, among, base):
         sides = [_side(frame, others | {among: name}) for name in (level, base)]
         labels = (column, at, among, level, base)
-        found.append(_difference(study, labels, others, sides, falling, size))
-    if not found:
+        differences.append(_difference(study, labels, others, sides, falling, size))
+    if not differences:
         raise FolderError(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
             f"levels: {', '.join(study.axes[among])}"
         )
     return [
         replace(each, p_holm=p, nearer_zero_is_better=nearer_zero_is_better)
-        for each, p in zip(found, holm([d.p_value for d in found]).tolist(), strict=True)
+        for each, p in zip(differences, holm([d.p_value for d in differences]).tolist(), strict=True)
     ]
 
 
 def _comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Return the levels that have cells beside the baseline's, with the other levels, in the order of the study."""
+    """Yield each level that shares other levels with the baseline, and these levels, in the order of the study."""
     planned = {_key(cell, axis): _others(cell, axis) for cell in study.cells}
     for level in study.axes[axis]:
         if level == base:
@@ -210,8 +210,8 @@ def _difference(
     size: float | None,
 ) -> PairedDifference:
     column, at, axis, level, baseline = labels
-    held = [set(side.index[side[column].notna()]) for side in sides]
-    seeds = tuple(seed for seed in study.seeds if seed in held[0] and seed in held[1])
+    measured = [set(side.index[side[column].notna()]) for side in sides]
+    seeds = tuple(seed for seed in study.seeds if seed in measured[0] and seed in measured[1])
     a, b = (side.loc[list(seeds)] for side in sides)
     _require_alike(a, b, f"{axis}={level} and {axis}={baseline}")
     ours, theirs = (np.asarray(side[column], dtype=np.float64) for side in (a, b))
@@ -238,7 +238,7 @@ def _difference(
 
 
 def _tested(values: Floats, size: float | None) -> dict[str, Any]:
-    """Return what follows from the differences [n] alone."""
+    """Return the fields of `PairedDifference` that depend on the differences [n] alone."""
     n, std = len(values), _std(values)
     mean = float(values.mean()) if n else float("nan")
     asked = mean if size is None else size
@@ -263,7 +263,7 @@ def _t_interval(values: Floats) -> tuple[float, float] | None:
 
 
 def _std(values: Floats) -> float:
-    """Return the standard deviation; of equal values 0, which their rounded mean would miss."""
+    """Return the standard deviation; exactly 0 for equal values, which rounding of the mean would miss."""
     if len(values) < 2:
         return float("nan")
     return float(values.std(ddof=1)) if np.ptp(values) > 0 else 0.0

@@ -1,4 +1,4 @@
-"""Exact tests of paired differences, a correction for several of them, and how many pairs a test needs."""
+"""Exact tests of paired differences, Holm's correction, and the number of pairs that a test needs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedsim.analysis.opening.arrays import Floats
 
 ALPHA, POWER = 0.05, 0.8
 MOST_SEEDS = 100_000
-"""Where more pairs than that would be needed, no number is given."""
+"""Largest number of pairs that `seeds_needed` returns."""
 
 
 def sign_test(differences: ArrayLike) -> float:
     """Return the two-sided p value of the exact sign test: are as many differences above 0 as below?
 
-    Differences of 0 are left out; 1 if all are. `2 P(X <= min(above, below))` with X binomial(n, 1/2), at most 1.
+    `2 P(X <= min(above, below))` with X binomial(n, 1/2), at most 1. Differences of 0 are left out; 1 if all are 0.
     """
     values = np.asarray(differences, dtype=np.float64)
     above, below = int((values > 0).sum()), int((values < 0).sum())
@@ -28,39 +28,41 @@ def sign_test(differences: ArrayLike) -> float:
 def signed_rank_test(differences: ArrayLike) -> float:
     """Return the two-sided p value of Wilcoxon's exact signed-rank test: are the differences symmetric about 0?
 
-    Differences of 0 are left out (Wilcoxon, Biometrics Bulletin 1, 1945); 1 if all are. Equal magnitudes share the mean
-    of their ranks. The p value is the share of the 2^n ways to give the ranks signs in which their sum is at least as
-    far from its mean as here, counted exactly, with ties as well.
+    Differences of 0 are left out (Wilcoxon, Biometrics Bulletin 1, 1945); 1 if all are 0. Equal magnitudes share their
+    mean rank. The p value is the share of the 2^n sign assignments whose rank sum lies at least as far from its mean as
+    the observed one, counted exactly, also with ties.
     """
     values = np.asarray(differences, dtype=np.float64)
     values = values[values != 0]
-    doubled = np.rint(2 * stats.rankdata(np.abs(values))).astype(np.int64)  # midranks are whole then
+    doubled = np.rint(2 * stats.rankdata(np.abs(values))).astype(
+        np.int64
+    )  # doubled midranks are whole numbers
     ways = np.ones(1)
     for rank in doubled:
         ways = (np.pad(ways, (0, rank)) + np.pad(ways, (rank, 0))) / 2
     total = int(doubled.sum())
     off = np.abs(2 * np.arange(total + 1) - total)
-    found = abs(2 * int(doubled[values > 0].sum()) - total)
-    return min(1.0, float(ways[off >= found].sum()))
+    distance = abs(2 * int(doubled[values > 0].sum()) - total)
+    return min(1.0, float(ways[off >= distance].sum()))
 
 
 def smallest_p(n: int) -> float:
-    """Return the smallest p value that either test can give for `n` differences, none of which is 0: `2^(1 - n)`."""
+    """Return the smallest p value of both tests for `n` differences other than 0: `2^(1 - n)`."""
     return min(1.0, 2.0 ** (1 - n))
 
 
 def holm(p_values: ArrayLike) -> Floats:
     """Return [k] p values corrected for k comparisons (Holm, Scandinavian Journal of Statistics 6, 1979).
 
-    In ascending order the i-th is multiplied by k - i + 1, and is at least as large as those before it. Rejecting where
-    the result is below 5 % keeps the chance of any false rejection below 5 %. NaN stays NaN and counts as none.
+    The i-th smallest is multiplied by k - i + 1, and raised to at least the one before it. Rejecting results below 5 %
+    keeps the probability of any false rejection below 5 %. NaN stays NaN and does not count as a comparison.
     """
-    given = np.asarray(p_values, dtype=np.float64)
-    known = np.flatnonzero(~np.isnan(given))
-    order = known[np.argsort(given[known], kind="stable")]
-    result = np.full(len(given), np.nan)
+    values = np.asarray(p_values, dtype=np.float64)
+    known = np.flatnonzero(~np.isnan(values))
+    order = known[np.argsort(values[known], kind="stable")]
+    result = np.full(len(values), np.nan)
     factors = np.arange(len(order), 0, -1)
-    result[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * factors))
+    result[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * factors))
     return result
 
 
@@ -76,10 +78,10 @@ def power(n: int, effect: float, alpha: float = ALPHA) -> float:
 
 
 def seeds_needed(effect: float, alpha: float = ALPHA, wanted: float = POWER) -> int | None:
-    """Return the least number of pairs, at least 3, with which the paired t test has the power `wanted`.
+    """Return the smallest number of pairs, at least 3, with which the paired t test has the power `wanted`.
 
-    `effect` is the mean difference in standard deviations of the differences. None for no effect, for one that is not
-    known (NaN), and where more than MOST_SEEDS would be needed.
+    `effect` is the mean difference in standard deviations of the differences. None if the effect is 0 or NaN, or if
+    more than MOST_SEEDS pairs would be needed.
     """
     if math.isnan(effect) or effect == 0:
         return None

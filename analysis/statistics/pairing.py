@@ -1,4 +1,4 @@
-"""What equal seeds are worth: how many more runs independent seeds would take for the same certainty."""
+"""The gain of equal seeds: how many more runs independent seeds would need for the same standard error."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.statistics.bootstrap import Statistic, interval
 
 _NOTHING = 1e-20
-"""A variance that is no more than rounding."""
+"""Variances up to this are rounding errors."""
 
 
 def pairing_factor(a: Floats, b: Floats) -> tuple[float, tuple[float, float] | None]:
     """Return `(var a + var b) / var(a - b)` for values [n] of the same seeds, and its 95 % bootstrap interval.
 
     The mean difference of n pairs has the variance `var(a - b) / n`; that of 2 n independent runs has
-    `(var a + var b) / n`. So without pairing it takes this factor times as many runs for the same standard error, and
-    with as many runs the interval is wider by its square root. 1 says that pairing won nothing; less, that the two
-    pull in opposite directions. Infinite if the differences do not vary though the values do; NaN if neither does, or
-    there are fewer than 2 seeds.
+    `(var a + var b) / n`. So without pairing the same standard error needs this factor times as many runs, and the
+    same number of runs gives an interval wider by its square root. A factor of 1 means that pairing gains nothing;
+    below 1, the values vary in opposite directions. It is infinite if the values vary and their differences do not, and
+    NaN if neither varies or there are fewer than 2 seeds.
     """
     if len(a) < 2:
         return float("nan"), None

@@ -1,4 +1,4 @@
-"""Fairness against participation: who was there, how fast, how often used, and what the model is worth to them."""
+"""Fairness against participation: accuracy of clients by availability, speed, use of their updates, and lost jobs."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ if TYPE_CHECKING:
 QUANTILES = 4
 _LABEL = "label_"
 _MOST_WORDS = 20
-"""A text fact with more different values than that, such as an id, makes no groups by default."""
+"""A text fact with more distinct values, such as an id, is no grouping by default."""
 
 
 def clients(run: Run, split: str | None = None, *, labels: bool = False) -> pd.DataFrame:
-    """Return one row per client that holds samples of a split (default: the run's), by its last evaluation.
+    """Return one row per client with samples of a split (default: the run's), from the last evaluation.
 
-    Columns: `n` samples, `accuracy_percent`, `loss`; `jobs`, of these `used` (aggregated or remembered) and `lost`;
-    if the run kept its world: `availability`, the share of the run's virtual time that the client was online,
-    the mean speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) where the world models them, and each fact of
-    the trace's `about` (with `about_` before a name that is taken). With `labels`, `label_<c>` are the client's
-    training samples of class c, see `label_counts`. Raises RunError if the run was not evaluated.
+    Columns: `n` samples, `accuracy_percent`, `loss`; `jobs`, of these `used` (aggregated or remembered) and `lost`. If
+    the folder has the world: `availability`, the share of the run's virtual time that the client was online; the mean
+    speeds `compute` (samples/s), `downlink`, `uplink` (bytes/s) that the world models; each fact of the trace's `about`
+    (with `about_` before a name that is taken). With `labels`: `label_<c>`, the client's training samples of class c,
+    see `label_counts`. Raises FolderError if the run was not evaluated.
     """
-    import pandas as pd  # half a second, not needed before
+    import pandas as pd  # imported here: opening a run does not need it
 
     last = run.final(split)
-    found = pd.DataFrame(
+    frame = pd.DataFrame(
         {"n": last.n, "accuracy_percent": 100 * last.accuracy, "loss": last.loss},
         index=pd.Index(last.client, name="client"),
     )
-    jobs = run.jobs
-    status, who = np.asarray(jobs["status"].cast("string")), jobs["client"].to_numpy().astype(np.int64)
+    status = np.asarray(run.jobs["status"].cast("string"))
+    who = run.jobs["client"].to_numpy().astype(np.int64)
     size = int(max(who.max(initial=-1), last.client.max(initial=-1))) + 1
     for name, group in (("jobs", None), ("used", USED), ("lost", ("lost",))):
         among = who if group is None else who[np.isin(status, group)]
-        found[name] = np.bincount(among, minlength=size)[last.client]
+        frame[name] = np.bincount(among, minlength=size)[last.client]
     if (run.folder / WORLD).is_file():
         for name, values in _world_columns(run, size).items():
-            found[f"about_{name}" if name in found else name] = values[last.client]
+            frame[f"about_{name}" if name in frame else name] = values[last.client]
     if labels:
         counts = label_counts(run)
         for label in range(counts.shape[1]):
-            found[f"{_LABEL}{label}"] = counts[last.client, label]
-    return found[found["n"] > 0]
+            frame[f"{_LABEL}{label}"] = counts[last.client, label]
+    return frame[frame["n"] > 0]
 
 
 def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
-    """Return [clients] the share of [0, end_us) that each client is online; what repeats, repeats.
+    """Return [clients] the share of [0, end_us) that each client is online, repeated intervals included.
 
-    `unknown` says what holds where the trace knows nothing, as in `[world]`. NaN if no time passes. Raises TraceError
-    if that is `error` and there are such stretches.
+    `unknown` is the policy for unknown stretches, as in `[world]`. NaN if `end_us` is not above 0. Raises TraceError if
+    the policy is `error` and the trace has unknown stretches.
     """
     if end_us <= 0:
         return np.full(trace.clients, np.nan)
@@ -77,19 +77,19 @@ def availability(trace: Trace, end_us: int, unknown: str = "offline") -> Floats:
 
 
 def unknown_of(run: Run) -> Unknown:
-    """Return what held in a run where its trace knows nothing; `offline` if the configuration does not say."""
+    """Return the run's policy for unknown stretches of its trace; `offline` if the configuration names none."""
     section = run.config.get("world")
-    said = section.get("unknown") if isinstance(section, dict) else None
-    found: Unknown = said if said in UNKNOWNS else "offline"
-    return found
+    unknown = section.get("unknown") if isinstance(section, dict) else None
+    policy: Unknown = unknown if unknown in UNKNOWNS else "offline"
+    return policy
 
 
 def label_counts(run: Run) -> Ints:
-    """Return [K, classes] the training samples of each class that each client of a run holds.
+    """Return [K, classes] how many training samples of each class each client of a run holds.
 
-    A run does not keep its data: it is made again as its configuration says, which takes the data set. Nothing else of
-    the configuration is read. Raises ConfigError or DataError if it cannot be, and RunError if task or partitioner are
-    not among those installed: code that a folder names is not run to look at it.
+    A run folder has no data: this loads the data set and divides it as the configuration says, reading only the seed
+    and the tables of task and partition. Raises ConfigError or DataError if that fails, and FolderError if task or
+    partitioner are not installed: opening a folder must not run code that the folder names.
     """
     from fedsim.common import plugins
     from fedsim.config.data import federation
@@ -101,8 +101,8 @@ def label_counts(run: Run) -> Ints:
         key: run.config[key] for key in ("seed", "task", "partition") if key in run.config
     }
     for kind, section in (("task", "task"), ("partitioner", "partition")):
-        said = data.get(section)
-        name = said.get("name") if isinstance(said, dict) else None
+        table = data.get(section)
+        name = table.get("name") if isinstance(table, dict) else None
         if name is not None and name not in plugins.names(kind):
             raise FolderError(f"{file}: {section}.name: expected one of the installed, found {name!r}")
     config = parse(
@@ -112,11 +112,11 @@ def label_counts(run: Run) -> Ints:
 
 
 def groupings(frame: pd.DataFrame) -> list[str]:
-    """Return what clients can be grouped by: participation, speeds, facts of the trace, and labels if there are any."""
+    """Return the columns that clients can be grouped by: participation, speeds, facts of the trace, and `label`."""
     numbers = ("availability", *MODELLED, "used", "lost")
     known = [name for name in numbers if name in frame and frame[name].nunique() > 1]
-    given = {"n", "accuracy_percent", "loss", "jobs", *numbers}
-    facts = [str(c) for c in frame if c not in given and not str(c).startswith(_LABEL)]
+    others = {"n", "accuracy_percent", "loss", "jobs", *numbers}
+    facts = [str(c) for c in frame if c not in others and not str(c).startswith(_LABEL)]
     more = [
         c
         for c in facts
@@ -128,14 +128,14 @@ def groupings(frame: pd.DataFrame) -> list[str]:
 def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFrame:
     """Return one row per group of clients: by a column of `clients`, or by `label`.
 
-    A column of numbers with more than four different values is cut at its quartiles (equal values stay together, so a
-    group may be missing), others have a group for each value. `label` has a group for each class: the clients that hold
-    any training sample of it; these groups overlap.
+    A column of numbers with more than four distinct values is cut at its quartiles (equal values stay together, so a
+    group may be missing); any other column has a group for each value. `label` has a group for each class, the clients
+    that hold a training sample of it; these groups overlap.
 
     Columns: `by`, `group`, `from` and `to` (the range of a column of numbers, else NaN), `clients`, `samples`,
     `mean_percent` (each client counts once) with its 95 % bootstrap interval over clients `low` and `high`,
     `mean_over_samples_percent` (each sample counts once), `std_percent` and `min_percent` (over clients). Raises
-    ConfigError for a column that there is not.
+    ConfigError for an unknown column.
     """
     import pandas as pd
 
@@ -144,10 +144,10 @@ def groups(frame: pd.DataFrame, by: str, *, intervals: bool = True) -> pd.DataFr
 
 
 def losses(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
-    """Return survivors against victims of dropout in the columns of `groups`, among clients that had a job at all.
+    """Return survivors and victims of dropout in the columns of `groups`.
 
-    `none lost` and `some lost`; `up to the median` and `above the median` of lost jobs; and `no job` beside them.
-    Groups without a client are left out.
+    Clients with a job form the groups `none lost` and `some lost`, and `up to the median` and `above the median` of
+    lost jobs; the others form `no job`. Groups without a client are left out.
     """
     import pandas as pd
 
@@ -165,17 +165,17 @@ def losses(frame: pd.DataFrame, *, intervals: bool = True) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def worst_group(found: pd.DataFrame, weighted: bool = False) -> pd.Series[Any]:
+def worst_group(groups: pd.DataFrame, weighted: bool = False) -> pd.Series[Any]:
     """Return the row of `groups` with the lowest mean accuracy over clients or, if `weighted`, over samples.
 
     Source: the worst-group accuracy of Sagawa et al., "Distributionally Robust Neural Networks", ICLR 2020.
     """
-    column = found["mean_over_samples_percent" if weighted else "mean_percent"]
-    return found.iloc[int(column.to_numpy(np.float64).argmin())]
+    column = groups["mean_over_samples_percent" if weighted else "mean_percent"]
+    return groups.iloc[int(column.to_numpy(np.float64).argmin())]
 
 
 def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
-    """Return what the world says about each client. Raises TraceError."""
+    """Return the columns about each client that come from the world. Raises TraceError or FolderError."""
     trace = read_trace(run.folder / WORLD)
     if trace.clients < clients:
         raise FolderError(
@@ -194,30 +194,30 @@ def _world_columns(run: Run, clients: int) -> dict[str, NDArray[Any]]:
 def _members(
     frame: pd.DataFrame, by: str
 ) -> Iterator[tuple[str, NDArray[np.bool_], Sequence[float] | Floats]]:
-    """Return name, members [K] and their numbers, if it is numbers, of each group."""
+    """Yield name, members [K] and, for columns of numbers, the members' values of each group."""
     labels = [c for c in frame.columns if c.startswith(_LABEL)]
     if by == "label" and labels:
         for column in labels:
-            if (held := np.asarray(frame[column] > 0)).any():
-                yield column.removeprefix(_LABEL), held, ()
+            if (holders := np.asarray(frame[column] > 0)).any():
+                yield column.removeprefix(_LABEL), holders, ()
         return
     if by not in frame:
         hint = "; clients were read without labels" if by == "label" else closest(by, groupings(frame))
         raise ConfigError(f"clients cannot be grouped by {by!r}{hint}")
-    given, known = frame[by], np.asarray(frame[by].notna())
-    if _is_number(given) and given.nunique() > QUANTILES:
-        yield from _quantiles(given.to_numpy(np.float64), known)
+    column_values, known = frame[by], np.asarray(frame[by].notna())
+    if _is_number(column_values) and column_values.nunique() > QUANTILES:
+        yield from _quantiles(column_values.to_numpy(np.float64), known)
     else:
-        values = sorted(given[known].unique())
+        values = sorted(column_values[known].unique())
         for value, name in zip(values, _short(values), strict=True):
-            mask = np.asarray(given == value)
-            yield name, mask, given[mask].to_numpy(np.float64) if _is_number(given) else ()
+            mask = np.asarray(column_values == value)
+            yield name, mask, column_values[mask].to_numpy(np.float64) if _is_number(column_values) else ()
     if not known.all():
         yield "unknown", ~known, ()
 
 
 def _short(values: Sequence[Any]) -> list[str]:
-    """Write values that differ with as few digits, from four on, as tell them apart; words and whole numbers as is."""
+    """Return distinct numbers as texts with the fewest digits, at least four, that differ; other values unchanged."""
     if not all(isinstance(value, float) for value in values):
         return [str(value) for value in values]
     written = ([f"{value:.{digits}g}" for value in values] for digits in range(4, 18))
@@ -237,8 +237,8 @@ def _row(
     part: pd.DataFrame, by: str, name: str, values: Sequence[float] | Floats, intervals: bool
 ) -> dict[str, Any]:
     accuracy, n = part["accuracy_percent"].to_numpy(np.float64), part["n"].to_numpy(np.float64)
-    found = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
-    low, high = found or (np.nan, np.nan)
+    bounds = interval(mean_of(accuracy), len(part), draws=client_draws(len(part))) if intervals else None
+    low, high = bounds or (np.nan, np.nan)
     numbers = np.asarray(values, dtype=np.float64)
     return {
         "by": by,

@@ -1,4 +1,4 @@
-"""The two ends of the accuracy distribution."""
+"""Means of the lowest and highest accuracies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedsim.analysis.opening.arrays import Floats
 
 
 def tail_size(n_clients: int, percent: int) -> int:
-    """Return floor(percent K / 100), but at least 1: of few clients the tail is the single extreme one."""
+    """Return floor(percent K / 100), at least 1: with few clients, the tail is the single extreme client."""
     return max(1, percent * n_clients // 100)
 
 

@@ -1,4 +1,4 @@
-"""What clients did, and how much of it was for nothing: time, computation and traffic by what became of the jobs."""
+"""Time, computation and traffic that clients spent, used and wasted, by the status of jobs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ HEADINGS = ("", *FATES, "wasted %")
 
 @arguments.checked
 def waste(run: Run) -> pd.DataFrame:
-    """Return what each client spent, one row per client that had a job: a column for each measure and fate.
+    """Return what each client spent, one row per client that had a job.
 
-    `<measure>_<fate>`, such as `device_s_wasted`. Measures: `jobs`; `device_s`, seconds from dispatch to end;
-    `computing_s`, seconds in the phase of computation; `bytes`, moved down and up. Fates: `used` (aggregated or
-    remembered), `wasted` (lost, late, stale, void, nonfinite), `unfinished` (nobody knows yet). `wasted_share` is that
-    of the device seconds that are decided, NaN if none is.
+    Columns `<measure>_<fate>`, such as `device_s_wasted`. Measures: `jobs`; `device_s`, seconds from dispatch to end;
+    `computing_s`, seconds of computing; `bytes`, downloaded and uploaded. Fates: `used` (aggregated or remembered),
+    `wasted` (lost, late, stale, void, nonfinite), `unfinished` (in flight when the run ended). `wasted_share` is the
+    wasted share of used and wasted device seconds; NaN if there are none.
     """
-    import pandas as pd  # half a second, not needed to open a run
+    import pandas as pd  # imported here: opening a run does not need it
 
     each = _spent(run)
     columns = {
@@ -40,16 +40,16 @@ def waste(run: Run) -> pd.DataFrame:
         for measure in MEASURES
         for fate, group in _groups().items()
     }
-    found = pd.DataFrame(columns).rename_axis(index="client")
-    decided = found["device_s_used"] + found["device_s_wasted"]
-    return found.assign(wasted_share=(found["device_s_wasted"] / decided).where(decided > 0))
+    table = pd.DataFrame(columns).rename_axis(index="client")
+    decided = table["device_s_used"] + table["device_s_wasted"]
+    return table.assign(wasted_share=(table["device_s_wasted"] / decided).where(decided > 0))
 
 
 @arguments.checked
 def waste_by_status(run: Run) -> pd.DataFrame:
-    """Return what the jobs of each status cost together: `jobs`, `device_s`, `computing_s` and `bytes`, by status.
+    """Return the total `jobs`, `device_s`, `computing_s` and `bytes` by status of jobs.
 
-    Statuses that no job has are left out; the others stand in the order of `fedsim.engine.record_words.STATUSES`.
+    Statuses without a job are left out; the others come in the order of `fedsim.engine.record_words.STATUSES`.
     """
     each = _spent(run)
     summed = each.drop(columns="client").groupby("status").sum()[list(MEASURES)]
@@ -58,7 +58,7 @@ def waste_by_status(run: Run) -> pd.DataFrame:
 
 @arguments.checked
 def waste_table(run: Run) -> Table:
-    """Return a short table for the terminal: each measure in total, used, wasted and unfinished."""
+    """Return a table for the terminal: each measure used, wasted and unfinished, and the wasted share."""
     table = Table(title=shown(f"what {run.label} spent"))
     for heading in HEADINGS:
         table.add_column(heading, justify="right" if heading else "left")
@@ -68,12 +68,12 @@ def waste_table(run: Run) -> Table:
 
 
 def waste_rows(run: Run) -> list[tuple[str, ...]]:
-    """Return what the table says: name, used, wasted, unfinished, and the wasted share of what is decided."""
-    found = waste_by_status(run)
+    """Return the rows of the table: name, used, wasted, unfinished, and the wasted share of used and wasted."""
+    by_status = waste_by_status(run)
     names = dict(zip(MEASURES, ("jobs", "device time", "computing time", "traffic"), strict=True))
     rows = []
     for measure, name in names.items():
-        totals = {fate: float(found[measure].reindex(group).sum()) for fate, group in _groups().items()}
+        totals = {fate: float(by_status[measure].reindex(group).sum()) for fate, group in _groups().items()}
         decided = totals["used"] + totals["wasted"]
         share = f"{100 * totals['wasted'] / decided:.1f}" if decided else "–"
         rows.append((name, *(_shown(measure, totals[fate]) for fate in FATES), share))

@@ -1,1 +1,1 @@
-"""Tables for terminals."""
+"""Tables for the terminal."""

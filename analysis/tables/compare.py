@@ -1,4 +1,4 @@
-"""Two runs side by side, client by client."""
+"""Compare two runs client by client."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Comparison:
     metrics: dict[str, tuple[float, float]]
     """Each metric of the closing table in the first and in the second run."""
     same_world: bool | None
-    """Whether both runs saw the same trace; None if one of them did not keep it."""
+    """Whether both runs saw the same trace; None if a folder has no trace."""
     at: Point = "end"
-    """Where the runs were compared."""
+    """The point at which the runs were compared."""
     points: tuple[tuple[int, int, int], ...] = ()
     """Step, virtual time in microseconds and bytes moved of the evaluation in the first and in the second run."""
 
@@ -54,17 +54,17 @@ class Comparison:
 
     @property
     def gained(self) -> int:
-        """Clients that are better off in the second run."""
+        """Number of clients with a higher accuracy in the second run."""
         return int((self.difference_percent > 0).sum())
 
     @property
     def lost(self) -> int:
-        """Clients that are worse off in the second run."""
+        """Number of clients with a lower accuracy in the second run."""
         return int((self.difference_percent < 0).sum())
 
     @property
     def equal(self) -> int:
-        """Clients with the same accuracy in both."""
+        """Number of clients with the same accuracy in both runs."""
         return int((self.difference_percent == 0).sum())
 
     def table(self) -> Table:
@@ -82,7 +82,7 @@ class Comparison:
         return table
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Return what the table says: name, first, second, second minus first."""
+        """Return the rows of the table: name, first run, second run, second minus first."""
         rows = []
         for heading, name in ACCURACIES.items():
             a, b = self.metrics[name]
@@ -98,12 +98,12 @@ class Comparison:
 
     @property
     def mean_shown(self) -> str:
-        """The mean difference with its standard error, in words; a dash stands for that of one client."""
+        """The mean difference ± its standard error as text; the error of a single client is a dash."""
         error = self.standard_error_percent
         return f"{fixed(self.mean_percent, 2, '+')} ± {fixed(error, 2)}"
 
     def note(self) -> str:
-        """Say what the comparison rests on."""
+        """Return point, split, number of clients and worlds of the comparison in words."""
         worlds = {True: "same world", False: "different worlds", None: "world of one run not kept"}
         where = "last evaluation" if self.at == "end" else f"equal {self.at}"
         return f"{where} on the {self.split} split, {len(self.client)} clients, {worlds[self.same_world]}"
@@ -114,46 +114,53 @@ class Comparison:
 
 @arguments.checked
 def compare(first: Run, second: Run, split: str | None = None, at: Point = "end") -> Comparison:
-    """Pair the clients of two runs by their last evaluation, or after equal steps, time or bytes (see `Study.frame`).
+    """Pair the clients of two runs at their last evaluations, or after equal steps, time or bytes (see `Study.frame`).
 
-    `split` is by default that of the first run. Raises RunError if a run was not evaluated on it, or the two
-    were evaluated on different clients or different numbers of samples: a paired difference would compare
-    unlike things.
+    `split` is by default that of the first run. Raises FolderError if a run was not evaluated on it, or the runs were
+    evaluated on different clients or different numbers of samples, which a paired difference cannot compare.
     """
     split = split or first.split
-    pair = join_runs(first, second)
-    chosen = pair.frame([], at, split).to_dict("records")
-    a, b = (
-        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
-        for cell, row in zip(pair.cells, chosen, strict=True)
-    )
+    (a, b), points = _evaluations(first, second, split, at)
     _require_same_clients(first, second, a, b)
-    held = a.n > 0
+    measured = a.n > 0
     names = list(ACCURACIES.values())
     ours, theirs = a.summary(names), b.summary(names)
     return Comparison(
         first=first.label,
         second=second.label,
         split=split,
-        client=a.client[held],
-        difference_percent=100 * (b.accuracy[held] - a.accuracy[held]),
+        client=a.client[measured],
+        difference_percent=100 * (b.accuracy[measured] - a.accuracy[measured]),
         metrics={name: (ours[name], theirs[name]) for name in names},
         same_world=_same_world(first, second),
         at=at,
-        points=tuple((row["step"], row["time_us"], row["bytes"]) for row in chosen),
+        points=points,
     )
 
 
+def _evaluations(
+    first: Run, second: Run, split: str, at: Point
+) -> tuple[list[Evaluation], tuple[tuple[int, int, int], ...]]:
+    """Return the evaluations of two runs to compare, and step, virtual time and bytes of each."""
+    pair = join_runs(first, second)
+    rows = pair.frame([], at, split).to_dict("records")
+    evaluations = [
+        next(e for e in pair.evaluations(cell, split) if (e.step, e.time_us) == (row["step"], row["time_us"]))
+        for cell, row in zip(pair.cells, rows, strict=True)
+    ]
+    return evaluations, tuple((row["step"], row["time_us"], row["bytes"]) for row in rows)
+
+
 @arguments.checked
-def comparison_table(found: Sequence[Comparison]) -> Table:
-    """Return comparisons of two runs at several points as one table: a row per point, second minus first."""
-    title = shown(f"{found[0].second} against {found[0].first}, at equal points")
+def comparison_table(comparisons: Sequence[Comparison]) -> Table:
+    """Return comparisons of the same two runs at several points as one table for the terminal, a row per point."""
+    title = shown(f"{comparisons[0].second} against {comparisons[0].first}, at equal points")
     table = Table(title=title, caption=_EQUAL_NOTE, box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     for heading in _EQUAL_HEADINGS:
         table.add_column(
             heading, justify="left" if heading == "equal" else "right", overflow="fold", no_wrap=True
         )
-    for each in found:
+    for each in comparisons:
         columns = zip(*each.points, strict=True)
         steps, times, moved = (
             "\n".join(show(v) for v in column) for show, column in zip(_SHOWN, columns, strict=True)

@@ -1,4 +1,4 @@
-"""Paired differences as a frame for files and as a table for the terminal."""
+"""Paired differences as a frame, and as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLACES: dict[str, str] = {
     "bytes": "after equal bytes moved",
 }
 LEAST_P = 0.001
-"""Smaller p values are written as below it: three digits would make them 0."""
+"""Smaller p values are written as `<0.001`, since three decimals would show 0."""
 _HEADINGS = (
     "metric",
     "level",
@@ -37,34 +37,34 @@ _HEADINGS = (
 )
 
 
-def difference_frame(found: Sequence[PairedDifference]) -> pd.DataFrame:
+def difference_frame(differences: Sequence[PairedDifference]) -> pd.DataFrame:
     """Return one row per comparison, with the fields of `PairedDifference` as columns.
 
-    The intervals are `low` and `high`, `t_low` and `t_high`, `pairing_low` and `pairing_high`, NaN where there are too
-    few seeds; `better` and `worse` are shares of seeds; `missing` lists the seeds left out.
+    The ends of intervals are `low` and `high`, `t_low` and `t_high`, `pairing_low` and `pairing_high`; NaN with too few
+    seeds. `better` and `worse` are shares of seeds; `missing` lists the seeds left out.
     """
     import pandas as pd
 
-    return pd.DataFrame([_row(each) for each in found])
+    return pd.DataFrame([_row(each) for each in differences])
 
 
-def difference_table(found: Sequence[PairedDifference]) -> Table:
-    """Return comparisons at one point as a table for the terminal. Its caption says what the numbers rest on."""
-    first = found[0]
+def difference_table(differences: Sequence[PairedDifference]) -> Table:
+    """Return comparisons at one point as a table for the terminal; its caption explains the numbers."""
+    first = differences[0]
     table = Table(
-        box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(found))
+        box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False, caption=shown(notes(differences))
     )
     table.title = shown(f"{first.axis}: difference from {first.baseline}, {PLACES.get(first.at, first.at)}")
     table.caption_justify, table.title_justify = "left", "left"
     for i, heading in enumerate(_HEADINGS):
         table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold", no_wrap=i > 1)
-    for row in map(cells, found):
+    for row in map(cells, differences):
         table.add_row(*map(shown, row))
     return table
 
 
 def cells(each: PairedDifference) -> list[str]:
-    """Return a comparison as texts of up to three lines, in the order of the table; a dash stands for no number."""
+    """Return a comparison as the cells of a row, of up to three lines each; a dash stands for a missing number."""
     return [
         each.metric.replace("_", " "),
         "\n".join([each.level, *(f"{axis}={level}" for axis, level in each.others.items())]),
@@ -77,14 +77,20 @@ def cells(each: PairedDifference) -> list[str]:
     ]
 
 
-def notes(found: Sequence[PairedDifference]) -> str:
-    """Say in sentences what the numbers of comparisons rest on, and what to beware of."""
-    return " ".join(_notes(found))
+def notes(differences: Sequence[PairedDifference]) -> str:
+    """Return the notes on comparisons: intervals, tests, corrections and warnings."""
+    return " ".join(_notes(differences))
 
 
-def _notes(found: Sequence[PairedDifference]) -> Iterator[str]:
-    ns = [each.n for each in found]
-    family = len([each for each in found if each.metric == found[0].metric and not math.isnan(each.p_value)])
+def _notes(differences: Sequence[PairedDifference]) -> Iterator[str]:
+    ns = [each.n for each in differences]
+    family = len(
+        [
+            each
+            for each in differences
+            if each.metric == differences[0].metric and not math.isnan(each.p_value)
+        ]
+    )
     yield (
         "Differences are paired by seed (n of them); brackets are 95 % intervals over seeds. p: exact sign test and "
         "exact Wilcoxon signed-rank test, two-sided."
@@ -93,17 +99,17 @@ def _notes(found: Sequence[PairedDifference]) -> Iterator[str]:
         yield f"Holm corrects the rank test for the {family} comparisons of each metric; metrics are not counted."
     if min(ns) < FEWEST:
         yield f"With fewer than {FEWEST} seeds no interval is given."
-    yield from _out_of_reach(found, family)
+    yield from _out_of_reach(differences, family)
     if FEWEST <= min(ns) < 6:
         yield "Below 6 seeds the bootstrap interval covers less than 95 %: look at that of t."
-    if any((each.values == 0).any() for each in found):
+    if any((each.values == 0).any() for each in differences):
         yield "Seeds without a difference are left out of both tests."
-    yield from _warnings(found)
+    yield from _warnings(differences)
 
 
-def _out_of_reach(found: Sequence[PairedDifference], family: int) -> Iterator[str]:
-    """Say where too few seeds differ for any p value, or one corrected for `family` comparisons, to be below 5 %."""
-    counts = [int((each.values != 0).sum()) for each in found]
+def _out_of_reach(differences: Sequence[PairedDifference], family: int) -> Iterator[str]:
+    """Yield a warning if too few seeds differ for a p value, or one corrected for `family` comparisons, below 5 %."""
+    counts = [int((each.values != 0).sum()) for each in differences]
     differing = min((n for n in counts if n), default=0)
     least = smallest_p(differing)
     if least > ALPHA:
@@ -116,13 +122,13 @@ def _out_of_reach(found: Sequence[PairedDifference], family: int) -> Iterator[st
         )
 
 
-def _warnings(found: Sequence[PairedDifference]) -> Iterator[str]:
-    missing = {(each.level, each.where): each.missing for each in found if each.missing}
+def _warnings(differences: Sequence[PairedDifference]) -> Iterator[str]:
+    missing = {(each.level, each.where): each.missing for each in differences if each.missing}
     for (level, where), seeds in missing.items():
         beside = f" ({where})" if where else ""
         listed = ", ".join(map(str, seeds))
         yield f"Left out for {level}{beside}: seeds {listed}, of which a run is not done or has no value."
-    gap = max((each.point_gap for each in found if not math.isnan(each.point_gap)), default=0.0)
+    gap = max((each.point_gap for each in differences if not math.isnan(each.point_gap)), default=0.0)
     if gap > 0:
         yield f"Evaluations lie up to {100 * gap:.1f} % apart: evaluate more often for a closer comparison."
 
@@ -131,8 +137,12 @@ def _row(each: PairedDifference) -> dict[str, Any]:
     row: dict[str, Any] = {"metric": each.metric, "at": each.at, "axis": each.axis, "level": each.level}
     row |= {"baseline": each.baseline, **each.others, "n": each.n}
     row |= {"missing": ", ".join(map(str, each.missing)), "mean": each.mean, "std": each.std}
-    for prefix, found in (("", each.interval), ("t_", each.t_interval), ("pairing_", each.pairing_interval)):
-        row[f"{prefix}low"], row[f"{prefix}high"] = found or (math.nan, math.nan)
+    for prefix, interval in (
+        ("", each.interval),
+        ("t_", each.t_interval),
+        ("pairing_", each.pairing_interval),
+    ):
+        row[f"{prefix}low"], row[f"{prefix}high"] = interval or (math.nan, math.nan)
     same = (
         "sign_p",
         "p_value",
@@ -160,7 +170,7 @@ def _p(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.3f}" if value >= LEAST_P else f"<{LEAST_P:g}"
 
 
-def span(found: tuple[float, float] | None, sign: str = "+") -> str:
-    if found is None or math.isnan(found[0]):
+def span(interval: tuple[float, float] | None, sign: str = "+") -> str:
+    if interval is None or math.isnan(interval[0]):
         return "–"
-    return f"[{found[0]:{sign}.3g}, {found[1]:{sign}.3g}]"
+    return f"[{interval[0]:{sign}.3g}, {interval[1]:{sign}.3g}]"

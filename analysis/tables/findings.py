@@ -1,4 +1,4 @@
-"""What a study found, as frames for files and as tables for the terminal: never a mean without its spread."""
+"""The results of a study, as frames for files and as tables for the terminal. Each mean comes with its spread."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ if TYPE_CHECKING:
 
 
 @arguments.checked
-def study_frames(given: Study | str | Path) -> dict[str, pd.DataFrame]:
-    """Return what a study found, as frames by name; the study's `compare` says what is asked.
+def study_frames(study: Study | str | Path) -> dict[str, pd.DataFrame]:
+    """Return the results of a study as frames by name; the study's `compare` selects metrics and points.
 
     `levels.<point>`: a row per metric and combination of levels, with mean, std and interval over seeds.
     `differences.<point>`: a row per metric and comparison, see `difference_frame`. Both for each point of `compare.at`
     (by default `end`). `participation.groups` and `participation.measures`, if `compare.group` asks for a group: see
     `fedsim.analysis.tables.group_tables.participation_frames`. Raises RunError if no run is done.
     """
-    study = given if isinstance(given, Study) else open_study(given)
+    opened = study if isinstance(study, Study) else open_study(study)
     frames = {}
-    for at in points_of(study):
-        frames[f"levels.{at}"] = level_frame(study, at)
-        if found := list(_found(study, at)):
-            frames[f"differences.{at}"] = difference_frame(found)
-    return frames | (participation_frames(study) if study.compare.get("group") else {})
+    for at in points_of(opened):
+        frames[f"levels.{at}"] = level_frame(opened, at)
+        if differences := list(_differences(opened, at)):
+            frames[f"differences.{at}"] = difference_frame(differences)
+    return frames | (participation_frames(opened) if opened.compare.get("group") else {})
 
 
 @arguments.checked
-def study_tables(given: Study | str | Path) -> list[Table]:
-    """Return the tables that answer what a study asks, for the terminal; see `study_frames`."""
-    study = given if isinstance(given, Study) else open_study(given)
+def study_tables(study: Study | str | Path) -> list[Table]:
+    """Return the results of a study as tables for the terminal; see `study_frames`."""
+    opened = study if isinstance(study, Study) else open_study(study)
     tables = []
-    for at in points_of(study):
-        tables.append(_level_table(study, at))
-        if found := list(_found(study, at)):
-            tables.append(difference_table(found))
-    return tables + (participation_tables(study) if study.compare.get("group") else [])
+    for at in points_of(opened):
+        tables.append(_level_table(opened, at))
+        if differences := list(_differences(opened, at)):
+            tables.append(difference_table(differences))
+    return tables + (participation_tables(opened) if opened.compare.get("group") else [])
 
 
 def metrics_of(study: Study) -> list[str]:
-    """Return the metrics that a study is asked for, by default those of the closing table."""
+    """Return the metrics that a study compares, by default those of the closing table."""
     return list(study.compare.get("metrics") or ACCURACIES.values())
 
 
 def points_of(study: Study) -> list[Point]:
-    """Return the points at which a study is asked to compare, in their usual order; by default the end."""
+    """Return the points at which a study compares its runs, in the order of `POINTS`; by default the end."""
     wanted = study.compare.get("at") or ["end"]
     return [point for point in POINTS if point in wanted]
 
@@ -68,10 +68,10 @@ def points_of(study: Study) -> list[Point]:
 def level_frame(study: Study, at: Point = "end", metrics: Sequence[str] | None = None) -> pd.DataFrame:
     """Return one row per metric and combination of levels: n seeds, mean, std, and 95 % bootstrap interval over seeds.
 
-    The interval is about a level by itself. Whether two levels differ is what `difference_frame` says: there is less
-    chance in a difference of equal seeds.
+    The interval describes a level by itself. To compare two levels, use `difference_frame`: differences of equal seeds
+    vary less.
     """
-    import pandas as pd  # half a second, not needed before
+    import pandas as pd  # imported here: most commands do not need it
 
     names = list(metrics or metrics_of(study))
     frame = study.frame(names, at)
@@ -89,7 +89,7 @@ def level_frame(study: Study, at: Point = "end", metrics: Sequence[str] | None =
     return pd.DataFrame(rows, columns=["metric", "at", *axes, "n", "mean", "std", "low", "high"])
 
 
-def _found(study: Study, at: Point) -> Iterator[PairedDifference]:
+def _differences(study: Study, at: Point) -> Iterator[PairedDifference]:
     if study.axes and len(study.axes[study.axis()]) > 1:
         names = metrics_of(study)
         frame = study.frame(names, at)

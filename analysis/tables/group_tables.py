@@ -1,4 +1,4 @@
-"""Fairness against participation for one run or a whole study, as frames and as tables for the terminal."""
+"""Fairness against participation of a run or a study, as frames and as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ COMPARED = {
     "group_gap_percent": True,
     "victims_gap_percent": True,
 }
-"""Measures that levels of a study are compared by, and whether smaller is better."""
+"""Measures by which levels of a study are compared, and whether smaller is better."""
 _SIGNED = ("victims_gap_percent",)
-"""Those of either sign, of which the nearer to 0 is the better: below 0 it is the survivors who are worse off."""
+"""Measures of either sign, better nearer to 0: below 0, survivors are worse off than victims."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -52,17 +52,17 @@ _CORRELATION_HEADINGS = ("with", "method", "weighted by", "clients", "value", "9
 def run_participation(
     run: Run, by: Sequence[str] | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return fairness against participation for one run, by its last evaluation: intervals are over clients.
+    """Return fairness against participation for one run at its last evaluation, with intervals over clients.
 
-    `groups`: `participation.groups` for each of `by`, by default for all that clients can be grouped by (labels if
-    they are named); `losses`: survivors against victims of dropout; `correlations`. Raises ConfigError for a grouping
-    that there is not.
+    Frames by name: `groups`, `participation.groups` for each of `by`, by default for all columns of `groupings`
+    (`label` only if named); `losses`, survivors against victims of dropout; `correlations`. Raises ConfigError for an
+    unknown grouping.
     """
-    import pandas as pd  # half a second, not needed before
+    import pandas as pd  # imported here: opening a run does not need it
 
     frame = clients(run, split, labels="label" in (by or ()))
-    found = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
-    each = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    tables = [groups(frame, name) for name in (groupings(frame) if by is None else by)]
+    each = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
     return {"groups": each, "losses": losses(frame), "correlations": correlations(frame)}
 
 
@@ -70,13 +70,15 @@ def run_participation(
 def study_participation(
     study: Study, by: str | None = None, split: str | None = None
 ) -> dict[str, pd.DataFrame]:
-    """Return fairness against participation for each finished cell of a study: `groups` and `measures`.
+    """Return fairness against participation for each finished cell of a study: the frames `groups` and `measures`.
 
-    Both have a column per axis and `seed`. `groups` are those of `participation.groups` for `by`, by default the
-    `group` of the study's `compare`, else availability. `measures` has one row per cell: `worst_group_percent` and
-    `worst_group_over_samples_percent`; `group_gap_percent`, the best group's mean minus the worst's;
-    `victims_gap_percent`, the mean of clients that lost no job minus that of clients that lost some (NaN without one or
-    the other); `spearman_used`, `spearman_availability`, of accuracy with participation, each client counting once.
+    Both frames have a column per axis and `seed`. `groups` has the rows of `participation.groups` for `by`, by default
+    the `group` of the study's `compare`, else availability. `measures` has one row per cell:
+
+    - `worst_group_percent`, `worst_group_over_samples_percent`: mean accuracy of the worst group,
+    - `group_gap_percent`: mean of the best group minus that of the worst,
+    - `victims_gap_percent`: mean of clients that lost no job minus that of clients that lost some; NaN without either,
+    - `spearman_used`, `spearman_availability`: correlations with accuracy, each client counting once.
     """
     import pandas as pd
 
@@ -84,10 +86,10 @@ def study_participation(
     parts, rows = [], []
     for cell in study.finished:
         frame = clients(study.afresh(cell), split, labels=name == "label")
-        found = groups(frame, name, intervals=False)
+        cell_groups = groups(frame, name, intervals=False)
         where = {**cell.levels, "seed": cell.seed}
-        parts.append(pd.DataFrame([where] * len(found)).join(found))
-        rows.append({**where, **_measures(frame, found)})
+        parts.append(pd.DataFrame([where] * len(cell_groups)).join(cell_groups))
+        rows.append({**where, **_measures(frame, cell_groups)})
     return {
         "groups": pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(),
         "measures": pd.DataFrame(rows),
@@ -95,7 +97,7 @@ def study_participation(
 
 
 def participation_differences(study: Study, measures: pd.DataFrame) -> list[list[PairedDifference]]:
-    """Return the paired differences in each of `COMPARED` that the frame `measures` of a study knows."""
+    """Return the paired differences of each measure in `COMPARED` that has values in `measures`, a list per measure."""
     if not study.axes or len(study.axes[study.axis()]) < 2:
         return []
     known = {name: falling for name, falling in COMPARED.items() if measures[name].notna().any()}
@@ -109,26 +111,33 @@ def participation_differences(study: Study, measures: pd.DataFrame) -> list[list
 
 def participation_frames(study: Study, by: str | None = None) -> dict[str, pd.DataFrame]:
     """Return `participation.groups`, `participation.measures` and `participation.differences` of a study."""
-    found = study_participation(study, by)
-    compared = [each for family in participation_differences(study, found["measures"]) for each in family]
-    frames = {f"participation.{name}": frame for name, frame in found.items()}
+    participation = study_participation(study, by)
+    compared = [
+        each for family in participation_differences(study, participation["measures"]) for each in family
+    ]
+    frames = {f"participation.{name}": frame for name, frame in participation.items()}
     return frames | ({"participation.differences": difference_frame(compared)} if compared else {})
 
 
 def participation_tables(study: Study, by: str | None = None) -> list[Table]:
     """Return the groups of a study with their spread over seeds, and paired differences, for the terminal."""
-    found = study_participation(study, by)
-    if not len(found["measures"]):
+    participation = study_participation(study, by)
+    if not len(participation["measures"]):
         return []
-    compared = [each for family in participation_differences(study, found["measures"]) for each in family]
-    tables = [_study_groups(study, found["groups"]), _study_measures(study, found["measures"])]
+    compared = [
+        each for family in participation_differences(study, participation["measures"]) for each in family
+    ]
+    tables = [
+        _study_groups(study, participation["groups"]),
+        _study_measures(study, participation["measures"]),
+    ]
     return tables + ([difference_table(compared)] if compared else [])
 
 
 @arguments.checked
 def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[Table]:
-    """Return fairness against participation for one run, for the terminal."""
-    found = run_participation(run, by)
+    """Return fairness against participation of a run as tables for the terminal; see `run_participation`."""
+    frames = run_participation(run, by)
     note = f"Intervals are 95 % bootstrap intervals over clients. {FEW_NOTE} "
     weights = "Clients: each client counts once; samples: each test sample does."
     tables = []
@@ -136,14 +145,14 @@ def run_participation_tables(run: Run, by: Sequence[str] | None = None) -> list[
         table = _table(f"{run.label}: {title}", note + weights)
         for i, heading in enumerate(_GROUP_HEADINGS):
             table.add_column(heading, justify="left" if i < 2 else "right", overflow="fold")
-        for row in found[name].to_dict("records"):
+        for row in frames[name].to_dict("records"):
             table.add_row(*map(shown, _group_cells(row)))
         tables.append(table)
     caption = note + "A correlation says what goes together, not what causes what."
     table = _table(f"{run.label}: correlation of accuracy with participation", caption)
     for i, heading in enumerate(_CORRELATION_HEADINGS):
         table.add_column(heading, justify="left" if i < 3 else "right", overflow="fold")
-    for each in found["correlations"].to_dict("records"):
+    for each in frames["correlations"].to_dict("records"):
         words = [each["with"], each["method"], each["weighted_by"], str(each["clients"])]
         table.add_row(*map(shown, [*words, plain(each["value"]), span((each["low"], each["high"]))]))
     return [*tables, table]
@@ -155,37 +164,37 @@ def _group_cells(row: Mapping[Any, Any]) -> list[str]:
     return [row["by"], row["group"], plain(row["from"]), plain(row["to"]), str(row["clients"]), mean, *rest]
 
 
-def _measures(frame: pd.DataFrame, found: pd.DataFrame) -> dict[str, float]:
+def _measures(frame: pd.DataFrame, grouped: pd.DataFrame) -> dict[str, float]:
     lost = losses(frame, intervals=False).set_index("group")["mean_percent"]
     each = correlations(frame, intervals=False)
     ranked = each[(each["method"] == "spearman") & (each["weighted_by"] == "clients")].set_index("with")[
         "value"
     ]
     return {
-        "worst_group_percent": float(worst_group(found)["mean_percent"]),
+        "worst_group_percent": float(worst_group(grouped)["mean_percent"]),
         "worst_group_over_samples_percent": float(
-            worst_group(found, weighted=True)["mean_over_samples_percent"]
+            worst_group(grouped, weighted=True)["mean_over_samples_percent"]
         ),
-        "group_gap_percent": float(found["mean_percent"].max() - found["mean_percent"].min()),
+        "group_gap_percent": float(grouped["mean_percent"].max() - grouped["mean_percent"].min()),
         "victims_gap_percent": float(lost.get("none lost", math.nan) - lost.get("some lost", math.nan)),
         "spearman_used": float(ranked.get("used", math.nan)),
         "spearman_availability": float(ranked.get("availability", math.nan)),
     }
 
 
-def _study_groups(study: Study, found: pd.DataFrame) -> Table:
+def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
     axes = list(study.axes)
-    by = str(found["by"].iloc[0])
+    by = str(groups["by"].iloc[0])
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
     table = _table(f"{study.name}: accuracy by {by} at the end of each run, %", note)
     for heading in (*axes, "group", "clients", "each client once", "each sample once"):
         table.add_column(
             shown(heading), justify="right" if "c" in heading and heading not in axes else "left"
         )
-    for key, part in found.groupby([*axes, "group"], sort=False):
-        held = f"{part['clients'].min()}–{part['clients'].max()}"
+    for key, part in groups.groupby([*axes, "group"], sort=False):
+        clients = f"{part['clients'].min()}–{part['clients'].max()}"
         means = [_over_seeds(part[name]) for name in ("mean_percent", "mean_over_samples_percent")]
-        table.add_row(*map(shown, [*map(str, key), held, *means]))
+        table.add_row(*map(shown, [*map(str, key), clients, *means]))
     return table
 
 

@@ -1,1 +1,1 @@
-"""What is measured on worlds, and models fitted to them."""
+"""Measures of worlds, and models fitted to them."""

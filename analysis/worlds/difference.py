@@ -1,4 +1,4 @@
-"""What differs between two worlds."""
+"""Differences between two worlds."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ _SAMPLES: Mapping[str, Callable[[Trace], Floats | Ints]] = {
 
 @dataclass(frozen=True, slots=True)
 class WorldDiff:
-    """How world B differs from world A. Clients are compared by number, over the clients and the time of both."""
+    """Differences between worlds A and B, over the clients (by number) and the time that both have."""
 
     clients: int
     span_us: int
     same: bool
-    """Whether their digests are equal."""
+    """Whether both worlds have the same digest."""
     disagreement: float
-    """Share of the client-time on which they disagree about who is online."""
+    """Share of the client-time in which a client is online in one world alone."""
     differing: int
-    """Clients about whom they disagree at some time."""
+    """Number of clients that are online in one world alone at some time."""
     first: tuple[int, int] | None
-    """The earliest instant at which they disagree about who is online, in microseconds, and the client (the lowest)."""
+    """The earliest such time in microseconds, and the lowest such client then; None if there is none."""
     kinds: Mapping[str, tuple[int, int] | None]
-    """By kind: client and start of the first interval, in order of client and time, that is not in both tables."""
+    """By kind: client and start of the first interval, by client and time, that one table alone has; None if none."""
     distances: Mapping[str, float]
-    """Kolmogorov-Smirnov distances of distributions, each over the whole of its own world; NaN if one has none."""
+    """Kolmogorov-Smirnov distances between distributions over each whole world; NaN if a distribution is empty."""
 
 
 @arguments.checked
 def compare_worlds(a: Trace, b: Trace) -> WorldDiff:
-    """Compare two worlds."""
+    """Return the differences between two worlds."""
     clients, span_us = min(a.clients, b.clients), min(a.horizon_us, b.horizon_us)
     differ = _disagreement(_presence(a, clients, span_us), _presence(b, clients, span_us))
     first = None
@@ -77,17 +77,17 @@ def ks_distance(a: Floats | Ints, b: Floats | Ints) -> float:
 
 
 def _presence(trace: Trace, clients: int, span_us: int) -> Spans:
-    found = cut(written_out(trace, "online"), 0, span_us)
-    return of_rows(found, found.client < clients).joined()
+    spans = cut(written_out(trace, "online"), 0, span_us)
+    return of_rows(spans, spans.client < clients).joined()
 
 
 def _disagreement(a: Spans, b: Spans) -> Spans:
-    """Return where exactly one of two lists of intervals is active; neither has intervals that touch."""
+    """Return where exactly one of two lists of intervals is active; intervals within a list must not touch."""
     client = np.concatenate([a.client, a.client, b.client, b.client])
     time = np.concatenate([a.start_us, a.end_us, b.start_us, b.end_us])
     order = np.lexsort((time, client))
     client, time = client[order], time[order]
-    # Each instant turns "differs" on or off; every client has an even number of them.
+    # Each boundary starts or ends a difference; every client has an even number of boundaries.
     start, end = time[::2], time[1::2]
     longer = start < end
     owner = client[::2][longer]
@@ -95,11 +95,11 @@ def _disagreement(a: Spans, b: Spans) -> Spans:
 
 
 def _first_other(a: Trace, b: Trace, kind: str) -> tuple[int, int] | None:
-    one, other = _table(a, kind), _table(b, kind)
-    shared = min(one.shape[1], other.shape[1])
-    unequal = np.flatnonzero((one[:, :shared] != other[:, :shared]).any(axis=0))
+    first, second = _table(a, kind), _table(b, kind)
+    shared = min(first.shape[1], second.shape[1])
+    unequal = np.flatnonzero((first[:, :shared] != second[:, :shared]).any(axis=0))
     at = int(unequal[0]) if len(unequal) else shared
-    rows = [t[:, at] for t in (one, other) if at < t.shape[1]]
+    rows = [t[:, at] for t in (first, second) if at < t.shape[1]]
     return min((int(row[0]), int(row[1])) for row in rows) if rows else None
 
 

@@ -1,4 +1,4 @@
-"""What a trace holds, in words: names and texts for a table."""
+"""Facts about a trace in words: names and texts for a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def world_facts(trace: Trace) -> list[tuple[str, str]]:
 
 
 def client_facts(trace: Trace) -> list[tuple[str, str]]:
-    """Return the names of the facts that a trace carries about its clients, and what they range over."""
+    """Return the names and ranges of the facts that a trace has about its clients."""
     return [(name, _range(trace.about.column(name))) for name in trace.about.column_names]
 
 
@@ -62,9 +62,9 @@ def _presence(summary: WorldSummary) -> Iterator[tuple[str, str]]:
 
 def _speeds(summary: WorldSummary) -> Iterator[tuple[str, str]]:
     for kind, (scale, unit) in _SPEEDS.items():
-        found = summary.speed_quartiles.get(kind)
+        quartiles = summary.speed_quartiles.get(kind)
         text = "not modelled: takes no time"
-        yield f"{kind}*", text if found is None else f"{_quartiles((scale * found).tolist())} {unit}"
+        yield f"{kind}*", text if quartiles is None else f"{_quartiles((scale * quartiles).tolist())} {unit}"
 
 
 def _rest(trace: Trace, summary: WorldSummary) -> Iterator[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""One HTML page about a world: its numbers and pictures, without any reference to another file."""
+"""A self-contained HTML page about a world: its numbers and pictures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.plots.availability import availability_picture
-from fedsim.analysis.plots.class_hours import class_hours_picture, told
+from fedsim.analysis.plots.class_hours import class_hours_picture, extremes
 from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from fedsim.analysis.report import page
 from fedsim.analysis.worlds.facts import QUARTILES_NOTE, client_facts, world_facts
@@ -20,7 +20,7 @@ from fedsim.worlds.trace import Trace
 
 @arguments.checked
 def write_world_page(trace: Trace, title: str, out: str | Path, classes: Floats | None = None) -> None:
-    """Write the page. `classes` [classes, 24] comes from `summary.class_hours`, if data are known."""
+    """Write an HTML page about a world to `out`; `classes` [classes, 24] is the result of `class_hours`, if known."""
     write_text(as_path(out, "out"), page.page(title, _body(trace, classes)))
 
 
@@ -45,7 +45,7 @@ def _body(trace: Trace, classes: Floats | None) -> Iterator[str]:
 def _classes(classes: Floats | None) -> Iterator[str]:
     if classes is not None:
         yield page.heading("Whose data is online when")
-        yield page.paragraph(told(classes))
+        yield page.paragraph(extremes(classes))
         yield page.figure(class_hours_picture(classes), "c0", wide=True)
 
 

@@ -1,6 +1,6 @@
-"""What a trace holds, in numbers: who is online when and for how long, how fast and faulty clients are.
+"""A trace in numbers: when and for how long clients are online, how fast they are, how often they fail.
 
-Clients with loop periods of their own count with all their laps up to the horizon.
+Intervals of clients with loop periods are repeated up to the horizon.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ DAY_US, HOUR_US = 86_400_000_000, 3_600_000_000
 
 @dataclass(frozen=True, slots=True)
 class WorldSummary:
-    """A trace in numbers. Quartiles are (lower, median, upper), NaN if there is nothing to take them of."""
+    """A trace in numbers. Quartiles are (lower, median, upper); NaN without values."""
 
     intervals: Mapping[str, int]
-    """By kind, as they stand in the table."""
+    """Number of rows of the table by kind."""
     online_mean: float
-    """Share of the clients' time that they are online."""
+    """Share of the client-time that is online."""
     online_quartiles: Floats
-    """Over clients, of the share of its time that a client is online."""
+    """Quartiles over clients of the share of time online."""
     never_online: int
-    """Clients that are never online."""
+    """Number of clients that are never online."""
     unknown_share: float
-    """Share of the clients' time of which nothing is known."""
+    """Share of the client-time that is unknown."""
     unknown_clients: int
-    """Clients of whose presence nothing is known at any time."""
+    """Number of clients that are unknown all the time."""
     session_quartiles_us: Floats
-    """Over sessions; one that the horizon cuts counts with the part that is seen."""
+    """Quartiles over sessions; a session cut by the horizon counts with the part before it."""
     gap_quartiles_us: Floats
-    """Over the gaps between two sessions of a client in which nothing is unknown."""
+    """Quartiles over the gaps between two sessions of a client that contain no unknown time."""
     speed_quartiles: Mapping[str, Floats]
-    """By modelled kind: over clients, of the client's mean over time, in the unit of the kind."""
+    """By modelled kind: quartiles over clients of the mean over time, in the unit of the kind."""
     faults: int
     fault_share: float
-    """Share of the clients' time that they have a fault."""
+    """Share of the client-time with a fault."""
     periods: Mapping[str, tuple[int, Floats]]
-    """By kind: how many clients have a loop period of their own, and its quartiles over them in microseconds."""
+    """By kind: number of clients with a loop period, and its quartiles over these clients in microseconds."""
 
 
 @arguments.checked
 def summarize_world(trace: Trace) -> WorldSummary:
-    """Compute the numbers of a trace."""
+    """Return the numbers of a trace."""
     n, horizon_us = trace.clients, trace.horizon_us
     faults, unknown = written_out(trace, "fault"), written_out(trace, "unknown")
     share = time_us(sessions(trace), n) / horizon_us
@@ -74,26 +74,26 @@ def summarize_world(trace: Trace) -> WorldSummary:
 
 
 def written_out(trace: Trace, kind: str) -> Spans:
-    """Return the intervals of a kind over [0, horizon) with loop periods written out."""
+    """Return the intervals of a kind over [0, horizon), repeated for clients with loop periods."""
     return repeated(trace.spans(kind), laps_us(trace, kind), trace.horizon_us)
 
 
 def sessions(trace: Trace) -> Spans:
-    """Return the sessions of all clients up to the horizon; those that touch are one."""
+    """Return the sessions of all clients up to the horizon; touching intervals form one session."""
     return written_out(trace, "online").joined()
 
 
 def session_lengths_us(trace: Trace) -> Ints:
-    """Return how long each session is."""
-    found = sessions(trace)
-    return found.end_us - found.start_us
+    """Return the length of each session in microseconds."""
+    spans = sessions(trace)
+    return spans.end_us - spans.start_us
 
 
 def gap_lengths_us(trace: Trace) -> Ints:
-    """Return how long each gap between two sessions of a client is, leaving out those with unknown time in them."""
-    found, unknown = sessions(trace), written_out(trace, "unknown")
-    follows = np.flatnonzero(found.client[1:] == found.client[:-1])
-    client, start, end = found.client[follows], found.end_us[follows], found.start_us[follows + 1]
+    """Return the length in microseconds of each gap between two sessions of a client that contains no unknown time."""
+    spans, unknown = sessions(trace), written_out(trace, "unknown")
+    follows = np.flatnonzero(spans.client[1:] == spans.client[:-1])
+    client, start, end = spans.client[follows], spans.end_us[follows], spans.start_us[follows + 1]
     axis = trace.horizon_us + 1
     at = np.searchsorted(unknown.client * axis + unknown.end_us, client * axis + start, side="right")
     begins = np.append(unknown.client * axis + unknown.start_us, np.iinfo(np.int64).max)
@@ -101,63 +101,63 @@ def gap_lengths_us(trace: Trace) -> Ints:
 
 
 def mean_speeds(trace: Trace, kind: str) -> Floats:
-    """Return the mean over time of each client that has intervals of a modelled kind, in the unit of the kind."""
-    found = mean_value(trace.spans(kind), trace.clients)
-    return found[~np.isnan(found)]
+    """Return the mean over time, in the unit of the kind, for each client with intervals of a modelled kind."""
+    means = mean_value(trace.spans(kind), trace.clients)
+    return means[~np.isnan(means)]
 
 
 @arguments.checked
 def online_share(trace: Trace, bins: int) -> Floats:
     """Return [bins] the mean share of clients online in each of `bins` equal parts of the horizon."""
-    found = written_out(trace, "online")
+    spans = written_out(trace, "online")
     edges = np.linspace(0, trace.horizon_us, bins + 1)
-    # Time online before t: what has begun by then, less what has ended.
-    online_us = _time_since(found.start_us, edges) - _time_since(found.end_us, edges)
+    # Time online before t: time since earlier starts, less time since earlier ends.
+    online_us = _time_since(spans.start_us, edges) - _time_since(spans.end_us, edges)
     return np.asarray(np.clip(np.diff(online_us) / np.diff(edges) / trace.clients, 0, 1))
 
 
 def online_raster(trace: Trace, rows: int, bins: int) -> Floats:
-    """Return [rows, bins] the share of time online of groups of clients, those most online first.
+    """Return [rows, bins] the share of time online of groups of clients, most online first.
 
-    There are at most as many rows as clients.
+    The result has at most as many rows as the trace has clients.
     """
-    found, n = written_out(trace, "online"), trace.clients
-    order = np.argsort(-time_us(found, n), kind="stable")
+    spans, n = written_out(trace, "online"), trace.clients
+    order = np.argsort(-time_us(spans, n), kind="stable")
     rows = min(rows, n)
     row_of = np.empty(n, dtype=np.int64)
     row_of[order] = np.arange(n) * rows // n
-    row, edges = row_of[found.client], np.linspace(0, trace.horizon_us, bins + 1)
+    row, edges = row_of[spans.client], np.linspace(0, trace.horizon_us, bins + 1)
     by_row = np.argsort(row, kind="stable")
     cuts = np.searchsorted(row[by_row], np.arange(rows + 1))
     raster = np.empty((rows, bins))
     for r in range(rows):
         part = by_row[cuts[r] : cuts[r + 1]]
-        begun, ended = found.start_us[part], found.end_us[part]
-        raster[r] = np.diff(_time_since(begun, edges) - _time_since(ended, edges))
+        starts, ends = spans.start_us[part], spans.end_us[part]
+        raster[r] = np.diff(_time_since(starts, edges) - _time_since(ends, edges))
     return np.asarray(np.clip(raster / np.diff(edges) / np.bincount(row_of, minlength=rows)[:, None], 0, 1))
 
 
 def hours_online(trace: Trace) -> Floats:
-    """Return [clients, 24] the share of each hour of the day that a client is online; NaN where the world has none.
+    """Return [clients, 24] the share of each hour of the day that a client is online; NaN for hours outside the world.
 
-    The clock is that of the trace's origin; without one, virtual time begins at midnight.
+    The clock is that of the trace's origin; without one, virtual time starts at midnight.
     """
-    found, offset = written_out(trace, "online"), clock_us(trace.origin)
+    spans, offset = written_out(trace, "online"), clock_us(trace.origin)
     table = np.full((trace.clients, 24), np.nan)
     for hour in range(24):
         total = float(np.diff(_in_hour(np.array([offset, offset + trace.horizon_us]), hour))[0])
         if total > 0:
-            length = _in_hour(found.end_us + offset, hour) - _in_hour(found.start_us + offset, hour)
-            table[:, hour] = np.bincount(found.client, length, minlength=trace.clients) / total
+            length = _in_hour(spans.end_us + offset, hour) - _in_hour(spans.start_us + offset, hour)
+            table[:, hour] = np.bincount(spans.client, length, minlength=trace.clients) / total
     return table
 
 
 @arguments.checked
 def class_hours(trace: Trace, label_counts: Ints | Floats) -> Floats:
-    """Return [classes, 24] the share of a class's samples that is with a client online, by hour of the day.
+    """Return [classes, 24] the share of a class's samples whose client is online, by hour of the day.
 
-    `label_counts` [K, classes]: samples of each class that the first K clients of the world hold. NaN for a class
-    without samples, and for hours that the world does not have.
+    `label_counts` [K, classes] are the samples of each class that the first K clients of the world hold. NaN for a
+    class without samples, and for hours outside the world.
     """
     counts = np.asarray(label_counts, dtype=np.float64)
     total = counts.sum(axis=0)
@@ -166,7 +166,7 @@ def class_hours(trace: Trace, label_counts: Ints | Floats) -> Floats:
 
 
 def _in_hour(t_us: Ints, hour: int) -> Floats:
-    """Return how much of [0, t) lies in an hour of the day."""
+    """Return how many microseconds of [0, t) lie in an hour of the day."""
     days, rest = np.divmod(t_us, DAY_US)
     return np.asarray(days * HOUR_US + np.clip(rest - hour * HOUR_US, 0, HOUR_US), dtype=np.float64)
 
@@ -177,7 +177,7 @@ def _periods(trace: Trace, kind: str) -> tuple[int, Floats]:
 
 
 def _time_since(instants: Ints, edges: Floats) -> Floats:
-    """Return for each edge the sum over earlier instants of the time since then."""
+    """Return for each edge the sum of the times since all earlier instants."""
     ordered = np.sort(instants)
     before = np.searchsorted(ordered, edges)
     sums = np.concatenate([[0.0], np.cumsum(ordered, dtype=np.float64)])

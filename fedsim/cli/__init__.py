@@ -1,1 +1,1 @@
-"""Commands, and what a terminal shows while they work."""
+"""The commands, and their terminal output while they run."""

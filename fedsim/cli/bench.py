@@ -20,7 +20,7 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure this machine, and advise on mode and workers. Figures are client updates per second."""
-    import fedsim.runs.machine_benchmark  # imported late: `fedsim --help` needs no torch
+    import fedsim.runs.machine_benchmark  # imported here: `fedsim --help` needs no torch
 
     counts = None if workers is None else _counts(workers)
     console = Terminal()

@@ -29,7 +29,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
 """One and several of a type, in words; others go by their names."""
 _FROM = {
     "Cell": "Study.cells holds",
-    "Document": "fedsim.analysis.report.report.run_document returns",
+    "Document": "analysis.run_document returns",
     "Run": "analysis.open returns",
     "RunConfig": "fedsim.load_config returns",
     "Study": "analysis.open_study returns",

@@ -1,7 +1,7 @@
-"""What must hold of any run, checked from the files of its folder alone: `docs/reliability.md` lists it.
+"""Invariants of any run, checked from the files of its folder alone; `docs/reliability.md` lists them.
 
-`check` reads configuration, world and tables, and looks at each invariant. Nothing is trained. An invariant that a
-folder cannot answer, because the run did not end or a file is missing, is named with the reason.
+`check` reads configuration, world and tables, and checks each invariant without training. It reports an invariant that
+the folder cannot answer, because the run did not end or a file is missing, with the reason.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ __all__ = ["Invariant", "Verdict", "Violation", "check", "invariants"]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `check` found."""
+    """The result of `check`."""
 
     violations: tuple[Violation, ...]
     checked: tuple[str, ...]
-    """The names of the invariants that were looked at."""
+    """Names of the checked invariants."""
     unchecked: Mapping[str, str]
-    """By name of the others, why they could not be."""
+    """Reasons by name of the invariants that could not be checked."""
 
 
 def invariants() -> tuple[Invariant, ...]:
-    """Return all invariants in the order in which they are checked: first those that others rest on."""
+    """Return all invariants in the order in which they are checked: first those that others depend on."""
     modules = (files, jobs, clients, bounds, steps, rows, promises, evals)
-    found = chain.from_iterable(module.INVARIANTS for module in modules)
-    return tuple(sorted(found, key=lambda each: not each.basic))
+    listed = chain.from_iterable(module.INVARIANTS for module in modules)
+    return tuple(sorted(listed, key=lambda each: not each.basic))
 
 
 @arguments.checked
 def check(folder: Path | str) -> Verdict:
     """Check the invariants of the run in `folder`; none of its files changes.
 
-    If values lie out of range, what depends on them is not looked at. Raises RunError or ConfigError for a folder
-    that is no run's, cannot be read, or is written by a run that goes on.
+    If a basic invariant does not hold (values out of range, rows missing), the others are not checked. Raises
+    FolderError or ConfigError if the folder is no run's, cannot be read, or belongs to a run that has not ended.
     """
     folder = existing(as_path(folder, "folder"))
     if is_running(folder):
-        raise FolderError(f"{folder}: expected a run that has ended, found one that is still going on")
+        raise FolderError(f"{folder}: expected a run that has ended, found one that is still running")
     evidence = Evidence(folder)
     violations: list[Violation] = []
     checked: list[str] = []
@@ -60,17 +60,15 @@ def check(folder: Path | str) -> Verdict:
             unchecked[invariant.name] = "values are out of range or rows are missing: see above"
             continue
         try:
-            found = [replace(flaw, invariant=invariant.name) for flaw in invariant.look(evidence)]
+            flaws = [replace(flaw, invariant=invariant.name) for flaw in invariant.look(evidence)]
         except Unchecked as reason:
             unchecked[invariant.name] = str(reason)
             continue
-        if any(evidence.inherited(flaw.table, flaw.row) for flaw in found):
-            unchecked[invariant.name] = (
-                "the run is a fork, and what came before may have been under another configuration"
-            )
+        if any(evidence.inherited(flaw.table, flaw.row) for flaw in flaws):
+            unchecked[invariant.name] = "the run is a fork, and its parent may have had another configuration"
             continue
         checked.append(invariant.name)
-        violations.extend(found)
+        violations.extend(flaws)
     return Verdict(tuple(violations), tuple(checked), unchecked)
 
 

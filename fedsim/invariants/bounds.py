@@ -1,4 +1,4 @@
-"""How many jobs run at once."""
+"""Invariants of the number of jobs that run at once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedsim.invariants.finding import Violation, invariant, wrong
 
 
 def _places_until(e: Evidence) -> Ints:
-    """Return until when each job has a place: a late one has none from the step on that it was meant for."""
+    """Return until when each job has a place: a late job loses it at the step that it was meant for."""
     if e.pacing.late == "history":
         return np.minimum(e.seen_us, e.step_us(e.jobs["version"]))
     return e.seen_us
@@ -20,10 +20,10 @@ def _places_until(e: Evidence) -> Ints:
 def never_more_jobs_than_places(e: Evidence) -> Iterator[Violation]:
     """No more than `concurrency` jobs have a place at once."""
     start, until, most = e.jobs["dispatch_us"], _places_until(e), e.pacing.concurrency
-    lasting = np.flatnonzero(until > start)  # what ends at once gives its place back at once
+    lasting = np.flatnonzero(until > start)  # a job without duration frees its place at once
     times = np.concatenate([until[lasting], start[lasting]])
     change = np.repeat([-1, 1], len(lasting))
-    order = np.lexsort((change, times))  # what ends at an instant makes room for what starts then
+    order = np.lexsort((change, times))  # at equal times, jobs end before others start
     at_once = np.cumsum(change[order])
     over = np.zeros(len(e.jobs), dtype=bool)
     count = np.zeros(len(e.jobs), dtype=np.int64)
@@ -41,9 +41,11 @@ def never_more_jobs_than_places(e: Evidence) -> Iterator[Violation]:
 def as_many_run_as_the_step_says(e: Evidence) -> Iterator[Violation]:
     """`in_flight` counts the jobs that run after a step; none does where a step cancels what runs."""
     e.need_closed()
-    times, told = e.steps["time_us"], e.steps["in_flight"]
+    times, recorded = e.steps["time_us"], e.steps["in_flight"]
     if e.pacing.cancels:
-        yield from wrong("steps", told != 0, "0 in flight, as steps cancel what runs", lambda i: str(told[i]))
+        yield from wrong(
+            "steps", recorded != 0, "0 in flight, as steps cancel what runs", lambda i: str(recorded[i])
+        )
         return
     started = np.searchsorted(np.sort(e.jobs["version"]), np.arange(len(times)), "right")
     ended = np.sort(e.seen_us)
@@ -51,11 +53,11 @@ def as_many_run_as_the_step_says(e: Evidence) -> Iterator[Violation]:
     most = started - np.searchsorted(ended, times, "left")
     yield from wrong(
         "steps",
-        (told < least) | (told > most),
+        (recorded < least) | (recorded > most),
         lambda i: (
             f"{max(least[i], 0)}" + (f" to {most[i]}" if most[i] > least[i] else "") + " jobs in flight"
         ),
-        lambda i: str(told[i]),
+        lambda i: str(recorded[i]),
     )
 
 

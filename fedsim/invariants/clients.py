@@ -1,4 +1,4 @@
-"""What holds of the jobs of one client after each other, and of what the world does to them."""
+"""Invariants of the successive jobs of a client, and of the world's effect on them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ARRIVED = ("aggregated", "remembered", "stale", "void", "nonfinite")
 
 
 def a_client_has_one_job_at_a_time(e: Evidence) -> Iterator[Violation]:
-    """A client is given a job only when the server knows that the one before has ended."""
+    """A client gets a job only when the server knows that the client's previous job has ended."""
     jobs = e.jobs
     before, after = e.pairs()
     free = np.empty(len(jobs), dtype=np.int64)
     free[after] = e.seen_us[before]
     late = np.zeros(len(jobs), dtype=bool)
     late[after] = jobs["dispatch_us"][after] < free[after]
-    # What was lost is drawn again at the next instant, unless a step made an end of the round at that very time.
+    # The client of a lost job is available from the next instant on, unless a step ends the round at that time.
     waits = (jobs["status"][before] == "lost") & (jobs["attempt"][after] == 0)
     if e.pacing.cancels:
         waits &= e.seen_us[before] < e.step_us(jobs["version"][before])
@@ -36,7 +36,7 @@ def a_client_has_one_job_at_a_time(e: Evidence) -> Iterator[Violation]:
 
 
 def lost_work_is_given_once_more(e: Evidence) -> Iterator[Violation]:
-    """An `attempt` follows the client's loss of the one before, at the time at which the server learns of it."""
+    """An `attempt` follows the loss of the client's previous attempt, when the server learns of it."""
     jobs = e.jobs
     attempt, status = jobs["attempt"], jobs["status"]
     before, after = e.pairs()
@@ -71,7 +71,7 @@ def a_client_has_its_samples(e: Evidence) -> Iterator[Violation]:
 
 
 def no_job_for_an_offline_client(e: Evidence) -> Iterator[Violation]:
-    """A client is online when it is given a job."""
+    """A client is online at the dispatch of its job."""
     jobs = e.jobs
     yield from wrong(
         "jobs",
@@ -82,7 +82,7 @@ def no_job_for_an_offline_client(e: Evidence) -> Iterator[Violation]:
 
 
 def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
-    """Work stops when its client leaves, or goes on as `dropout.leave` says; a fault always ends it."""
+    """Work stops when its client leaves, or continues as `dropout.leave` says; a fault always ends it."""
     jobs, leave = e.jobs, e.world.leave
     rows = np.flatnonzero(e.online_jobs)
     who, start, end = (jobs[name][rows] for name in ("client", "dispatch_us", "end_us"))
@@ -108,7 +108,7 @@ def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
 
 
 def jobs_do_their_share(e: Evidence) -> Iterator[Violation]:
-    """The share of its local steps that a job does is what its client draws, or whole epochs less with a deadline."""
+    """The share of its local steps that a job does is the drawn one, or with a deadline fewer whole epochs."""
     jobs, share = e.jobs, e.jobs["share"]
     drawn = e.costs.shares(jobs["client"], e.nths)
     fits = share == drawn
@@ -121,15 +121,12 @@ def jobs_do_their_share(e: Evidence) -> Iterator[Violation]:
 
 
 def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
-    """World and costs say when each phase of a job ends, whether it is lost, and what it has moved by then."""
+    """World and costs determine when each phase of a job ends, whether it is lost, and how many bytes it moved."""
     try:
         rows, fates = e.fates
     except TraceError as error:
         yield Violation("jobs", -1, "a world that knows what becomes of each job", str(error))
         return
-    status = e.jobs["status"][rows]
-    ok = np.isin(status, _ARRIVED)
-    stopped = np.isin(status, ("late", "unfinished"))
     for name, want in (
         ("end_us", fates.end_us),
         ("download_us", fates.download_us),
@@ -140,14 +137,16 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
     ):
         got, mask = e.jobs[name], np.zeros(len(e.jobs), dtype=bool)
         mask[rows] = got[rows] != want
-        told = np.empty(len(got), dtype=want.dtype)
-        told[rows] = want
+        expected = np.empty(len(got), dtype=want.dtype)
+        expected[rows] = want
         yield from wrong(
             "jobs",
             mask,
-            lambda i, n=name, t=told: f"{n} = {t[i]} of job {e.jobs['job'][i]}",  # type: ignore[misc]
+            lambda i, n=name, t=expected: f"{n} = {t[i]} of job {e.jobs['job'][i]}",  # type: ignore[misc]
             lambda i, n=name, g=got: f"{n} = {g[i]}",  # type: ignore[misc]
         )
+    status = e.jobs["status"][rows]
+    ok, stopped = np.isin(status, _ARRIVED), np.isin(status, ("late", "unfinished"))
     other = np.zeros(len(e.jobs), dtype=bool)
     other[rows] = (ok != fates.ok) & ~(stopped & (ok <= fates.ok))
     yield from wrong(
@@ -160,12 +159,15 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
 
 def as_many_are_online_as_the_world_says(e: Evidence) -> Iterator[Violation]:
     """`online` counts the clients that are online at a step."""
-    times, told = e.steps["time_us"], e.steps["online"]
+    times, recorded = e.steps["time_us"], e.steps["online"]
     if e.world.after_end == "error" and (times >= e.world.horizon_us).any():
         raise Unchecked("steps lie beyond the end of the trace")
     want = np.array([int(e.world.online(t).sum()) for t in times.tolist()], dtype=np.int64)
     yield from wrong(
-        "steps", told != want, lambda i: f"{want[i]} clients online at {times[i]} us", lambda i: str(told[i])
+        "steps",
+        recorded != want,
+        lambda i: f"{want[i]} clients online at {times[i]} us",
+        lambda i: str(recorded[i]),
     )
 
 

@@ -1,4 +1,4 @@
-"""What holds of evaluations."""
+"""Invariants of evaluations."""
 
 from __future__ import annotations
 
@@ -68,16 +68,16 @@ def a_client_is_evaluated_once(e: Evidence) -> Iterator[Violation]:
     )
     words = evals["split"]
     for split in _SPLITS:
-        mine = np.flatnonzero((words == split) | (words == split + PERSONAL))
+        rows = np.flatnonzero((words == split) | (words == split + PERSONAL))
         size = np.full(e.clients, -1)
-        size[evals["client"][mine][::-1]] = evals["n"][mine][::-1]
+        size[evals["client"][rows][::-1]] = evals["n"][rows][::-1]
         other = np.zeros(len(evals), dtype=bool)
-        other[mine] = evals["n"][mine] != size[evals["client"][mine]]
+        other[rows] = evals["n"][rows] != size[evals["client"][rows]]
         if split == "train":
             had = np.full(e.clients, -1)
             had[e.jobs["client"]] = e.jobs["n_samples"]
-            told = had[evals["client"][mine]]
-            other[mine] |= (told >= 0) & (evals["n"][mine] != told)
+            trained_on = had[evals["client"][rows]]
+            other[rows] |= (trained_on >= 0) & (evals["n"][rows] != trained_on)
         yield from wrong(
             "evals",
             other,
@@ -95,7 +95,7 @@ def evaluations_are_of_the_model_of_their_time(e: Evidence) -> Iterator[Violatio
     e.need_closed()
     step, time = e.evals["step"], e.evals["time_us"]
     since = np.where(step > 0, e.step_us(np.maximum(step - 1, 0)), 0)
-    since = np.where(since < NEVER, since, 0)  # the last step of a run that failed may be missing
+    since = np.where(since < NEVER, since, 0)  # a failed run may lack its last step
     until = e.step_us(step)
     yield from wrong(
         "evals",
@@ -106,28 +106,28 @@ def evaluations_are_of_the_model_of_their_time(e: Evidence) -> Iterator[Violatio
 
 
 def the_models_asked_for_are_evaluated(e: Evidence) -> Iterator[Violation]:
-    """The first and the last model and those of every `every_steps` are evaluated, on the clients asked for."""
+    """The first and the last model and those of every `every_steps` are evaluated, on the configured clients."""
     e.need_end()
     e.need_training()
-    how, evals = e.config.evaluate, e.evals
-    steps = np.unique(evals["step"][evals["split"] == how.split])
+    config, evals = e.config.evaluate, e.evals
+    steps = np.unique(evals["step"][evals["split"] == config.split])
     if not len(steps):
-        raise Unchecked(f"no client has samples in split {how.split!r}")
-    every = how.every_steps
+        raise Unchecked(f"no client has samples in split {config.split!r}")
+    every = config.every_steps
     want = {0, len(e.steps), *(range(0, len(e.steps) + 1, every) if every else ())}
     missing = sorted(step for step in want - set(steps.tolist()) if step > e.changed_at)
     if missing:
         yield Violation("evals", -1, f"an evaluation after step {missing[0]}", "none", len(missing) - 1)
     first, number = _groups(e)
     size = np.bincount(number, minlength=len(first))
-    mine = (evals["split"][first] == how.split) | (evals["split"][first] == how.split + PERSONAL)
+    of_split = (evals["split"][first] == config.split) | (evals["split"][first] == config.split + PERSONAL)
     last = evals["step"][first] == len(e.steps)
-    everybody = int(size[mine & last].max(initial=0))
-    most = everybody if how.clients is None else min(how.clients, everybody)
+    everybody = int(size[of_split & last].max(initial=0))
+    most = everybody if config.clients is None else min(config.clients, everybody)
     bad = np.zeros(len(evals), dtype=bool)
     at_end = np.zeros(len(first), dtype=bool)
-    at_end[np.flatnonzero(mine & last)[-2:]] = True
-    bad[first] = mine & ~at_end & ((size != most) if how.clients is None else (size > most))
+    at_end[np.flatnonzero(of_split & last)[-2:]] = True
+    bad[first] = of_split & ~at_end & ((size != most) if config.clients is None else (size > most))
     yield from wrong(
         "evals",
         bad,

@@ -1,4 +1,4 @@
-"""The files of a run, read when they are first asked for, and what follows from them for each job and step."""
+"""The files of a run, read when first used, and the expected values of jobs and steps that follow from them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Table:
 
 
 class Evidence:
-    """A run folder. Raises RunError or ConfigError if it is none."""
+    """A run folder. Raises FolderError or ConfigError if it is none."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -74,7 +74,7 @@ class Evidence:
         self.dropout = self.config.dropout.handling()
         self.clients = self.config.task.clients
 
-    # The tables, unchecked: the invariants name impossible rows
+    # The tables without checks of their rows, which the invariants make
 
     @cached_property
     def jobs(self) -> Table:
@@ -93,14 +93,14 @@ class Evidence:
 
     @cached_property
     def conflicts(self) -> Table:
-        """One row per step, block and row. Raises Unchecked if it was not recorded."""
+        """One row per step, block and row. Raises Unchecked if conflicts were not recorded."""
         if self.config.record.conflicts == "off":
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
         return Table("conflicts", self._run.unchecked("conflicts"))
 
     @property
     def changed_at(self) -> int:
-        """The step at which a fork left its parent, which may have been another run, or a fork itself; -1 of others."""
+        """The step at which a fork left its parent; -1 for a run that is no fork."""
         parent = self.config.parent
         return -1 if parent is None or parent.forked_step is None else parent.forked_step
 
@@ -137,24 +137,24 @@ class Evidence:
 
     @cached_property
     def model(self) -> dict[str, NDArray[Any]]:
-        """The tensors that the run left. Raises Unchecked if it left none, FolderError if they cannot be read."""
+        """The tensors of the final models. Raises Unchecked if there are none, FolderError if they cannot be read."""
         if not (self.folder / MODEL).is_file():
-            raise Unchecked(f"needs {MODEL}, which only a run that came to its end has")
-        found: dict[str, NDArray[Any]] = {}
+            raise Unchecked(f"needs {MODEL}, which only a finished run has")
+        tensors: dict[str, NDArray[Any]] = {}
         for name in (MODEL, PERSONAL_MODELS):
             path = self.folder / name
             try:
-                found |= load_file(path) if path.is_file() else {}
+                tensors |= load_file(path) if path.is_file() else {}
             except (SafetensorError, OSError) as error:
                 raise FolderError(f"{path}: not readable: {error}") from error
-        params = found.get("params")
+        params = tensors.get("params")
         if params is None or params.ndim != 1 or params.dtype != np.float32:
-            held = (
-                ", ".join(f"{name} {v.dtype}{list(v.shape)}" for name, v in sorted(found.items()))
+            contents = (
+                ", ".join(f"{name} {v.dtype}{list(v.shape)}" for name, v in sorted(tensors.items()))
                 or "nothing"
             )
-            raise FolderError(f"{self.folder / MODEL}: expected float32 'params' [P], found {held}")
-        return found
+            raise FolderError(f"{self.folder / MODEL}: expected float32 'params' [P], found {contents}")
+        return tensors
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -163,29 +163,29 @@ class Evidence:
         wrap = [wrapper.named() for wrapper in section.wrap]
         return build_rule(section.name, section.options, wrap, lr=self.config.train.lr)
 
-    # What follows for each job
+    # Expected values of jobs
 
     @cached_property
     def trace(self) -> Trace:
-        """The trace that the run saw. Raises Unchecked if it is not kept."""
+        """The trace that the run saw. Raises Unchecked if the file is missing."""
         if not (self.folder / WORLD).is_file():
             raise Unchecked(f"needs {WORLD}")
         return read_trace(self.folder / WORLD)
 
     @cached_property
     def world(self) -> World:
-        """The world that the run saw. Raises Unchecked if it is not kept."""
+        """The world that the run saw. Raises Unchecked if the file is missing."""
         dropout, unknown = self.config.dropout, self.config.world.unknown
         return World(self.trace, self.clients, leave=dropout.leave, unknown=unknown)
 
     @cached_property
     def costs(self) -> Costs:
-        """What jobs cost. Raises Unchecked if the folder does not tell."""
-        from fedsim.runs.build import about_clients, costs_of  # they import torch, which takes seconds
+        """The costs of jobs. Raises Unchecked if they need the model's operations, which the folder does not have."""
+        from fedsim.runs.build import about_clients, costs_of  # imported here: they import torch
 
         if self.config.cost.reference_flops is not None:
             raise Unchecked(
-                "cost.reference_flops needs the operations of the model, which the folder does not tell"
+                "cost.reference_flops needs the operations of the model, which the folder does not have"
             )
         sizes = np.ones(self.clients, dtype=np.int64)
         sizes[self.jobs["client"]] = self.jobs["n_samples"]
@@ -193,55 +193,55 @@ class Evidence:
         return costs_of(self.config, sizes, self._parameters(), 1.0, about)
 
     def _parameters(self) -> int:
-        """P; without a model, what the downloads say that it is."""
+        """Return P, the number of parameters; without a model, estimated from the downloads."""
         if (self.folder / MODEL).is_file():
             return int(self.model["params"].size)
         return int(self.jobs["download_bytes"].max(initial=0)) // 4
 
     @cached_property
     def nths(self) -> Ints:
-        """How many jobs the client of each job had had before."""
+        """[jobs] the number of earlier jobs of each job's client."""
         return nth_jobs(self.jobs["job"], self.jobs["client"])
 
     @cached_property
     def by_client(self) -> Ints:
-        """The rows of `jobs` by client, those of one client in the order of their numbers."""
+        """The rows of `jobs` sorted by client, then by number."""
         return np.lexsort((self.jobs["job"], self.jobs["client"]))
 
     def pairs(self) -> tuple[Ints, Ints]:
-        """Return the rows of `jobs` that a client had directly after each other: the earlier and the later ones."""
+        """Return the rows of successive jobs of a client: the earlier ones, and the later ones."""
         rows, client = self.by_client, self.jobs["client"][self.by_client]
         same = client[1:] == client[:-1]
         return rows[:-1][same], rows[1:][same]
 
     def step_us(self, step: Ints) -> Ints:
-        """Return when steps were taken; NEVER for those that were not."""
+        """Return the times of steps in microseconds; NEVER for steps that were not taken."""
         times = np.append(self.steps["time_us"], NEVER)
-        found: Ints = times[np.minimum(step, len(times) - 1)]
-        return found
+        taken_us: Ints = times[np.minimum(step, len(times) - 1)]
+        return taken_us
 
     @cached_property
     def seen_us(self) -> Ints:
-        """When the server learns that a job has come to its end. Raises Unchecked if a fork does so otherwise."""
+        """[jobs] when the server learns of a job's end. Raises Unchecked if a fork changed how losses are noticed."""
         parent, jobs = self.config.parent, self.jobs
         if (
             parent is not None
             and self.changed_at >= 0
             and any(c.startswith("dropout") for c in parent.changes)
         ):
-            raise Unchecked("the run is a fork that changed [dropout]: its parent noticed losses otherwise")
+            raise Unchecked("the run is a fork that changed [dropout]: its parent noticed losses differently")
         late = jobs["end_us"] + np.where(jobs["status"] == "lost", self.dropout.notice_us, 0)
         return np.minimum(late, self.step_us(jobs["version"])) if self.pacing.cancels else late
 
     @cached_property
     def online_jobs(self) -> NDArray[np.bool_]:
-        """Whether each job was handed to a client that was online."""
+        """[jobs] whether the job's client was online at its dispatch."""
         dispatch = self.jobs["dispatch_us"]
         return self.world.there(self.jobs["client"], dispatch) & (dispatch >= 0)
 
     @cached_property
     def fates(self) -> tuple[Ints, Outcomes]:
-        """The rows of jobs handed to clients that were online, and what the world does to these jobs."""
+        """The rows of jobs dispatched to online clients, and the world's outcomes of these jobs."""
         rows = np.flatnonzero(self.online_jobs)
         who, start, end, share = (self.jobs[n][rows] for n in ("client", "dispatch_us", "end_us", "share"))
         work = self.costs.of(who, self.nths[rows], share)

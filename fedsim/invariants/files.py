@@ -1,4 +1,4 @@
-"""What manifest and model say, against the tables: counts, digest, and why the run ended."""
+"""Invariants of manifest and model: counts, digest, and why the run ended."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _MANIFEST = "manifest.json"
 
 
 def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]:
-    """Steps, jobs by status and waits of the manifest are those of the tables."""
+    """Steps, jobs by status and waits in the manifest are those of the tables."""
     e.need_closed()
-    told, steps = e.manifest, len(e.steps)
-    missing = int(told.get("steps") or 0) - steps
-    if missing not in ((0,) if e.ended else (0, 1)):  # the last step of a run that failed may be missing
-        yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(told.get("steps")))
+    manifest, steps = e.manifest, len(e.steps)
+    missing = int(manifest.get("steps") or 0) - steps
+    if missing not in ((0,) if e.ended else (0, 1)):  # a failed run may lack its last step
+        yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(manifest.get("steps")))
     words, counts = np.unique(e.jobs["status"], return_counts=True)
-    found = dict(zip(words.tolist(), counts.tolist(), strict=True))
-    if told.get("jobs") != found:
-        yield Violation(_MANIFEST, -1, f"jobs = {found}", str(told.get("jobs")))
+    by_status = dict(zip(words.tolist(), counts.tolist(), strict=True))
+    if manifest.get("jobs") != by_status:
+        yield Violation(_MANIFEST, -1, f"jobs = {by_status}", str(manifest.get("jobs")))
     waits = int(e.steps["waits"].sum())
-    if told.get("waits") != waits:
-        yield Violation(_MANIFEST, -1, f"waits = {waits}", str(told.get("waits")))
+    if manifest.get("waits") != waits:
+        yield Violation(_MANIFEST, -1, f"waits = {waits}", str(manifest.get("waits")))
 
 
 def the_digest_is_that_of_tables_and_model(e: Evidence) -> Iterator[Violation]:
-    """The digest of the manifest is that of the rows of the tables and of the model."""
+    """The digest in the manifest is that of the rows of the tables and of the model."""
     from fedsim.records.recorder import digest
 
-    told = e.manifest.get("digest")
+    recorded = e.manifest.get("digest")
     if e.status != "done":
         raise Unchecked(f"a run that is {e.status!r} has no digest")
-    found = digest(e.folder, {name: torch.from_numpy(array) for name, array in e.model.items()})
-    if told != found:
-        yield Violation(_MANIFEST, -1, f"digest {found}, that of the tables and {MODEL}", str(told))
+    computed = digest(e.folder, {name: torch.from_numpy(array) for name, array in e.model.items()})
+    if recorded != computed:
+        yield Violation(_MANIFEST, -1, f"digest {computed}, that of the tables and {MODEL}", str(recorded))
 
 
 def the_model_is_finite(e: Evidence) -> Iterator[Violation]:
@@ -67,8 +67,8 @@ def the_run_ends_by_a_rule_that_it_has(e: Evidence) -> Iterator[Violation]:
     if e.status in ("interrupted", "failed"):
         rules = {"interrupt": 0} if e.status == "interrupted" else {"error": 0}
     if rules.get(why) is None:
-        given = ", ".join(name for name, limit in rules.items() if limit is not None)
-        yield Violation(_MANIFEST, -1, f"ended_by {given}", why)
+        known = ", ".join(name for name, limit in rules.items() if limit is not None)
+        yield Violation(_MANIFEST, -1, f"ended_by {known}", why)
         return
     if (stop.steps is not None and n > stop.steps) or (why == "steps" and n != stop.steps):
         yield Violation("steps", -1, f"{stop.steps} steps", str(n))
@@ -96,18 +96,18 @@ def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
     if stop.metric is None:
         raise Unchecked("[stop] has neither target nor patience")
     if e.changed_at >= 0:
-        raise Unchecked("the run is a fork, and its parent may have measured otherwise")
+        raise Unchecked("the run is a fork, and its parent may have evaluated differently")
     e.need_training()
     if e.config.evaluate.clients is not None:
         raise Unchecked(
-            "the last evaluation is of everybody, and may stand for the one of some that ended the run"
+            "the final evaluation of all clients may replace the evaluation of some clients that ended the run"
         )
     times, values = _measured(e, stop.metric)
     hit = _fulfilled(values, stop)
     if why in ("target", "patience"):
         if not hit[
             -2:
-        ].any():  # what time asks for may be followed by a step, and that by the final evaluation
+        ].any():  # a timed evaluation may be followed by a step, and that by the final evaluation
             yield Violation(
                 "evals", -1, f"{why} reached by the last evaluation", f"{stop.metric} {values[-1]}"
             )
@@ -115,17 +115,17 @@ def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
     for i in np.flatnonzero(hit).tolist():
         after = times[i:]
         soon = after <= next((t for t in after if t > times[i]), times[i])
-        # evaluations that time asks for come before what happens next, and the run ends after that
+        # timed evaluations come before the next event, and the run ends after that event
         if hit[i:][soon].all() and not soon.all():
-            found = f"{len(values)} evaluations"
+            count = f"{len(values)} evaluations"
             yield Violation(
-                "evals", -1, f"the run to end with evaluation {i}, {stop.metric} {values[i]}", found
+                "evals", -1, f"the run to end with evaluation {i}, {stop.metric} {values[i]}", count
             )
             return
 
 
 def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
-    """Return after which evaluations the watched metric asks for the end."""
+    """Return for each evaluation whether the watched metric ends the run."""
     sign, best, unimproved, reached = (1.0 if stop.rising else -1.0), np.nan, 0, False
     hit = np.zeros(len(values), dtype=bool)
     for i, value in enumerate(values):
@@ -138,7 +138,7 @@ def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
 
 
 def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
-    """Return when the global model was evaluated, and the metric of each evaluation."""
+    """Return the times of the evaluations of the global model in microseconds, and the metric of each."""
     from fedsim.common import plugins
 
     of, evals = plugins.factory("metric", metric), e.evals
@@ -148,11 +148,11 @@ def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
     first = np.flatnonzero(fresh)
     cuts = pairwise([*first.tolist(), len(rows)])
     accuracy, n = evals["accuracy"], evals["n"]
-    found = [
+    values = [
         math.nan if np.isnan(accuracy[rows[a:b]]).any() else float(of(accuracy[rows[a:b]], n[rows[a:b]]))
         for a, b in cuts
     ]
-    return evals["time_us"][rows[first]], found
+    return evals["time_us"][rows[first]], values
 
 
 INVARIANTS = (

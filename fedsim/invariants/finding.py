@@ -1,4 +1,4 @@
-"""What an invariant is, and what is said where one does not hold."""
+"""Invariants and their violations."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be."""
+    """A place in a run's files where an invariant does not hold."""
 
     table: str
     """A table of the run, or the name of another file."""
     row: int
-    """The first row that is wrong, from 0 in the order of the file; -1 if it is about no single row."""
+    """The first wrong row, from 0 in the order of the file; -1 if the violation concerns no single row."""
     expected: str
     found: str
     more: int = 0
-    """How many further rows are wrong in the same way."""
+    """Number of further rows that are wrong in the same way."""
     invariant: str = ""
 
     def __str__(self) -> str:
@@ -35,17 +35,17 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One thing that must hold."""
+    """A statement that must hold for every run."""
 
     name: str
     says: str
     look: Callable[[Evidence], Iterable[Violation]]
     basic: bool = False
-    """Whether others make no sense where it does not hold."""
+    """Whether the other invariants can be checked only if this one holds."""
 
 
 def invariant(look: Callable[[Evidence], Iterable[Violation]], *, basic: bool = False) -> Invariant:
-    """Make an Invariant of a function: its name says which, the first line of its documentation what it says."""
+    """Return a function as an Invariant, named after it and described by the first line of its docstring."""
     says = (look.__doc__ or "").strip().splitlines()[0].rstrip(".")
     return Invariant(look.__name__.strip("_").replace("_", " "), says, look, basic)
 
@@ -53,7 +53,7 @@ def invariant(look: Callable[[Evidence], Iterable[Violation]], *, basic: bool = 
 def wrong(
     table: str, mask: NDArray[np.bool_], expected: Callable[[int], str] | str, found: Callable[[int], str]
 ) -> Iterator[Violation]:
-    """Yield the first of the rows [n] of a table where `mask` holds, with the number of the others."""
+    """Yield a violation for the first row of a table where `mask` [n] holds, with the number of further rows."""
     rows = np.flatnonzero(mask)
     if len(rows):
         first = int(rows[0])

@@ -1,4 +1,4 @@
-"""What holds of each job by itself, given configuration and steps."""
+"""Invariants of single jobs, given configuration and steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ARRIVED = ("aggregated", "remembered", "stale", "void", "nonfinite")
 
 
 def job_values(e: Evidence) -> Iterator[Violation]:
-    """Clients, steps and numbers of jobs exist; status and phase are words that there are."""
+    """Clients, steps and numbers of jobs exist; status and phase are known words."""
     jobs, steps = e.jobs, len(e.steps)
-    last = steps if e.ended else steps + 1  # of a run that failed, the step under way may be missing
+    last = steps if e.ended else steps + 1  # a failed run may lack its last step
     for name, low, high in (
         ("job", 0, len(jobs) - 1 if e.status != "running" else np.inf),
         ("client", 0, e.clients - 1),
@@ -58,7 +58,7 @@ def each_job_ends_exactly_once(e: Evidence) -> Iterator[Violation]:
 
 
 def jobs_are_numbered_as_they_are_handed_out(e: Evidence) -> Iterator[Violation]:
-    """A job with a larger number is not handed out earlier, nor from an older model."""
+    """A job with a larger number is not dispatched earlier, nor from an older model."""
     order = np.argsort(e.jobs["job"], kind="stable")
     for name in ("dispatch_us", "version"):
         values = e.jobs[name]
@@ -73,7 +73,7 @@ def jobs_are_numbered_as_they_are_handed_out(e: Evidence) -> Iterator[Violation]
 
 
 def phases_follow_each_other(e: Evidence) -> Iterator[Violation]:
-    """Download, computation and upload follow each other, and `phase` says where a job was that did not arrive."""
+    """Download, computation and upload follow each other, and `phase` is where a job ended that did not arrive."""
     jobs = e.jobs
     dispatch, download, compute, end = (
         jobs[n] for n in ("dispatch_us", "download_us", "compute_us", "end_us")
@@ -89,17 +89,24 @@ def phases_follow_each_other(e: Evidence) -> Iterator[Violation]:
         "dispatch <= download <= computation <= end",
         lambda i: f"{dispatch[i]}, {download[i]}, {compute[i]}, {end[i]} us",
     )
-    told = np.array(PHASES)[reached]
+    expected_phase = np.array(PHASES)[reached]
     whole = (phase == "") & (reached == 3)
     fits = np.where(
-        arrived, whole, (phase == told) | (whole & np.isin(jobs["status"], ("late", "unfinished")))
+        arrived, whole, (phase == expected_phase) | (whole & np.isin(jobs["status"], ("late", "unfinished")))
     )
     yield from wrong(
         "jobs",
         ~fits,
-        lambda i: "an upload that ended, and no phase" if arrived[i] else f"phase {told[i]!s}",
+        lambda i: "an upload that ended, and no phase" if arrived[i] else f"phase {expected_phase[i]!s}",
         lambda i: f"phase {str(phase[i])!r}, download_us {download[i]}, compute_us {compute[i]}",
     )
+    yield from _computing_times(e)
+
+
+def _computing_times(e: Evidence) -> Iterator[Violation]:
+    """Check that `computing_us` lasts from the end of the download to that of the computation, or of the job."""
+    jobs = e.jobs
+    download, compute, end = (jobs[name] for name in ("download_us", "compute_us", "end_us"))
     computing = np.where(download < 0, 0, np.where(compute >= 0, compute, end) - download)
     yield from wrong(
         "jobs",
@@ -110,7 +117,7 @@ def phases_follow_each_other(e: Evidence) -> Iterator[Violation]:
 
 
 def statuses_fit_the_pacing(e: Evidence) -> Iterator[Violation]:
-    """A job ends only in a way that the pacing has, and `step` says which step used it."""
+    """A job ends only in a way that its pacing allows, and `step` is the step that used it."""
     jobs, pacing = e.jobs, e.pacing
     status, step = jobs["status"], jobs["step"]
     possible = {
@@ -134,7 +141,7 @@ def statuses_fit_the_pacing(e: Evidence) -> Iterator[Violation]:
 
 
 def versions_are_those_of_the_dispatch(e: Evidence) -> Iterator[Violation]:
-    """A job starts from the model that is current when it is handed out."""
+    """A job starts from the model that is current at its dispatch."""
     e.need_closed()
     times, version, dispatch = e.steps["time_us"], e.jobs["version"], e.jobs["dispatch_us"]
     low, high = np.searchsorted(times, dispatch, "left"), np.searchsorted(times, dispatch, "right")
@@ -151,7 +158,7 @@ def versions_are_those_of_the_dispatch(e: Evidence) -> Iterator[Violation]:
 
 
 def staleness_is_step_minus_version(e: Evidence) -> Iterator[Violation]:
-    """`staleness` is `step - version`, at least 0, and above 0 only where steps keep what is still running."""
+    """`staleness` is `step - version`, at least 0, and above 0 only where steps keep running jobs."""
     jobs = e.jobs
     step, version, staleness = jobs["step"], jobs["version"], jobs["staleness"]
     want = np.where(step >= 0, step - version, -1)
@@ -207,7 +214,7 @@ def no_update_is_too_stale(e: Evidence) -> Iterator[Violation]:
 
 
 def moved_bytes_are_those_of_the_payload(e: Evidence) -> Iterator[Violation]:
-    """What a job moved is whole where its phase ended, and adds up."""
+    """A job that ended a transfer moved all bytes of its payload, and any other job at most these."""
     jobs = e.jobs
     payload, sent = e.costs.work.download_bytes, e.costs.work.upload_bytes
     for name, whole, done in (

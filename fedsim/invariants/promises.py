@@ -1,4 +1,4 @@
-"""What a rule promises of its directions: see `fedsim.server.rule.Promise`."""
+"""Invariants that a rule promises: see `fedsim.server.rule.Promise`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedsim.server.rule import Floats
 _SUM = 1e-9
 """Largest error of a sum of weights."""
 _RESIDUAL = 1e-9
-"""Rounding of a least-norm point, relative to the longest row; ten times what its solver is allowed."""
+"""Rounding error of a least-norm point relative to the longest row: ten times the solver's tolerance."""
 
 
 def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
@@ -35,9 +35,9 @@ def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
     )
     layered = e.algorithm.needs.gram == "blocks"
     if layered and e.config.record.conflicts == "model":
-        return  # the largest weight of each row over layers is all that is told
-    mine = rows["block"] >= 0 if layered else rows["block"] == -1
-    at = np.flatnonzero(mine)
+        return  # only the largest weight of each row over layers is recorded
+    chosen = rows["block"] >= 0 if layered else rows["block"] == -1
+    at = np.flatnonzero(chosen)
     cell = rows["step"][at] * (rows["block"].max(initial=0) + 2) + rows["block"][at] + 1
     cells, first, index = np.unique(cell, return_index=True, return_inverse=True)
     total = np.bincount(index, rows["weight"][at], minlength=len(cells))
@@ -65,18 +65,20 @@ def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violati
     if e.algorithm.needs.gram == "blocks":  # fragments are left out by their own norms
         with np.errstate(divide="ignore", invalid="ignore"):
             slack += np.nan_to_num(left_out / whole.norm, nan=np.inf)
-    mask, told = np.zeros(len(e.conflicts), dtype=bool), np.zeros(len(e.conflicts))
-    mask[whole.rows], told[whole.rows] = counts & (whole.cosine < -slack), slack
+    mask, tolerance = np.zeros(len(e.conflicts), dtype=bool), np.zeros(len(e.conflicts))
+    mask[whole.rows], tolerance[whole.rows] = counts & (whole.cosine < -slack), slack
     yield from wrong(
         "conflicts",
         mask,
-        lambda i: f"a cosine of at least 0 (rounding: {told[i]:.1e}) with client {e.conflicts['client'][i]}",
+        lambda i: (
+            f"a cosine of at least 0 (rounding: {tolerance[i]:.1e}) with client {e.conflicts['client'][i]}"
+        ),
         lambda i: f"{e.conflicts['cosine'][i]:.6g} in step {e.conflicts['step'][i]}",
     )
 
 
 def _mean_norms(whole: Whole) -> Floats:
-    """Return the mean norm of the present rows of each step."""
+    """Return [steps] the mean norm of the present rows of each step."""
     present = whole.age == 0
     total = np.bincount(
         whole.step[present], whole.norm[present], minlength=int(whole.step.max(initial=0)) + 1
@@ -85,7 +87,7 @@ def _mean_norms(whole: Whole) -> Floats:
 
 
 def _rounding(e: Evidence, whole: Whole) -> Floats:
-    """Return how far below 0 rounding may put the cosine of each row.
+    """Return how far below 0 rounding can put the cosine of each row.
 
     A least-norm point d of rows v is exact to `_RESIDUAL` max ‖v‖², so v·d / ‖v‖‖d‖ to that over ‖v‖‖d‖.
     """
@@ -97,7 +99,7 @@ def _rounding(e: Evidence, whole: Whole) -> Floats:
     stretched = e.steps["direction_norm"][:steps] / e.steps["step_length"][:steps]
     if e.algorithm.then is None:
         length[:steps] = np.nan_to_num(stretched)
-    else:  # the step is not the direction: its norm follows from the rows, if all layers have the same weights
+    else:  # the step differs from the direction, whose norm follows from the rows if layers have equal weights
         along = np.nan_to_num(whole.weight * whole.cosine * whole.norm)
         np.add.at(length, whole.step, along)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What holds of the rows of a step: whose they are, how old, and that they add up to what the step says."""
+"""Invariants of the rows of a step in `conflicts`: their clients, ages, and sums."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.invariants.evidence import Evidence, Ints, Unchecked
 from fedsim.invariants.finding import Violation, invariant, wrong
@@ -13,7 +14,7 @@ from fedsim.server.conflicts import ORTHOGONAL
 
 
 def row_values(e: Evidence) -> Iterator[Violation]:
-    """Rows are those of steps and clients, and cosines lie from -1 to 1."""
+    """Steps and clients of rows exist, and cosines lie from -1 to 1."""
     rows = e.conflicts
     e.need_training()
     for name, mask in (
@@ -39,28 +40,38 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
     used = jobs["step"] >= 0
     if not e.ended:  # the rows of the last step may be missing
         used &= np.isin(jobs["step"], whole.step)
-    # The parent of a fork may not have recorded any.
+    # The parent of a fork may not have recorded conflicts.
     used &= (jobs["step"] >= e.changed_at) | np.isin(jobs["step"], whole.step)
     want = np.sort(jobs["step"][used] * e.clients + jobs["client"][used])
-    mine = np.flatnonzero(whole.age == 0)
+    present = np.flatnonzero(whole.age == 0)
     cells = whole.step * e.clients + whole.client
-    mine = mine[np.argsort(cells[mine], kind="stable")]
-    if len(mine) != len(want) or (cells[mine] != want).any():
-        same = min(len(mine), len(want))
-        at = int(np.argmax(np.append(cells[mine][:same] != want[:same], True)))
-        row = int(whole.rows[mine[at]]) if at < len(mine) else -1
+    present = present[np.argsort(cells[present], kind="stable")]
+    if len(present) != len(want) or (cells[present] != want).any():
+        same = min(len(present), len(want))
+        at = int(np.argmax(np.append(cells[present][:same] != want[:same], True)))
+        row = int(whole.rows[present[at]]) if at < len(present) else -1
         cell = (
             f"client {want[at] % e.clients} in step {want[at] // e.clients}"
             if at < len(want)
             else "no further row"
         )
-        found = f"client {cells[mine[at]] % e.clients}" if at < len(mine) else "no further row"
+        found = f"client {cells[present[at]] % e.clients}" if at < len(present) else "no further row"
         yield Violation("conflicts", row, f"a row of age 0 for {cell}", found)
+    yield from _one_remembered_row_per_client(e, whole, cells, want)
+
+
+def _one_remembered_row_per_client(
+    e: Evidence, whole: Whole, cells: Ints, present: Ints
+) -> Iterator[Violation]:
+    """Check that each step has at most one remembered row per client, and none of a client with an update in it.
+
+    `cells` number the step and client of each row of `whole`; `present` are those of the updates.
+    """
     remembered = np.flatnonzero(whole.age > 0)
     _, first = np.unique(cells[remembered], return_index=True)
     again = np.zeros(len(e.conflicts), dtype=bool)
     again[whole.rows[remembered]] = True
-    again[whole.rows[remembered[first]]] = np.isin(cells[remembered[first]], want)
+    again[whole.rows[remembered[first]]] = np.isin(cells[remembered[first]], present)
     yield from wrong(
         "conflicts",
         again,
@@ -71,46 +82,52 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
 
 def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:
     """A remembered row is as old as the client's last update that the server took, and not older than the rule asks."""
-    whole, jobs = whole_of(e), e.jobs
-    used, kept = jobs["status"] == "aggregated", jobs["status"] == "remembered"
-    received, client = jobs["step"][used], jobs["client"][used]
-    late = e.pacing.late == "history" or bool(kept.any())  # or that of the parent was
-    if late:
-        received = np.append(received, jobs["version"][kept])
-        client = np.append(client, jobs["client"][kept])
-    width = len(e.steps) + 2
-    cells = np.sort(client * width + received)
-    old = whole.age > 0
-    ask = whole.client * width + whole.step
-    last = (
-        cells[np.maximum(np.searchsorted(cells, ask, "left") - 1, 0)] if len(cells) else np.full(len(ask), -1)
-    )
-    age = np.where(last // width == whole.client, whole.step - last % width, -1)
-    if late:  # when a late update came is not recorded: its age is that of one of those before
-        fits = np.isin(whole.client * width + whole.step - whole.age, cells) & (whole.age >= age)
-    else:
-        fits = whole.age == age
-        if e.config.algorithm.memory:
-            received_us = e.step_us(np.maximum(whole.step - whole.age, 0))
-            fits &= received_us >= e.step_us(whole.step) - e.config.algorithm.memory
+    whole = whole_of(e)
+    age, fits = _last_ages(e, whole)
     limit = e.algorithm.needs.memory
     mask = np.zeros(len(e.conflicts), dtype=bool)
-    mask[whole.rows] = old & (~fits | (whole.age > limit))
-    told = np.zeros(len(mask), dtype=np.int64)
-    told[whole.rows] = age
+    mask[whole.rows] = (whole.age > 0) & (~fits | (whole.age > limit))
+    expected = np.zeros(len(mask), dtype=np.int64)
+    expected[whole.rows] = age
     most = f", at most {limit:g}" if math.isfinite(limit) else ""
     yield from wrong(
         "conflicts",
         mask,
         lambda i: (
-            f"age {told[i]}{most} for client {e.conflicts['client'][i]} in step {e.conflicts['step'][i]}"
+            f"age {expected[i]}{most} for client {e.conflicts['client'][i]} in step {e.conflicts['step'][i]}"
         ),
         lambda i: str(e.conflicts["age"][i]),
     )
 
 
+def _last_ages(e: Evidence, whole: Whole) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return for each row the age of the client's last update, and whether the row's age agrees with the jobs."""
+    jobs = e.jobs
+    used, kept = jobs["status"] == "aggregated", jobs["status"] == "remembered"
+    received, client = jobs["step"][used], jobs["client"][used]
+    late = e.pacing.late == "history" or bool(
+        kept.any()
+    )  # the parent of a fork may have had late = "history"
+    if late:
+        received = np.append(received, jobs["version"][kept])
+        client = np.append(client, jobs["client"][kept])
+    width = len(e.steps) + 2
+    cells = np.sort(client * width + received)
+    ask = whole.client * width + whole.step
+    before = np.maximum(np.searchsorted(cells, ask, "left") - 1, 0)
+    last = cells[before] if len(cells) else np.full(len(ask), -1)
+    age = np.where(last // width == whole.client, whole.step - last % width, -1)
+    if late:  # arrivals of late updates are not recorded: the age may be that of an earlier update
+        return age, np.isin(ask - whole.age, cells) & (whole.age >= age)
+    fits = whole.age == age
+    if e.config.algorithm.memory:
+        received_us = e.step_us(np.maximum(whole.step - whole.age, 0))
+        fits &= received_us >= e.step_us(whole.step) - e.config.algorithm.memory
+    return age, fits
+
+
 def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:
-    """No more rows are remembered than clients were seen before, and than `memory.slots` allows."""
+    """At most as many rows are remembered as clients sent updates before, and as `memory.slots` allows."""
     e.need_closed()
     e.need_training()
     jobs, n = e.jobs, len(e.steps)
@@ -138,11 +155,11 @@ def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:
 
 
 def a_whole_memory_forgets_nobody(e: Evidence) -> Iterator[Violation]:
-    """A rule that remembers everybody has a row of every client seen before, if nothing limits its memory."""
+    """A rule with an unlimited memory has a row of every client that sent an update before."""
     if math.isfinite(e.algorithm.needs.memory) or e.config.memory.slots or e.config.algorithm.memory:
         raise Unchecked("the memory is limited")
     whole, jobs = whole_of(e), e.jobs
-    # The parent of a fork may have had a rule that remembers nobody.
+    # The parent of a fork may have had a rule without memory.
     took = (jobs["status"] == "aggregated") & (jobs["step"] >= e.changed_at)
     n = len(e.steps) + 1
     first = np.full(e.clients, n)
@@ -150,7 +167,7 @@ def a_whole_memory_forgets_nobody(e: Evidence) -> Iterator[Violation]:
     distinct = np.unique(whole.step * e.clients + whole.client) // e.clients
     count = np.bincount(distinct, minlength=n)[: len(e.steps)]
     seen = np.searchsorted(np.sort(first), np.arange(len(e.steps)), "right")
-    least = (count > 0) & (count < seen)  # with late rows there may be more
+    least = (count > 0) & (count < seen)  # late rows may add more
     yield from wrong(
         "steps",
         least,
@@ -166,18 +183,18 @@ def rows_add_up_to_the_step(e: Evidence) -> Iterator[Violation]:
     inside = whole.step < n
     present = (whole.age == 0) & inside
     clash = whole.cosine < -ORTHOGONAL
-    there = np.bincount(whole.step[inside], minlength=n) > 0
+    has_rows = np.bincount(whole.step[inside], minlength=n) > 0
     counts = {
         "model_conflicts": np.bincount(whole.step[present & clash], minlength=n),
         "absent_conflicts": np.bincount(whole.step[~present & inside & clash], minlength=n),
     }
     for name, count in counts.items():
-        told = steps[name]
+        recorded = steps[name]
         yield from wrong(
             "steps",
-            there & (told != count),
+            has_rows & (recorded != count),
             lambda i, c=count, v=name: f"{v} {c[i]}, as rows in conflicts say",  # type: ignore[misc]
-            lambda i, t=told: str(t[i]),  # type: ignore[misc]
+            lambda i, t=recorded: str(t[i]),  # type: ignore[misc]
         )
     for name, mask, values, take in (
         ("smallest_cosine", present, whole.cosine, np.fmin),
@@ -186,12 +203,12 @@ def rows_add_up_to_the_step(e: Evidence) -> Iterator[Violation]:
     ):
         worst = np.full(n, np.nan)
         take.at(worst, whole.step[mask], values[mask])
-        told = steps[name]
+        recorded = steps[name]
         yield from wrong(
             "steps",
-            there & ~np.isclose(told, worst, rtol=1e-12, atol=0, equal_nan=True),
+            has_rows & ~np.isclose(recorded, worst, rtol=1e-12, atol=0, equal_nan=True),
             lambda i, w=worst, v=name: f"{v} {w[i]:.6g}, as rows in conflicts say",  # type: ignore[misc]
-            lambda i, t=told: f"{t[i]:.6g}",  # type: ignore[misc]
+            lambda i, t=recorded: f"{t[i]:.6g}",  # type: ignore[misc]
         )
 
 
@@ -206,6 +223,7 @@ class Whole:
 
 
 def whole_of(e: Evidence) -> Whole:
+    """Return the rows of the whole model. Raises Unchecked if nothing was trained or conflicts are not recorded."""
     e.need_training()
     return Whole(e)
 

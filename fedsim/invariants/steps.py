@@ -1,4 +1,4 @@
-"""What holds of steps, given the jobs."""
+"""Invariants of steps, given the jobs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.engine.record_words import STEP_STATUSES
-from fedsim.invariants.evidence import Evidence, Ints, Unchecked
+from fedsim.invariants.evidence import Evidence, Ints
 from fedsim.invariants.finding import Violation, invariant, wrong
 from fedsim.worlds.interval_index import NEVER
 
 _CAUSES = ("full", "deadline", "drained")
+_COUNTS = (
+    "updates", "remembered", "evicted", "lost", "late", "nonfinite", "waits", "online", "in_flight"
+)  # fmt: skip
 
 
 def step_values(e: Evidence) -> Iterator[Violation]:
-    """Steps count from 0 without a gap; status and cause are words that there are, and counts are counts."""
+    """Steps count from 0 without a gap; status and cause are known words, and counts are at least 0."""
     steps = e.steps
     yield from wrong(
         "steps",
@@ -31,17 +34,7 @@ def step_values(e: Evidence) -> Iterator[Violation]:
             f"one of {', '.join(words)} in {name}",
             lambda i, n=name: repr(str(steps[n][i])),  # type: ignore[misc]
         )
-    for name in (
-        "updates",
-        "remembered",
-        "evicted",
-        "lost",
-        "late",
-        "nonfinite",
-        "waits",
-        "online",
-        "in_flight",
-    ):
+    for name in _COUNTS:
         yield from wrong(
             "steps",
             steps[name] < 0,
@@ -51,7 +44,7 @@ def step_values(e: Evidence) -> Iterator[Violation]:
 
 
 def time_never_goes_back(e: Evidence) -> Iterator[Violation]:
-    """Steps and evaluations are in order of virtual time, and none is beyond the end of the run."""
+    """Steps and evaluations are in order of virtual time, and none is after the end of the run."""
     limit = e.manifest.get("virtual_us")
     last = NEVER if limit is None else int(limit)
     for table in (e.steps, e.evals):
@@ -80,22 +73,22 @@ def updates_are_the_jobs_that_a_step_used(e: Evidence) -> Iterator[Violation]:
     yield from _counted("updates", e.steps["updates"], count)
     total = np.bincount(jobs["step"][used], jobs["staleness"][used], minlength=n)
     mean = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
-    told = e.steps["mean_staleness"]
+    recorded = e.steps["mean_staleness"]
     yield from wrong(
         "steps",
-        ~np.isclose(told, mean, rtol=1e-12, atol=0, equal_nan=True),
+        ~np.isclose(recorded, mean, rtol=1e-12, atol=0, equal_nan=True),
         lambda i: f"mean_staleness {mean[i]:.6g}",
-        lambda i: f"{told[i]:.6g}",
+        lambda i: f"{recorded[i]:.6g}",
     )
 
 
 def lost_late_and_nonfinite_jobs_are_counted(e: Evidence) -> Iterator[Violation]:
-    """`lost`, `late` and `nonfinite` of steps agree with the jobs: at ties of time, within what ties leave open."""
+    """`lost`, `late` and `nonfinite` of steps agree with the jobs, up to the unknown order of events at equal times."""
     e.need_closed()
     n, jobs, times = len(e.steps), e.jobs, e.steps["time_us"]
     status, version = jobs["status"], jobs["version"]
     early = version < n
-    if e.pacing.cancels:  # a step settles everything that started from its version
+    if e.pacing.cancels:  # a step ends all jobs that started from its version
         for name in ("lost", "late", "nonfinite"):
             count = np.bincount(version[early & (status == name)], minlength=n)
             yield from _counted(name, e.steps[name], count)
@@ -109,27 +102,27 @@ def lost_late_and_nonfinite_jobs_are_counted(e: Evidence) -> Iterator[Violation]
     )
     if e.pacing.late == "keep":
         least = most = np.zeros(n, dtype=np.int64)
-    told = e.steps["late"]
+    recorded = e.steps["late"]
     yield from wrong(
         "steps",
-        (told < least) | (told > most),
+        (recorded < least) | (recorded > most),
         lambda i: f"late {_range(least[i], most[i])}",
-        lambda i: str(told[i]),
+        lambda i: str(recorded[i]),
     )
 
 
-def _counted(name: str, told: Ints, count: Ints) -> Iterator[Violation]:
+def _counted(name: str, recorded: Ints, count: Ints) -> Iterator[Violation]:
     yield from wrong(
         "steps",
-        told != count,
-        lambda i: f"{name} {count[i]}, as many jobs as there are",
-        lambda i: str(told[i]),
+        recorded != count,
+        lambda i: f"{name} {count[i]}, the number of such jobs",
+        lambda i: str(recorded[i]),
     )
 
 
-def _so_far(name: str, told: Ints, times: Ints, ends: Ints, exact: bool = True) -> Iterator[Violation]:
-    """Compare sums up to each step with how many jobs had ended before it, and by then."""
-    total, ends = np.cumsum(told), np.sort(ends)
+def _so_far(name: str, recorded: Ints, times: Ints, ends: Ints, exact: bool = True) -> Iterator[Violation]:
+    """Compare sums up to each step with the numbers of jobs that had ended before, and by, its time."""
+    total, ends = np.cumsum(recorded), np.sort(ends)
     least = np.searchsorted(ends, times, "left") * exact
     most = np.searchsorted(ends, times, "right")
     yield from wrong(
@@ -145,15 +138,13 @@ def _range(least: int, most: int) -> str:
 
 
 def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
-    """A full buffer, a deadline or an end of all work makes a step; fewer updates than `minimum` make it void."""
+    """A full buffer, a deadline or the end of all jobs causes a step; fewer updates than `minimum` make it void."""
     e.need_closed()
     steps, pacing = e.steps, e.pacing
-    cause, status = steps["cause"], steps["status"]
-    arrived = steps["updates"] + steps["nonfinite"]
-    most = pacing.most_updates
-    full, drained, void = cause == "full", cause == "drained", status == "void"
+    cause, arrived, most = steps["cause"], steps["updates"] + steps["nonfinite"], pacing.most_updates
+    full, drained = cause == "full", cause == "drained"
     wrongly = (full & (arrived != most)) | (full & (pacing.buffer is None))
-    # without a buffer all that had a place may arrive; with one, the last of them makes the step `full`
+    # without a buffer all jobs with a place may arrive; with one, the last arrival makes the step `full`
     wrongly |= ~full & (arrived > most - (pacing.buffer is not None))
     yield from wrong(
         "steps",
@@ -167,6 +158,14 @@ def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
         "a cause that this pacing has",
         lambda i: str(cause[i]),
     )
+    yield from _void_and_empty(e, arrived)
+
+
+def _void_and_empty(e: Evidence, arrived: Ints) -> Iterator[Violation]:
+    """Check which steps are void or empty; `arrived` counts the updates of each step, those left out included."""
+    steps, pacing = e.steps, e.pacing
+    cause, status = steps["cause"], steps["status"]
+    full, void = cause == "full", status == "void"
     too_few = ~full & (arrived < pacing.minimum) & ((pacing.late != "keep") | (cause == "deadline"))
     yield from wrong(
         "steps",
@@ -187,11 +186,11 @@ def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
 
 
 def void_updates_are_those_of_a_void_step(e: Evidence) -> Iterator[Violation]:
-    """Jobs that are `void` arrived for a step that is, and were fewer than `minimum`."""
+    """Jobs that are `void` arrived for a void step, and were fewer than `minimum`."""
     e.need_closed()
     jobs, n = e.jobs, len(e.steps)
-    mine = (jobs["status"] == "void") & (jobs["version"] < n)
-    count = np.bincount(jobs["version"][mine], minlength=n)
+    void_jobs = (jobs["status"] == "void") & (jobs["version"] < n)
+    count = np.bincount(jobs["version"][void_jobs], minlength=n)
     void = e.steps["status"] == "void"
     yield from wrong(
         "steps",
@@ -202,7 +201,7 @@ def void_updates_are_those_of_a_void_step(e: Evidence) -> Iterator[Violation]:
 
 
 def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
-    """A deadline begins when the first job of a cohort is handed out, or not before the step before."""
+    """A deadline starts at the dispatch of the first job of a cohort, or at the previous step at the earliest."""
     e.need_closed()
     after = e.pacing.deadline_us
     if after is None:
@@ -232,9 +231,7 @@ def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
 def numbers_of_a_step_are_in_range(e: Evidence) -> Iterator[Violation]:
     """Norms are at least 0 and finite, cosines from -1 to 1, and a step that is `still` has no length."""
     steps, status = e.steps, e.steps["status"]
-    moved = np.isin(status, ("applied", "still"))
-    if e.status == "planned":
-        raise Unchecked("a plan trains nothing")
+    e.need_training()
     bad: dict[str, NDArray[np.bool_]] = {"direction_norm": ~np.isfinite(steps["direction_norm"])}
     for name in ("direction_norm", "mean_norm", "step_length", "kkt_residual", "block_conflicts_mean"):
         bad[name] = bad.get(name, np.zeros(len(steps), dtype=bool)) | (steps[name] < 0)
@@ -248,12 +245,19 @@ def numbers_of_a_step_are_in_range(e: Evidence) -> Iterator[Violation]:
             lambda i, n=name: str(steps[n][i]),  # type: ignore[misc]
         )
     length = steps["direction_norm"]
+    moved = np.isin(status, ("applied", "still"))
     yield from wrong(
         "steps",
         ((status == "still") & (length != 0)) | (~moved & (length != 0)),
         lambda i: f"no length of a step that is {status[i]!s}",
         lambda i: str(length[i]),
     )
+    yield from _conflict_counts(e)
+
+
+def _conflict_counts(e: Evidence) -> Iterator[Violation]:
+    """Check that counts of conflicts lie between 0 and the numbers of pairs, updates and clients, or are all -1."""
+    steps = e.steps
     n, pairs = steps["updates"], steps["conflicts"]
     for name, most in (
         ("conflicts", n * (n - 1) // 2),

@@ -448,7 +448,7 @@ def test_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
 
     def look(progress: Any) -> None:
         with pytest.raises(
-            FolderError, match="expected a run that has ended, found one that is still going on"
+            FolderError, match="expected a run that has ended, found one that is still running"
         ):
             check(progress.folder)
         refused.append(progress.run_state.step)

@@ -1,1 +1,1 @@
-"""Fitting the model `fitted` to a trace."""
+"""Fit the scenario `fitted` to a trace."""

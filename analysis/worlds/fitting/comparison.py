@@ -1,7 +1,6 @@
-"""How well a simulated world agrees with a trace: distances between what is seen of both, and words for them.
+"""Agreement of a simulated world with a trace: distances between both, and verdicts on them.
 
-`chance` is about how far apart two worlds of the same law would be: a distance below it says nothing against the
-model.
+`chance` is about the distance between two worlds of the same law; a smaller distance is no evidence against the model.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ class Statistic:
 
     name: str
     measure: str
-    """What the distance is."""
+    """Name of the distance."""
     distance: float
-    """NaN if it cannot be told."""
+    """NaN if it cannot be measured."""
     chance: float
     n: int
     of: str
-    """What `n` counts."""
+    """The unit of `n`, in the plural."""
 
     @property
     def verdict(self) -> str:
@@ -59,7 +58,7 @@ class Statistic:
 
 @dataclass(frozen=True, slots=True)
 class FitComparison:
-    """A trace and a world simulated from its fit."""
+    """A trace compared with a world simulated from its fit."""
 
     trace: Portrait
     simulated: Portrait
@@ -68,19 +67,22 @@ class FitComparison:
 
 @arguments.checked
 def compare_fit(trace: Trace, simulated: Trace) -> FitComparison:
-    """Compare a trace with a simulated world of as many clients, seen with the trace's own gaps."""
+    """Compare a trace with a simulated world of as many clients, observed with the trace's gaps.
+
+    Raises TraceError if the worlds differ in their number of clients.
+    """
     every = -(-trace.clients * max(trace.horizon_us // HOUR_US, 1) // _MOST_CLIENT_HOURS)
-    found = [spells_of(world, seen_as=trace) for world in (trace, simulated)]
-    seen, made = (portrait(spells.of(spells.client % every == 0), trace.horizon_us) for spells in found)
-    return FitComparison(seen, made, _statistics(seen, made))
+    both = [spells_of(world, seen_as=trace) for world in (trace, simulated)]
+    seen, fitted = (portrait(spells.of(spells.client % every == 0), trace.horizon_us) for spells in both)
+    return FitComparison(seen, fitted, _statistics(seen, fitted))
 
 
-def _statistics(seen: Portrait, made: Portrait) -> tuple[Statistic, ...]:
+def _statistics(seen: Portrait, fitted: Portrait) -> tuple[Statistic, ...]:
     lengths = [
         _lengths(f"{name} lengths", a, b)
-        for name, a, b in (("on", seen.on, made.on), ("off", seen.off, made.off))
+        for name, a, b in (("on", seen.on, fitted.on), ("off", seen.off, fitted.off))
     ]
-    return (*lengths, _shares(seen, made), *_days(seen, made), *_autocorrelations(seen, made))
+    return (*lengths, _shares(seen, fitted), *_days(seen, fitted), *_autocorrelations(seen, fitted))
 
 
 def _lengths(name: str, a: Curve, b: Curve) -> Statistic:
@@ -92,8 +94,8 @@ def _lengths(name: str, a: Curve, b: Curve) -> Statistic:
     return Statistic(name, "KS", distance, _ks_chance(a.n, b.n), a.n_ended, "ended")
 
 
-def _shares(seen: Portrait, made: Portrait) -> Statistic:
-    a, b = seen.shares, made.shares
+def _shares(seen: Portrait, fitted: Portrait) -> Statistic:
+    a, b = seen.shares, fitted.shares
     if min(len(a), len(b)) < FEW_CLIENTS:
         return Statistic("online shares", "KS", math.nan, math.nan, len(a), "clients")
     at = np.concatenate([a, b])
@@ -107,12 +109,12 @@ def _ks_chance(n: int, m: int) -> float:
     return 1.36 * math.sqrt(1 / n + 1 / m)
 
 
-def _days(seen: Portrait, made: Portrait) -> Sequence[Statistic]:
+def _days(seen: Portrait, fitted: Portrait) -> Sequence[Statistic]:
     n = len(seen.shares)
     if not len(seen.day):
         return [Statistic("hours of the day", "difference", math.nan, math.nan, n, "clients")]
-    difference = np.abs(seen.day - made.day)
-    error = np.hypot(seen.day_error, made.day_error)
+    difference = np.abs(seen.day - fitted.day)
+    error = np.hypot(seen.day_error, fitted.day_error)
     return [
         Statistic(
             "hours of the day, at most",
@@ -133,14 +135,14 @@ def _days(seen: Portrait, made: Portrait) -> Sequence[Statistic]:
     ]
 
 
-def _autocorrelations(seen: Portrait, made: Portrait) -> list[Statistic]:
+def _autocorrelations(seen: Portrait, fitted: Portrait) -> list[Statistic]:
     cycles = max(seen.on.n, 1)
     chance = 2 * math.sqrt(2 / cycles)
     return [
         Statistic(
             f"autocorrelation at {lag} h",
-            f"{seen.autocorrelation[lag]:.3f} against {made.autocorrelation[lag]:.3f}, difference",
-            float(abs(seen.autocorrelation[lag] - made.autocorrelation[lag])),
+            f"{seen.autocorrelation[lag]:.3f} against {fitted.autocorrelation[lag]:.3f}, difference",
+            float(abs(seen.autocorrelation[lag] - fitted.autocorrelation[lag])),
             chance,
             cycles,
             "spells",

@@ -1,4 +1,4 @@
-"""Fitting the speeds and faults of a trace's clients: the option `devices` of the scenario `fitted`."""
+"""Fit the speeds and faults of a trace's clients: the option `devices` of the scenario `fitted`."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ MOST_SIGMA = 5.0
 
 
 def device_options(trace: Trace) -> dict[str, Any]:
-    """Return medians, sigmas and correlations of clients' speeds, each a geometric mean over time, and faults."""
+    """Return the options: medians, sigmas and correlations of clients' geometric mean speeds, and faults."""
     logs = {kind: _log_means(trace, kind) for kind in MODELLED}
     modelled = [kind for kind in MODELLED if not np.isnan(logs[kind]).all()]
-    found: dict[str, Any] = {"modelled": modelled}
+    options: dict[str, Any] = {"modelled": modelled}
     for kind in modelled:
         seen = logs[kind][~np.isnan(logs[kind])]
         sigma = float(seen.std(ddof=1)) if len(seen) > 1 else 0.0
-        found |= dict(zip(_NAMES[kind], (float(np.exp(seen.mean())), min(sigma, MOST_SIGMA)), strict=True))
+        options |= dict(zip(_NAMES[kind], (float(np.exp(seen.mean())), min(sigma, MOST_SIGMA)), strict=True))
     pairs = [pair for pair in _PAIRS if set(pair) <= set(modelled)]
-    correlations = _together([_correlation(logs[first], logs[second]) for first, second in pairs])
-    found |= {f"{first}_{second}": r for (first, second), r in zip(pairs, correlations, strict=True)}
-    return found | _faults(trace)
+    correlations = _consistent([_correlation(logs[first], logs[second]) for first, second in pairs])
+    options |= {f"{first}_{second}": r for (first, second), r in zip(pairs, correlations, strict=True)}
+    return options | _faults(trace)
 
 
 def _log_means(trace: Trace, kind: str) -> Floats:
-    """Return [clients] the mean over time of the logarithm of a speed, NaN for clients without one."""
+    """Return [clients] the mean over time of the logarithm of a speed; NaN for clients without one."""
     spans, n = trace.spans(kind), trace.clients
     length = (spans.end_us - spans.start_us).astype(np.float64)
     total = np.bincount(spans.client, length, minlength=n)
@@ -53,10 +53,10 @@ def _correlation(first: Floats, second: Floats) -> float:
     return float(np.corrcoef(a, b)[0, 1])
 
 
-def _together(correlations: list[float]) -> list[float]:
-    """Return correlations with three digits, rounded towards 0; three that are not possible together are made smaller.
+def _consistent(correlations: list[float]) -> list[float]:
+    """Return correlations with three decimals, rounded towards 0, and shrunk until three are positive semidefinite.
 
-    So may be those of three clients after rounding, and those of different clients for different pairs of speeds.
+    Rounding, or estimates from different clients for each pair of speeds, can make three correlations impossible.
     """
     shrunk: list[float] = []
     for percent in range(100, -1, -1):
@@ -67,7 +67,7 @@ def _together(correlations: list[float]) -> list[float]:
 
 
 def _faults(trace: Trace) -> dict[str, Any]:
-    """Return the mean time between faults and their mean length; what is cut off counts as seen."""
+    """Return the mean time between faults and their mean length; cut-off faults count with their observed part."""
     faults = trace.spans("fault")
     if not len(faults.client):
         return {"fault_every": "never"}
@@ -75,8 +75,8 @@ def _faults(trace: Trace) -> dict[str, Any]:
     window = np.where(period > 0, period, trace.horizon_us)
     inside = float((faults.end_us - faults.start_us).sum())
     ended = max(int((faults.end_us < window[faults.client]).sum()), 1)
-    begun = max(int((faults.start_us > 0).sum()), 1)
-    between_s = (float(window.sum()) - inside) / begun / US
+    started = max(int((faults.start_us > 0).sum()), 1)
+    between_s = (float(window.sum()) - inside) / started / US
     if between_s <= 0:
         return {"fault_every": "never"}
     texts = (duration_text(between_s / 3600), duration_text(inside / ended / US / 3600))
@@ -84,7 +84,7 @@ def _faults(trace: Trace) -> dict[str, Any]:
 
 
 def duration_text(hours: float) -> str:
-    """Write a length with five digits, as `fedsim.common.units.duration_us` reads it: `1.25h`."""
+    """Return a duration with five digits in the form that `fedsim.common.units.duration_us` reads: `1.25h`."""
     units = ((48.0, 24.0, "d"), (1.0, 1.0, "h"), (1 / 60, 1 / 60, "min"))
     scale, unit = next(((scale, unit) for least, scale, unit in units if hours >= least), (1 / 3600, "s"))
     return f"{hours / scale:.5g}{unit}"

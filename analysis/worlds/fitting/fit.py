@@ -1,9 +1,9 @@
-"""Fitting a model of clients that come and go to a trace: the options of the scenario `fitted`.
+"""Fit a model of clients that come and go to a trace: the options of the scenario `fitted`.
 
-Only what is seen counts: a spell that is not seen to begin is left out, one that is not seen to end has at least the
-length that is seen. Estimates are maximum likelihood (`analysis/worlds/fitting/spell_laws.py`,
-`analysis/worlds/fitting/spell_hours.py`), without any randomness but that of the world that is simulated to tell rare
-visitors from clients that never come.
+The trace censors spells. A spell without a known start is left out; one without a known end has at least its observed
+length. Estimates are maximum likelihood (`analysis/worlds/fitting/spell_laws.py`,
+`analysis/worlds/fitting/spell_hours.py`). The only randomness is a simulated world that separates rare visitors from
+clients that never come.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from fedsim.common.units import US
 from fedsim.worlds.trace import Trace
 
 Simulate = Callable[[Mapping[str, Any]], Trace]
-"""Makes a world of `fitted` with given options, with as many clients and as long as the trace."""
+"""Makes a world of the scenario `fitted` from options, with the trace's number of clients and length."""
 
 LEAST_SPELLS = 10
-"""Fewer complete spells say too little about a law."""
+"""Fewest complete spells to fit a law of lengths to."""
 MOST_SPELLS = 8_000
-"""Where there are more, only every second, third ... client is used."""
+"""With more spells, only every second, third ... client is used."""
 LEAST_PAIRS = 20
 MOST_CORRELATION = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class WorldFit:
-    """What was found in a trace."""
+    """A model fitted to a trace: laws of spells online and offline, shares of constant clients, and devices."""
 
     on: Side | None
-    """None if nobody comes or goes."""
+    """The law of spells online; None if no client comes or goes."""
     off: Side | None
     spread_correlation: float
     always: float
     never: float
     devices: Mapping[str, Any]
     notes: tuple[str, ...]
-    """What else there is to say, in words."""
+    """Remarks on the fit, in words."""
 
     def options(self) -> dict[str, Any]:
         """Return the options of the scenario `fitted`, rounded to five digits."""
-        found: dict[str, Any] = {"always": self.always, "never": self.never}
+        options: dict[str, Any] = {"always": self.always, "never": self.never}
         if self.on is not None and self.off is not None:
-            found |= {"on": _length(self.on), "off": _length(self.off)}
-            found |= {"leaving": list(self.on.hours), "coming": list(self.off.hours)}
-            found["spread_correlation"] = self.spread_correlation
-        rounded: dict[str, Any] = _rounded(found | {"devices": dict(self.devices)})
+            options |= {"on": _length(self.on), "off": _length(self.off)}
+            options |= {"leaving": list(self.on.hours), "coming": list(self.off.hours)}
+            options["spread_correlation"] = self.spread_correlation
+        rounded: dict[str, Any] = _rounded(options | {"devices": dict(self.devices)})
         return rounded
 
 
@@ -64,8 +64,8 @@ class WorldFit:
 def fit_world(trace: Trace, simulate: Simulate) -> WorldFit:
     """Fit the model to a trace.
 
-    Raises TraceError if nothing is known of any client, or if fewer than 10 spells online or offline are seen from
-    beginning to end (unless nobody ever comes or goes, also where nothing is known).
+    `simulate` makes a world from the options of a fit. Raises TraceError if all clients are unknown throughout, or if
+    fewer than 10 spells online or offline have both ends in the trace (unless no client comes or goes).
     """
     spells = spells_of(trace)
     share = spells.online_share()
@@ -81,11 +81,13 @@ def fit_world(trace: Trace, simulate: Simulate) -> WorldFit:
             " no length is seen, so there is no law to fit"
         )
     correlation = 0.0 if on is None or off is None else _correlation(on, off)
-    found = WorldFit(on, off, correlation, 0.0, 0.0, device_options(trace), (*_told(trace, known), *notes))
+    fit = WorldFit(
+        on, off, correlation, 0.0, 0.0, device_options(trace), (*_unknown_note(trace, known), *notes)
+    )
     if on is not None and always + never > 0:
-        chance = spells_of(simulate(found.options()), seen_as=trace).online_share()
+        chance = spells_of(simulate(fit.options()), seen_as=trace).online_share()
         always, never = _beyond_chance(always, never, chance[~np.isnan(chance)])
-    return WorldFit(on, off, correlation, always, never, found.devices, found.notes)
+    return WorldFit(on, off, correlation, always, never, fit.devices, fit.notes)
 
 
 def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tuple[str, ...]]:
@@ -115,7 +117,7 @@ def _sides(spells: Spells, trace: Trace) -> tuple[Side | None, Side | None, tupl
 
 
 def _thinned(began: Spells) -> tuple[Spells, int]:
-    """Return the spells of every so many clients, as few as MOST_SPELLS asks for and LEAST_SPELLS allows."""
+    """Return the spells of every nth client, and n: the smallest sample that MOST_SPELLS and LEAST_SPELLS allow."""
     every = -(-int(max(began.online.sum(), (~began.online).sum())) // MOST_SPELLS)
     while every > 1:
         some = began.of(np.isin(began.client, np.unique(began.client)[::every]))
@@ -129,7 +131,7 @@ def _complete(spells: Spells, online: bool) -> int:
     return int((spells.ended & (spells.online == online)).sum())
 
 
-def _told(trace: Trace, known: Floats) -> tuple[str, ...]:
+def _unknown_note(trace: Trace, known: Floats) -> tuple[str, ...]:
     dark = trace.clients - len(known)
     if not dark:
         return ()
@@ -137,16 +139,16 @@ def _told(trace: Trace, known: Floats) -> tuple[str, ...]:
 
 
 def _beyond_chance(always: float, never: float, chance: Floats) -> tuple[float, float]:
-    """Take from the shares seen those that come and go but are not caught at it, going by a simulated world."""
+    """Correct the observed shares for clients that come and go unobserved, as a simulated world suggests."""
     by_luck = float((chance == 1).mean()), float((chance == 0).mean())
     others = min((1 - always - never) / max(1 - sum(by_luck), 1e-9), 1.0)
     return max(always - others * by_luck[0], 0.0), max(never - others * by_luck[1], 0.0)
 
 
 def _correlation(on: Side, off: Side) -> float:
-    """Return the correlation of the logarithms of clients' two factors, of greatest likelihood.
+    """Return the maximum-likelihood correlation of the logarithms of clients' two factors.
 
-    Each client's two factors are taken as seen with normal errors (Breslow and Clayton, "Approximate inference in
+    Each client's two factors are observed with normal errors (Breslow and Clayton, "Approximate inference in
     generalized linear mixed models", 1993).
     """
     _, a, b = np.intersect1d(on.clients, off.clients, return_indices=True)
@@ -161,8 +163,8 @@ def _correlation(on: Side, off: Side) -> float:
         square = (yy * x**2 - 2 * rho * s * t * x * y + xx * y**2) / determinant
         return float((np.log(determinant) + square).sum())
 
-    found = minimize_scalar(cost, bounds=(-MOST_CORRELATION, MOST_CORRELATION), method="bounded")
-    return float(found.x)
+    best = minimize_scalar(cost, bounds=(-MOST_CORRELATION, MOST_CORRELATION), method="bounded")
+    return float(best.x)
 
 
 def _length(side: Side) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""What is seen of a world's comings and goings: lengths, clients' shares, hours of the day, memory.
+"""Statistics of a world's availability: spell lengths, clients' online shares, hours of the day, autocorrelation.
 
 Lengths are Kaplan-Meier curves (Kaplan and Meier, "Nonparametric estimation from incomplete observations", 1958),
-since many are not seen to end.
+since many spells have no known end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fedsim.analysis.worlds.fitting.spells import DAY_US, HOUR_US, HOURS, Mask, 
 
 CURVE_LAGS_H = tuple(range(49))
 FEW_CLIENTS = 5
-"""With fewer clients, days tell how sure a share is."""
+"""With fewer clients, standard errors are over days instead of clients."""
 _STEP_US = HOUR_US // 4
 _LEAST_AT_RISK = 10
 
@@ -28,32 +28,32 @@ class Curve:
     hours: Floats
     longer: Floats
     n: int
-    """Spells seen to begin."""
+    """Number of spells with a known start; `n_ended` of them have a known end."""
     n_ended: int
 
     def at(self, hours: Floats) -> Floats:
-        """Return the share that lasts longer."""
+        """Return the share of spells that last longer than each time."""
         return np.concatenate([[1.0], self.longer])[np.searchsorted(self.hours, hours, side="right")]
 
 
 @dataclass(frozen=True, slots=True)
 class Portrait:
-    """What is seen of a world."""
+    """Statistics of a world's availability."""
 
     on: Curve
     off: Curve
     shares: Floats
-    """Of time online, of each client that is seen, sorted."""
+    """Online share of each observed client, sorted."""
     day: Floats
     """[24] share of time online in each hour of the day; empty for worlds shorter than a day."""
     day_error: Floats
-    """[24] its standard error, as far as clients differ."""
+    """[24] standard error of `day` over clients, or over days with few clients."""
     autocorrelation: Floats
-    """Of being online, for CURVE_LAGS_H hours; NaN where it cannot be told."""
+    """Autocorrelation of being online at lags of CURVE_LAGS_H hours; NaN where the trace is too short."""
 
 
 def portrait(spells: Spells, horizon_us: int) -> Portrait:
-    """Measure what is seen of a world."""
+    """Return the statistics of a world's spells."""
     share = spells.online_share()
     day, error = _day(spells) if horizon_us >= DAY_US else (np.empty(0), np.empty(0))
     on, off = (_curve(spells.of(spells.began & (spells.online == online))) for online in (True, False))
@@ -67,15 +67,15 @@ def _curve(spells: Spells) -> Curve:
     times, index = np.unique(hours[spells.ended], return_inverse=True)
     ends = np.bincount(index, minlength=len(times))
     at_risk = len(hours) - np.searchsorted(np.sort(hours), times, side="left")
-    told = at_risk >= min(_LEAST_AT_RISK, len(hours))
-    longer = np.cumprod(1 - ends[told] / at_risk[told], dtype=np.float64)
-    return Curve(times[told], longer, len(hours), int(spells.ended.sum()))
+    known = at_risk >= min(_LEAST_AT_RISK, len(hours))
+    longer = np.cumprod(1 - ends[known] / at_risk[known], dtype=np.float64)
+    return Curve(times[known], longer, len(hours), int(spells.ended.sum()))
 
 
 def _day(spells: Spells) -> tuple[Floats, Floats]:
     """Return the share of time online in each hour, and its standard error.
 
-    The error is that of a ratio of sums over clients, which differ; over days, where there are few clients.
+    The error is that of a ratio of sums over clients, or over days if there are few clients.
     """
     parts, few = parts_of(spells), len(np.unique(spells.client)) < FEW_CLIENTS
     group = parts.start_us // DAY_US if few else spells.client[parts.spell]
@@ -91,23 +91,23 @@ def _day(spells: Spells) -> tuple[Floats, Floats]:
 
 
 def _autocorrelation(spells: Spells, horizon_us: int) -> Floats:
-    """Return the correlation, over clients and time, of being online and being online so many hours later."""
+    """Return the correlation, over clients and time, of being online now and after each lag."""
     step = _STEP_US if horizon_us <= 60 * DAY_US else HOUR_US
     clients = np.unique(spells.client)
     online, seen = _samples(spells, clients, np.arange(0, horizon_us, step))
-    found = []
+    correlations = []
     for lag in CURVE_LAGS_H:
         k = lag * HOUR_US // step
         if k >= online.shape[1]:
-            found.append(np.nan)
+            correlations.append(np.nan)
             continue
         both = seen[:, k:] & seen[:, : online.shape[1] - k]
-        found.append(_correlation(online[:, : online.shape[1] - k][both], online[:, k:][both]))
-    return np.array(found)
+        correlations.append(_correlation(online[:, : online.shape[1] - k][both], online[:, k:][both]))
+    return np.array(correlations)
 
 
 def _samples(spells: Spells, clients: Ints, times: Ints) -> tuple[Mask, Mask]:
-    """Return [clients, times] who is online, and who is seen."""
+    """Return [clients, times] whether each client is online, and whether it is observed."""
     axis = int(max(spells.end_us.max(initial=0), times[-1])) + 1
     asked = clients[:, None] * axis + times
     at = np.searchsorted(spells.client * axis + spells.start_us, asked, side="right") - 1

@@ -1,8 +1,8 @@
-"""Which law spells follow, and in which hours of the day they end sooner.
+"""Fit the law of spells, and how their ends vary over the hours of the day.
 
-A clock that runs m[h] times as fast in hour h tells lengths; by it they follow one law all day long. Given the law, m
-is multiplied by ends seen over ends expected in each hour, until they agree; given m, the law is fitted again. Even
-hours are kept where Akaike's criterion does not ask for more.
+Lengths are measured with a clock that runs m[h] times as fast in hour h; by that clock, spells follow one law all day.
+Given the law, m is multiplied by observed over expected ends in each hour until both agree; given m, the law is fitted
+again. Akaike's criterion decides between this model and even hours.
 """
 
 from __future__ import annotations
@@ -20,57 +20,57 @@ from fedsim.scenarios.processes.hazards import Day
 _ROUNDS = 25
 _LEAST_MULTIPLIER = 1e-3
 _FINE_STEP = 0.01
-"""Part of the median length below which a step does not matter."""
+"""Share of the median length below which a sampling step is ignored."""
 _PRIOR_ENDS = 1.0
-"""Ends added to those seen and to those expected in each hour, so that an hour without ends keeps a rate."""
+"""Added to the observed and expected ends of each hour, so that an hour without ends keeps a rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How long clients stay online, or offline."""
+    """The fitted model of spells online, or of spells offline."""
 
     fit: LawFit
     hours: tuple[float, ...]
-    """24 multipliers with mean 1, or none."""
+    """24 multipliers with mean 1; empty for even hours."""
     clients: Ints
     """Clients with such a spell."""
     factors: Factors
-    """Of these clients."""
+    """Factors of these clients."""
     n: int
-    """Spells that are seen to begin."""
+    """Number of spells with a known start."""
     n_ended: int
-    """Of these, seen to end."""
+    """Number of these with a known end."""
 
 
 def fit_side(spells: Spells, with_hours: bool, step_us: int = 0) -> Side:
-    """Fit spells of one sort, all of which are seen to begin, and at least one of them to end.
+    """Fit spells of one state, all with known starts and at least one with a known end.
 
-    `step_us` is how far apart a sampled trace's samples are; it is left out of account where it hardly matters.
+    `step_us` is the step of a sampled trace; a step much shorter than the median length is ignored.
     """
     clients, numbers = np.unique(spells.client, return_inverse=True)
     if step_us < _FINE_STEP * np.median(spells.length_us):
         step_us = 0
     even = _lengths(spells, numbers, Day(), step_us)
-    fit, told = fit_law(even), even
+    fit, lengths = fit_law(even), even
     hours: tuple[float, ...] = ()
     if with_hours and fit.law.name != "constant":
         shaped = _shaped(spells, numbers, fit, step_us)
         if shaped is not None:
-            fit, told, hours = shaped
-    return Side(fit, hours, clients, factors(told, fit), len(numbers), int(spells.ended.sum()))
+            fit, lengths, hours = shaped
+    return Side(fit, hours, clients, factors(lengths, fit), len(numbers), int(spells.ended.sum()))
 
 
 def _shaped(
     spells: Spells, numbers: Ints, even: LawFit, step_us: int
 ) -> tuple[LawFit, Lengths, tuple[float, ...]] | None:
-    """Return the fit with hours, or None if it is no better than that with even hours."""
+    """Return the fit with hours, or None if it is no better than the fit with even hours."""
     parts, fit, hours = parts_of(spells), even, np.ones(HOURS)
     lengths = _lengths(spells, numbers, Day(), step_us)
     for final in (False, True):
         hours = _hours(spells, parts, numbers, fit, factors(lengths, fit).mode, hours)
         lengths = _lengths(spells, numbers, Day(tuple(hours.tolist())), step_us)
         fit = fit_law(lengths, (fit.law.name,)) if final else fit_law(lengths)
-    # The density of a length in true time is that by the clock, times how fast the clock runs at its end.
+    # The density in true time is the density by the clock times the clock's speed at the end.
     speed = np.log(hours[_end_hour(spells)]).sum()
     better = fit.aic - 2 * speed + 2 * (HOURS - 1) < even.aic
     return (fit, lengths, tuple(hours.tolist())) if better and math.isfinite(fit.aic) else None
@@ -79,7 +79,7 @@ def _shaped(
 def _hours(
     spells: Spells, parts: Parts, numbers: Ints, fit: LawFit, log_factor: Floats, start: Floats
 ) -> Floats:
-    """Return multipliers with which as many spells end in each hour as are seen to."""
+    """Return multipliers with which the expected number of ends in each hour equals the observed one."""
     seen = np.bincount(_end_hour(spells), minlength=HOURS)
     scale = np.exp(-log_factor)[numbers][parts.spell]
     hours = start
@@ -96,7 +96,7 @@ def _hours(
 
 
 def _end_hour(spells: Spells) -> Ints:
-    """Return the hours in which spells end, of those that are seen to."""
+    """Return the hours of the known ends."""
     return np.asarray((spells.end_us[spells.ended] - 1) // HOUR_US % HOURS)
 
 

@@ -1,12 +1,11 @@
-"""Which law lengths follow, and how much clients differ, by maximum likelihood.
+"""Fit the law of spell lengths and the spread between clients by maximum likelihood.
 
-Lengths that are not seen to end count as at least so long (right-censored). A client's lengths are drawn from the law
-times a factor of its own, log-normal over clients; the likelihood of a client is its mean over factors, taken by
-adaptive Gauss-Hermite quadrature (Liu and Pierce, "A note on Gauss-Hermite quadrature", 1994). Laws are compared by
-Akaike's criterion.
+Lengths without a known end are right-censored. A client's lengths are drawn from the law times the client's factor,
+which is log-normal over clients; the likelihood of a client is the mean over factors, by adaptive Gauss-Hermite
+quadrature (Liu and Pierce, "A note on Gauss-Hermite quadrature", 1994). Akaike's criterion compares laws.
 
-Lengths of a sampled trace are known up to a step only. Their likelihood is that of the mean rate and the mean hazard
-over the step, D exp(-(H + D / 2)) with D the hazard in it: a lower bound of exp(-H) (1 - exp(-D)), and near to it.
+The lengths of a sampled trace are uncertain by a step. Their likelihood is D exp(-(H + D / 2)), with H the cumulative
+hazard before the step and D the hazard within it: a close lower bound of exp(-H) (1 - exp(-D)).
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.scenarios.processes.hazards import Hazard
 
 LEAST_CLIENTS = 5
-"""Fewer clients do not show how much clients differ."""
+"""Fewest clients for which a spread between clients is fitted."""
 CONSTANT_TOLERANCE = 0.01
 _TO_CHOOSE = 2_000
-"""Lengths that are enough to choose a law; its parameters are those of all lengths."""
+"""Number of lengths used to choose a law; its parameters are fitted to all lengths."""
 _SHAPES = {
     "exponential": None,
     "weibull": (1.0, 0.1, 50.0),
     "gamma": (1.0, 0.05, 200.0),
     "lognormal": (1.0, 0.02, 5.0),
 }
-"""By law: where the search for the shape begins, and its bounds."""
+"""By law: initial value and bounds of the shape; None for laws without one."""
 _SPREADS = (0.5, 0.01, 3.0)
 _NODES, _WEIGHTS = np.polynomial.hermite.hermgauss(9)
 _EPSILON = 0.01
@@ -45,15 +44,14 @@ _LEAST = 1e-300
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of one sort of spells."""
+    """Lengths of spells of one state."""
 
     hours: Floats
     client: Ints
     """Numbered from 0 without gaps."""
     ended: NDArray[np.bool_]
     step: Floats
-    """In hours, how uncertain the lengths are that are seen to end: they lie within half a step around `hours`. Zeros
-    where that does not matter."""
+    """Width in hours of the interval around `hours` that contains the length of an ended spell; 0 if exact."""
 
     @property
     def clients(self) -> int:
@@ -61,7 +59,7 @@ class Lengths:
         return int(self.client.max()) + 1 if len(self.client) else 0
 
     def thinned(self, most: int) -> Lengths:
-        """Return the lengths of every second, third ... client, so that they are about `most` at most."""
+        """Return the lengths of every nth client, with n such that about `most` lengths remain."""
         every = -(-len(self.hours) // most)
         kept = self.client % every == 0
         return Lengths(self.hours[kept], self.client[kept] // every, self.ended[kept], self.step[kept])
@@ -69,7 +67,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class LawFit:
-    """The best law of some lengths."""
+    """A law fitted to lengths."""
 
     law: Hazard
     spread: float
@@ -80,20 +78,20 @@ class LawFit:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """What lengths say of the logarithm of each client's factor."""
+    """Estimates of the logarithm of each client's factor."""
 
     mode: Floats
-    """[clients] the most probable value."""
+    """[clients] the most probable value, given lengths and spread."""
     value: Floats
-    """[clients] what the lengths alone say, about."""
+    """[clients] an approximate estimate from the client's lengths alone."""
     variance: Floats
-    """[clients] how uncertain that is."""
+    """[clients] the variance of `value`; infinite if clients do not differ."""
 
 
 def fit_law(lengths: Lengths, names: Sequence[str] = tuple(_SHAPES)) -> LawFit:
     """Return the law with the lowest criterion, with a spread between clients if that lowers it.
 
-    At least one length must be seen to end. Lengths that are all alike within 1 % follow the law `constant`.
+    At least one length must have a known end. Lengths equal within 1 % follow the law `constant`.
     """
     ended = lengths.hours[lengths.ended]
     if np.ptp(ended) <= CONSTANT_TOLERANCE * ended.mean():
@@ -110,7 +108,7 @@ def fit_law(lengths: Lengths, names: Sequence[str] = tuple(_SHAPES)) -> LawFit:
 
 
 def factors(lengths: Lengths, fit: LawFit) -> Factors:
-    """Return what lengths say of clients' factors under a fitted law."""
+    """Return the estimates of clients' factors under a fitted law."""
     if fit.law.name == "constant" or fit.spread == 0:
         zeros = np.zeros(lengths.clients)
         return Factors(zeros, zeros, np.full(lengths.clients, np.inf))
@@ -135,9 +133,9 @@ def _fitted(lengths: Lengths, name: str, with_spread: bool) -> LawFit:
         return Hazard(name, *values), spread
 
     with threadpool_limits(1, "blas"):  # threads cost more than they bring, and their number must not matter
-        found = minimize(_cost(lengths, read), np.array(start), method="L-BFGS-B", bounds=bounds)
-    law, spread = read(found.x)
-    return LawFit(law, spread, 2 * float(found.fun) + 2 * len(start))
+        best = minimize(_cost(lengths, read), np.array(start), method="L-BFGS-B", bounds=bounds)
+    law, spread = read(best.x)
+    return LawFit(law, spread, 2 * float(best.fun) + 2 * len(start))
 
 
 def _cost(lengths: Lengths, read: Callable[[Floats], tuple[Hazard, float]]) -> Callable[[Floats], float]:
@@ -146,7 +144,7 @@ def _cost(lengths: Lengths, read: Callable[[Floats], tuple[Hazard, float]]) -> C
     def cost(logs: Floats) -> float:
         law, spread = read(logs)
         if spread > 0:
-            # From where it was last, a few steps are enough.
+            # A few steps suffice from the mode of the previous call.
             mode[:], curvature = _mode(lengths, law, spread, mode)
             total = _log_mean(lengths, law, spread, mode, curvature).sum()
         else:

@@ -1,4 +1,4 @@
-"""What a trace shows of its clients' spells online and offline, and what it leaves in the dark."""
+"""Spells online and offline of a trace's clients, with known and unknown ends."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ _DARK, _OFF, _ON = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Spells:
-    """Stretches of time during which a client is online, or offline, throughout; in order of (client, start)."""
+    """Stretches during which a client is online, or offline, throughout; in order of (client, start)."""
 
     client: Ints
     start_us: Ints
     end_us: Ints
     online: Mask
     began: Mask
-    """Whether it is seen to begin; else it goes on from before the trace, or from an unknown stretch."""
+    """Whether the start is known; else the spell began before the trace or in an unknown stretch."""
     ended: Mask
-    """Whether it is seen to end; else its length is known only to be at least this."""
+    """Whether the end is known; else the spell lasts at least this long."""
     clients: int
 
     @property
     def step_us(self) -> int:
-        """The longest step of which all changes that are seen are multiples; 0 if there are none.
+        """Greatest common divisor of all known starts and ends, in microseconds; 0 if there are none.
 
-        A trace that was sampled shows the step here: spells that are shorter can be missed.
+        For a sampled trace this is the sampling step: shorter spells can be missing.
         """
         changes = np.concatenate([self.start_us[self.began], self.end_us[self.ended]])
         return int(np.gcd.reduce(changes)) if len(changes) else 0
 
     @property
     def length_us(self) -> Ints:
-        """How much of each is seen."""
+        """Observed length of each spell in microseconds."""
         return self.end_us - self.start_us
 
     def of(self, which: Mask) -> Spells:
-        """Return some of them."""
+        """Return the spells that a mask selects."""
         client, start, end = self.client[which], self.start_us[which], self.end_us[which]
         return Spells(
             client, start, end, self.online[which], self.began[which], self.ended[which], self.clients
         )
 
     def seen_us(self, online: bool | None = None) -> Floats:
-        """Return [clients] for how long each is seen, or seen to be online or offline."""
+        """Return [clients] the observed time of each client, or its observed time online or offline."""
         weight = self.length_us * (1 if online is None else self.online == online)
         return np.asarray(np.bincount(self.client, weight, minlength=self.clients), dtype=np.float64)
 
     def online_share(self) -> Floats:
-        """Return [clients] the share of the time seen that each is online, NaN for those never seen."""
+        """Return [clients] the online share of each client's observed time; NaN for clients never observed."""
         seen = self.seen_us()
         share = np.divide(self.seen_us(True), seen, out=np.full(self.clients, np.nan), where=seen > 0)
         return np.asarray(share)
@@ -90,10 +90,10 @@ def parts_of(spells: Spells) -> Parts:
 
 
 def spells_of(trace: Trace, seen_as: Trace | None = None) -> Spells:
-    """Return the spells of a trace; with `seen_as`, only what would be seen with the gaps and the step of that trace.
+    """Return the spells of a trace; with `seen_as`, as observed with the gaps and the sampling step of that trace.
 
-    A client is seen from 0 to its period of its own, or to the horizon, except where it is `unknown`. Raises
-    TraceError if the two traces differ in their number of clients.
+    A client is observed from 0 to its loop period or to the horizon, except while it is `unknown`. Raises TraceError if
+    the two traces differ in their number of clients.
     """
     eyes, online = (trace if seen_as is None else seen_as), trace.spans("online")
     if eyes.clients != trace.clients:
@@ -113,13 +113,13 @@ def spells_of(trace: Trace, seen_as: Trace | None = None) -> Spells:
     client, time, change = (np.concatenate(part) for part in zip(*map(_edges, layers), strict=True))
     order = np.lexsort((time, client))
     client, time, state = client[order], time[order], np.cumsum(change[order])
-    there = (client[1:] == client[:-1]) & (time[1:] > time[:-1])
-    code = np.where(state == 5, _ON, np.where(state == 4, _OFF, _DARK))[:-1][there]
-    return _merged(client[:-1][there], time[:-1][there], time[1:][there], code, trace.clients)
+    kept = (client[1:] == client[:-1]) & (time[1:] > time[:-1])
+    code = np.where(state == 5, _ON, np.where(state == 4, _OFF, _DARK))[:-1][kept]
+    return _merged(client[:-1][kept], time[:-1][kept], time[1:][kept], code, trace.clients)
 
 
 def _sampled(spans: Spans, step_us: int) -> Spans:
-    """Return what is seen of intervals by who looks every `step_us` and takes each look to hold until the next."""
+    """Return intervals as sampled every `step_us`, each sample holding until the next."""
     if step_us <= 1:
         return spans
     start, end = (-(-time // step_us) * step_us for time in (spans.start_us, spans.end_us))
@@ -134,7 +134,7 @@ def _edges(layer: tuple[Ints, Ints, Ints, int]) -> tuple[Ints, Ints, Ints]:
 
 
 def _merged(client: Ints, start: Ints, end: Ints, code: Ints, clients: int) -> Spells:
-    """Join stretches of a client that follow each other and are alike, and leave out the dark ones."""
+    """Join successive stretches of a client in the same state, and drop the unknown ones."""
     same = (client[1:] == client[:-1]) & (code[1:] == code[:-1])
     edge = np.ones(min(len(client), 1), dtype=bool)
     opens, closes = np.concatenate([edge, ~same]), np.concatenate([~same, edge])
@@ -142,5 +142,5 @@ def _merged(client: Ints, start: Ints, end: Ints, code: Ints, clients: int) -> S
     lit, follows = code != _DARK, client[1:] == client[:-1]
     began = np.concatenate([~edge, lit[:-1] & follows]) if len(client) else lit
     ended = np.concatenate([lit[1:] & follows, ~edge]) if len(client) else lit
-    found = Spells(client, start, end, code == _ON, began, ended, clients)
-    return found.of(lit)
+    merged = Spells(client, start, end, code == _ON, began, ended, clients)
+    return merged.of(lit)

@@ -1,4 +1,4 @@
-"""`fedsim trace make` and `check`; the other commands of `fedsim trace` have files of their own."""
+"""`fedsim trace make` and `check`; the other commands of `fedsim trace` are in the files beside this one."""
 
 from __future__ import annotations
 

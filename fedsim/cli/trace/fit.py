@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedsim import analysis
-from fedsim.cli.trace.output import check_free
+from fedsim.cli.trace.output import check_ending, check_free
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import say, visible
 from fedsim.common.units import US
@@ -17,7 +17,6 @@ from fedsim.common.units import US
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
-_PICTURES = (".png", ".svg", ".pdf")
 _PER_LINE = 6
 _USE = (
     "fedsim trace make {} -o world.parquet --set world.clients=10000    (docs/fitting.md explains the keys)"
@@ -39,8 +38,7 @@ def fit(
     from fedsim.worlds.trace import read_trace
 
     check_free(out, force, [file])
-    if png is not None and png.suffix.lower() not in _PICTURES:
-        raise ConfigError(f"--png {png}: expected a name that ends in {', '.join(_PICTURES)}")
+    check_ending("--png", png)
     trace = read_trace(file)
 
     def simulate(options: Mapping[str, Any]) -> Trace:

@@ -21,7 +21,7 @@ _SHOWN_ABOVE = ("importer", "options", "files", "licence", "units")
 
 
 def import_files(
-    what: Annotated[
+    format_and_files: Annotated[
         list[str],
         typer.Argument(
             metavar="[FORMAT] FILE...",
@@ -42,7 +42,7 @@ def import_files(
     """Read files of a published trace as one world. Damaged files are refused with the reason."""
     from fedsim.worlds.importer import import_trace
 
-    name, paths = format_and_paths(what)
+    name, paths = format_and_paths(format_and_files)
     check_free(out, force, paths)
     trace = import_trace(paths, name, _options(options or ()))
     trace.write(out)
@@ -51,16 +51,16 @@ def import_files(
     say(f"{out}: digest {trace.digest()[:16]}")
 
 
-def format_and_paths(what: Sequence[str]) -> tuple[str | None, list[Path]]:
+def format_and_paths(arguments: Sequence[str]) -> tuple[str | None, list[Path]]:
     """Split arguments into a leading format, if any, and files; an existing file is no format. Raises ConfigError."""
     from fedsim.common import plugins
 
-    first, known = what[0], plugins.names("importer")
+    first, known = arguments[0], plugins.names("importer")
     named = not Path(first).exists() and (first in known or ":" in first)
     if not named and not Path(first).exists():
         near = closest(first, known)
         raise ConfigError(f"{first}: neither a format nor a file{near}")
-    paths = [Path(text) for text in what[named:]]
+    paths = [Path(text) for text in arguments[named:]]
     if not paths:
         raise ConfigError(f"expected files to read after the format {first!r}")
     return (first if named else None), paths

@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
 
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def check_ending(option: str, path: Path | None, endings: tuple[str, ...] = PICTURES) -> None:
+    """Raise ConfigError if a file's name has none of the endings."""
+    if path is not None and path.suffix.lower() not in endings:
+        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
+
+
 def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
     """Raise ConfigError if the file exists and `force` is false, or if it is one of the files to read."""
     if out.resolve() in {source.resolve() for source in sources}:

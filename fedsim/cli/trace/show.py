@@ -11,6 +11,7 @@ import typer
 
 from fedsim import analysis
 from fedsim.cli.chart import blocks, chart
+from fedsim.cli.trace.output import check_ending
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.terminal import Terminal, shown
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from fedsim.worlds.trace import Trace
 
-_PICTURES = (".png", ".svg", ".pdf")
 _PAGES = (".html", ".htm")
 _CHART_COLUMNS = 64
 
@@ -35,8 +35,8 @@ def show(
     """Show a trace file in numbers, and who is online over time."""
     from fedsim.worlds.trace import read_trace
 
-    _check_name("--png", png, _PICTURES)
-    _check_name("--html", html, _PAGES)
+    check_ending("--png", png)
+    check_ending("--html", html, _PAGES)
     trace = read_trace(file)
     classes = None if config is None else analysis.class_hours(trace, counts_of(config, trace))
     console = Terminal(highlight=False)
@@ -76,11 +76,6 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     if trace.clients < data.n_clients:
         raise TraceError(f"{config} has {data.n_clients} clients, but the trace has {trace.clients}")
     return label_counts(data)
-
-
-def _check_name(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
-    if path is not None and path.suffix.lower() not in endings:
-        raise ConfigError(f"{option} {path}: expected a name that ends in {', '.join(endings)}")
 
 
 def _table(rows: list[tuple[str, str]]) -> object:

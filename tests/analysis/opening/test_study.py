@@ -191,7 +191,7 @@ def test_what_is_no_study_says_so(study: Study, tmp_path: Path) -> None:
 def test_a_cell_without_its_folder_is_run_anew_by_the_study(study: Study) -> None:
     cell = study.cells[0]
     cell.folder.rename(study.folder / "elsewhere")
-    with pytest.raises(FolderError, match=f"no run folder {cell.folder}.*; fedsim study runs a cell anew"):
+    with pytest.raises(FolderError, match=f"no run folder {cell.folder}.*; fedsim study repeats cells"):
         study.run(cell)
 
 

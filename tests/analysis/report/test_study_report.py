@@ -182,7 +182,7 @@ def test_an_interrupted_study_and_hostile_words_are_shown_as_they_are(tmp_path: 
     said["cells"][1] |= {"status": "interrupted", "error": None}
     (folder / "study.json").write_text(json.dumps(said))
     text = page_of(open_study(folder), tmp_path / "report.html").text
-    assert "The study is not complete: 1 interrupted of 2 runs. Shown is what is done." in text
+    assert "The study is not complete: 1 interrupted of 2 runs. The page shows the finished runs." in text
 
 
 def test_a_damaged_file_of_a_study_is_named(tmp_path: Path) -> None:

@@ -137,5 +137,5 @@ def test_a_run_is_read_and_drawn(tmp_path: Path) -> None:
 
 def test_a_run_without_audits_says_how_to_get_them(tmp_path: Path) -> None:
     opened = analysis.open(run(small(), tmp_path).folder)
-    with pytest.raises(RunError, match=r"there is no audit; it is asked for with \[audit\] every = 20"):
+    with pytest.raises(RunError, match=r"there is no audit; record one with \[audit\] every = 20"):
         audit_frame(opened)

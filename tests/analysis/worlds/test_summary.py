@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.analysis.plots.availability import availability_picture
-from fedsim.analysis.plots.class_hours import class_hours_picture, told
+from fedsim.analysis.plots.class_hours import class_hours_picture, extremes
 from fedsim.analysis.plots.world_spread import bandwidths, speeds, spell_lengths
 from fedsim.analysis.worlds.facts import client_facts, world_facts
 from fedsim.analysis.worlds.summary import (
@@ -145,9 +145,9 @@ def test_a_class_is_online_where_its_samples_are():
     assert shares[1, :12].tolist() == [0.25] * 3 + [1] * 3 + [0.75] * 6
     assert np.isnan(shares[:, 12:]).all()
     assert np.isnan(shares[2]).all()
-    assert told(shares).startswith("Class 1 is online most, 68.8 %")
+    assert extremes(shares).startswith("Class 1 is online most, 68.8 %")
     assert drawn(class_hours_picture(shares)) > 1000
-    assert told(shares[2:]) == "No class has samples."
+    assert extremes(shares[2:]) == "No class has samples."
 
 
 def drawn(picture):
