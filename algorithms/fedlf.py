@@ -23,6 +23,7 @@ Deviations and choices:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -38,7 +39,11 @@ from fedsim.algorithms.mathematics.stack_views import participation_window
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
-_FAIR_WEIGHTS = {"gradient": fair_weights, "unit": unit_fair_weights, "none": np.zeros_like}
+_FAIR_WEIGHTS: dict[str, Callable[[Floats], Floats]] = {
+    "gradient": fair_weights,
+    "unit": unit_fair_weights,
+    "none": np.zeros_like,
+}
 _GRAM: dict[str, GramLevel] = {"layers": "blocks", "slices": "blocks", "model": "model"}
 _MEMORY = {"window": math.inf, "none": 0, "previous": 1, "all": math.inf}
 

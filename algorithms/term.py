@@ -44,7 +44,7 @@ def term(
         if share < 1 and state["started"]:
             log_z = float(np.logaddexp(np.log1p(-share) + state["log_z"], np.log(share) + log_mean))
         weights = np.exp(tilted - log_z) / stack.m
-        if share == 1:  # the same, but that large losses round no more than small ones
+        if share == 1:  # equal in exact arithmetic, without the rounding of large losses
             weights = shares(np.exp(tilted - tilted.max()))
         return Direction(over_present(stack, weights)), {"log_z": log_z, "started": True}
 

@@ -1,13 +1,13 @@
-"""q-MAML: clients learn a model that is good after a few steps on their data (Li et al., "Fair resource allocation
+"""q-MAML: clients learn a model that is good after a few steps on their own data (Li et al., "Fair resource allocation
 in federated learning", ICLR 2020: q-FFL applied to meta-learning; MAML after Finn et al., ICML 2017).
 
 In each job the client's training samples are divided at random into support and query. For each minibatch of the query
 it adapts, `theta' = theta - inner_lr grad F_k(theta; support)` for `inner_steps` steps, and descends `F_k(theta';
-query)` by theta. The rule is told the query loss after adapting, before training: with rule `qfedavg` or `qfedsgd`, one
-epoch and `batch_size = "full"` a job is the paper's step. Each inner step takes the next minibatch of the support, in
+query)` by theta. The rule sees the query loss after adapting, before training: with rule `qfedavg` or `qfedsgd`, one
+epoch and `batch_size = "full"`, a job is the paper's step. Each inner step takes the next minibatch of the support, in
 turn. A client with one sample uses it for both.
 
-The personal model takes `inner_steps` steps on all training samples of the client, from the model at hand.
+The personal model takes `inner_steps` steps on all training samples of the client, from the evaluated model.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -39,12 +40,7 @@ def qmaml(
     differentiates through the inner steps, at a few times the cost.
     """
 
-    def adapt(local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
-        for batch in itertools.islice(batches, inner_steps):
-            loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
-            grads = torch.autograd.grad(loss, weights, create_graph=order == "second", materialize_grads=True)
-            weights = tuple(w - inner_lr * g for w, g in zip(weights, grads, strict=True))
-        return weights
+    adapt = _Adaptation(inner_lr, inner_steps, order == "second")
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         inner, query = divided(local, support)
@@ -69,10 +65,31 @@ def qmaml(
         everything = itertools.repeat(local.batch(local.rows))
         return flat(adapt(local, free(local, model), everything))
 
-    def passes(epochs: int) -> float:
-        return epochs * (1 - support) * (1 + inner_steps)
+    return ClientMethod(
+        train,
+        draws=False,
+        personal=personal,
+        reports_loss=True,
+        passes=lambda epochs: epochs * (1 - support) * (1 + inner_steps),
+    )
 
-    return ClientMethod(train, draws=False, personal=personal, reports_loss=True, passes=passes)
+
+@dataclass(frozen=True, slots=True)
+class _Adaptation:
+    """Gradient steps on batches of the support."""
+
+    lr: float
+    steps: int
+    differentiable: bool
+
+    def __call__(self, local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
+        for batch in itertools.islice(batches, self.steps):
+            loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
+            grads = torch.autograd.grad(
+                loss, weights, create_graph=self.differentiable, materialize_grads=True
+            )
+            weights = tuple(w - self.lr * g for w, g in zip(weights, grads, strict=True))
+        return weights
 
 
 def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -36,18 +36,20 @@ Known to the server: data sizes, losses, durations, the speeds of candidates at 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts import oort_scores as _oort
 from fedsim.algorithms.selection.parts.draws import topped_up
 from fedsim.algorithms.selection.parts.durations import duration_option
+from fedsim.algorithms.selection.parts.oort_scores import Pace, Rating, Variant, not_barred
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.engine.selector import Clients, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
+BarredAfter = int | Literal["never"]
 Positive = Annotated[float, Field(gt=0)]
 OfPaper, OfFedScale = With("variant", "paper"), With("variant", "fedscale")
 Paced = Unless("pacer", 0)
@@ -60,9 +62,25 @@ Barring = Where(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """Defaults of options that depend on the variant."""
+
+    floor: float
+    clip: float
+    cut_off: float
+    barred_after: BarredAfter
+
+
+_DEFAULTS = {
+    "paper": _Defaults(floor=0.2, clip=0.95, cut_off=0.95, barred_after=10),
+    "fedscale": _Defaults(floor=0.3, clip=0.9, cut_off=0.05, barred_after="never"),
+}
+
+
 def oort(
     *,
-    variant: _oort.Variant = "paper",
+    variant: Variant = "paper",
     exploration: Share = 0.9,
     exploration_decay: Share = 0.98,
     exploration_floor: Share | None = None,
@@ -83,25 +101,23 @@ def oort(
 ) -> Selector:
     """Choose clients of high statistical and system utility, and explore those not used yet.
 
-    Defaults that are not named here depend on `variant`. `exploration` is ε, with its decay and floor; `clip` a
+    Defaults of None depend on `variant`. `exploration` is ε, with its decay and floor; `clip` a
     quantile; `uncertainty` the factor under the root; `penalty` α; `preferred` T and `preferred_step` its growth
     (durations, "paper" only), `percentile` of durations T at the start unless `preferred`; `pacer` W, 0 for none;
     `pacer_delta`, `few_samples` and `window` those of "fedscale".
     """
-    paper = variant == "paper"
-    floor = (0.2 if paper else 0.3) if exploration_floor is None else exploration_floor
-    limit = ("never" if not paper else 10) if barred_after is None else barred_after
-    rating = _oort.Rating(
+    default = _DEFAULTS[variant]
+    rating = Rating(
         variant=variant,
-        clip=(0.95 if paper else 0.9) if clip is None else clip,
+        clip=default.clip if clip is None else clip,
         uncertainty=uncertainty,
         penalty=penalty,
-        cut_off=(0.95 if paper else 0.05) if cut_off is None else cut_off,
+        cut_off=default.cut_off if cut_off is None else cut_off,
         fairness=fairness,
         few_samples=few_samples,
         window=window,
     )
-    pace = _oort.Pace(
+    pace = Pace(
         variant=variant,
         rounds=pacer,
         percentile=percentile,
@@ -109,18 +125,39 @@ def oort(
         preferred_us=None if preferred is None else duration_option("oort", "preferred", preferred),
         step_us=None if preferred_step is None else duration_option("oort", "preferred_step", preferred_step),
     )
+    choice = _Choice(
+        rating=rating,
+        pace=pace,
+        exploration=exploration,
+        decay=exploration_decay,
+        floor=default.floor if exploration_floor is None else exploration_floor,
+        barred_after=default.barred_after if barred_after is None else barred_after,
+        barred_share=barred_share,
+    )
+    return Selector(choice.select, pace.start, needs=frozenset({"losses"}))
 
-    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
-        after = pace.after(view, state)
-        if not paper and view.step == 0:
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One choice of clients: exploitation by score, exploration, and who is barred."""
+
+    rating: Rating
+    pace: Pace
+    exploration: float
+    decay: float
+    floor: float
+    barred_after: BarredAfter
+    barred_share: float
+
+    def select(self, view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+        after = self.pace.after(view, state)
+        if self.rating.variant == "fedscale" and view.step == 0:
             return rng.permutation(view.candidates)[:k], after
-        clients = _oort.not_barred(view, limit, barred_share, rng)
-        share = max(floor, exploration * exploration_decay**view.step)
-        exploited, explored = rating.chosen(view, clients, k, share, after["preferred_us"], rng)
+        clients = not_barred(view, self.barred_after, self.barred_share, rng)
+        share = max(self.floor, self.exploration * self.decay**view.step)
+        exploited, explored = self.rating.chosen(view, clients, k, share, after["preferred_us"], rng)
         chosen = topped_up(np.concatenate([exploited, explored]), view.candidates, k, rng)
         for_score = state.get("exploited", np.zeros(view.n_clients, dtype=bool)).copy()
         for_score[chosen] = False
         for_score[exploited] = True
         return chosen, {**after, "exploited": for_score}
-
-    return Selector(select, pace.start, needs=frozenset({"losses"}))

@@ -106,7 +106,7 @@ class Proposal:
     """What the jobs of the step reported; updates left out for their length count as not finite."""
     trials: torch.Tensor
     """[T, P] parameters to try the step with; T = 0 without a search."""
-    columns: Mapping[str, Any]
+    columns: dict[str, Any]
     """Columns of `steps.parquet` that say which updates count."""
     evicted: int
     """Rows that the history had evicted before the step."""
@@ -310,10 +310,9 @@ class Server:
         self.state, self.vectors = decision.state, decision.vectors
         norm = self._move(length * decision.vector, decision)
         self.history.settle(decision.slots[: decision.stack.m])
-        parts = [part for part in audited if part is not None]
-        known = {**proposal.columns, **self._evicted(proposal)} | (
-            {"audited": joined(parts)} if parts else {}
-        )
+        known = proposal.columns | self._evicted(proposal)
+        if parts := [part for part in audited if part is not None]:
+            known["audited"] = joined(parts)
         with self.clock.part("diagnose"):
             columns = self._columns(decision, norm)
         return columns | known | {"step_length": length}
