@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -34,24 +34,21 @@ def qmaml(
     support: Share = 0.5,
     order: Literal["first", "second"] = "first",
 ) -> ClientMethod:
-    """Descend the loss after adapting to the client's support samples.
+    """Descend the loss after adapting to the client's support samples, the share `support` of its training samples.
 
-    support: share of the training samples to adapt on. order: "first" takes the gradient at theta' as it is, "second"
-    differentiates through the inner steps, at a few times the cost.
+    `order = "first"` takes the gradient at theta'; "second" differentiates through the inner steps, at several times
+    the cost.
     """
 
     adapt = _Adaptation(inner_lr, inner_steps, order == "second")
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         inner, query = divided(local, support)
-
-        def turns() -> Iterator[Batch]:
-            return itertools.cycle(local.batches(inner))
-
         before = math.nan
         if local.wants_loss:
-            before = local.mean_loss(flat(adapt(local, free(local, start), turns())), query)
-        batches = turns()
+            adapted = adapt(local, free(local, start), itertools.cycle(local.batches(inner)))
+            before = local.mean_loss(flat(adapted), query)
+        batches = itertools.cycle(local.batches(inner))
 
         def objective(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             adapted = adapt(local, local.weights, batches)
@@ -65,13 +62,10 @@ def qmaml(
         everything = itertools.repeat(local.batch(local.rows))
         return flat(adapt(local, free(local, model), everything))
 
-    return ClientMethod(
-        train,
-        draws=False,
-        personal=personal,
-        reports_loss=True,
-        passes=lambda epochs: epochs * (1 - support) * (1 + inner_steps),
-    )
+    def passes(epochs: int) -> float:
+        return epochs * (1 - support) * (1 + inner_steps)
+
+    return ClientMethod(train, draws=False, personal=personal, reports_loss=True, passes=passes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +95,10 @@ def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def free(local: Local, model: torch.Tensor) -> Tensors:
-    """Return a model's weights as leaves that can be differentiated by."""
+    """Return a model's weights as leaves of the autograd graph."""
     return tuple(w.detach().clone().requires_grad_() for w in local.views(model))
 
 
 def flat(weights: Tensors) -> torch.Tensor:
-    """Return weights as one vector [P] without history."""
+    """Return weights as one detached vector [P]."""
     return torch.cat([w.detach().reshape(-1) for w in weights])

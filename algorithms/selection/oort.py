@@ -2,8 +2,8 @@
 
 Of k places, the share ε goes to clients that no step has used yet, the rest to those with the best scores. R is the
 round (server steps taken, plus one), L_i the round that used client i last, n_i its samples, ℓ_i the root mean square
-of the losses of samples in its last job, each taken before its gradient step, t_i the time that it took (expected,
-where none arrived), T the preferred time.
+of the losses of samples in its last job, each taken before its gradient step, t_i the duration of that job (expected,
+if none arrived), T the preferred duration.
 
 `variant = "paper"`:
 - ℓ_i is over all samples that the job trained on, each as often as it did.
@@ -12,24 +12,27 @@ where none arrived), T the preferred time.
 - ε = max(0.2, 0.9 · 0.98^(R - 1)). Exploitation draws in proportion to score among those above 95 % of the lowest score
   that would still be taken; exploration takes the fastest first.
 - Pacer: every W = 20 rounds, if the utility gained in the last W is below that of the W before, T grows by a step. T
-  starts at the 30th percentile of durations, the step is as long, unless `preferred` says otherwise.
+  and the step start as the 30th percentile of durations, unless `preferred` sets them.
 - A client that has sent more than 10 updates is barred.
 `variant = "fedscale"` (github.com/SymbioticLab/FedScale, thirdparty/oort), which differs:
 - ℓ_i is over the samples of the job's last minibatch.
-- (min(u_i, clip) - min u) / (max u - min u) with min scaled by 0.999 takes the place of u; clip at 90 %; clients not
-  explored yet count in these with min(n_i, 600), 600 being 20 local steps of batch size 30.
-- ε ends at 0.3; the cut-off is at 5 % of the best score not taken, and the list goes on to 10 times as many as are
-  wanted. Exploration draws in proportion to min(n_i, 600) · (T / t_i)^2 if T < t_i among the best 5 times as many.
+- (min(u_i, clip) - min u) / (max u - min u) with min scaled by 0.999 replaces u; clip at 90 %; clients not explored yet
+  count in these with min(n_i, 600), 600 being 20 local steps of batch size 30.
+- ε ends at 0.3; the cut-off is at 5 % of the best score not taken, and the list extends to 10 times the number of
+  places. Exploration draws in proportion to min(n_i, 600) · (T / t_i)^2 if T < t_i among the best 5 times as many.
 - T is the 30th percentile of durations; every 20 rounds from the 40th, it is the 35th and so on if the utility gained
   changed by no more than 10 %, the 25th and so on if by 5 times or more; the 100th means no limit.
-- Nobody is barred; the first round is random. The places to exploit are rounded down, not those to explore.
+- No client is barred; the first round is random. The places to exploit are rounded down, not those to explore.
 
-Choices: ε k is rounded down; where it is less than one place it is the chance of one, so that pacings that fill places
-one at a time explore as well. A client whose jobs were all lost stays unexplored, behind those that had none. Places
-that one part cannot fill go to the other. Barred clients, `barred_share` (0.3) of all at most, come last instead of
-never: a run cannot wait for clients that will not come. The pacer looks every W rounds, as FedScale's does. Utility is
-gained by clients whose update a step used; FedScale takes the mean over those chosen to exploit. n_i is the whole data
-set in either variant; a client never used is new to Oort even if it worked.
+Deviations and choices:
+- ε k is rounded down; less than one place is the probability of one, so that pacing that fills places one at a time
+  explores too.
+- A client whose jobs were all lost stays unexplored, behind those that had none; so does a client whose updates were
+  never used. Places that one part cannot fill go to the other.
+- Barred clients, `barred_share` (0.3) of all at most, come last instead of never: a run cannot wait for other clients.
+- The pacer checks every W rounds, as FedScale's does.
+- Clients whose update a step used gain utility; FedScale takes the mean over those chosen to exploit.
+- n_i is the whole data set in either variant.
 
 Known to the server: data sizes, losses, durations, the speeds of candidates at this instant.
 """
