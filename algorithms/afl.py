@@ -8,7 +8,7 @@ Deviations and choices:
 - λ starts uniform over all K clients and is indexed by client. The paper lets all of them take part in each
   step. With fewer, `partial="renormalise"` divides λ by its sum over those present, and
   `partial="importance"` multiplies λ and the losses by K/m, unbiased for uniformly drawn clients; the losses of
-  absent clients count as 0 in both. If nobody present has weight, the model stays and λ goes on.
+  absent clients count as 0 in both. If no present client has weight, the model stays and λ is still updated.
 - A client with several updates in one step shares its weight among them; its loss is their mean.
 - `projection="fair_flearn"` repeats a slip of the q-FFL authors' code: its condition sums one entry too few, and
   the weights leave the simplex. `"gfedplat"`, the FedLF authors' platform, adds 1e-6 to the number of entries.
@@ -27,7 +27,7 @@ from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Promise, Sta
 
 Projection = Literal["exact", "fair_flearn", "gfedplat"]
 _LARGE = 1e6
-"""Beside numbers above this, a sum of 1 is lost in rounding; losses of a model that diverges are."""
+"""Numbers above this lose a sum of 1 to rounding; losses of a diverging model are that large."""
 
 
 def afl(

@@ -1,7 +1,7 @@
 """FedBuff: Nguyen et al. 2022, "Federated Learning with Buffered Asynchronous Aggregation" (AISTATS), Algorithm 1.
 
 w <- w - η_g (1/m) Σ σ(s_k) Δ_k over the m updates of the buffer, s_k their staleness, σ = 1/√(1 + s) or 1.
-How many updates make a buffer is the pacing's matter. `normalise` divides by Σ σ(s_k) instead of m, as FedScale's
+The pacing decides how many updates fill the buffer. `normalise` divides by Σ σ(s_k) instead of m, as FedScale's
 asynchronous aggregator does (of whole models), so that a buffer of stale updates steps as far as one of new ones.
 """
 
@@ -22,9 +22,9 @@ def fedbuff(
     staleness: Literal["none", "sqrt"] = "sqrt",
     normalise: bool = False,
 ) -> Algorithm:
-    """Average the updates of the buffer, stale ones made shorter; `server_lr` is η_g.
+    """Average the updates of the buffer, with smaller weights for stale ones; `server_lr` is η_g.
 
-    With `normalise` the weights add up to η_g, and only how stale updates are relative to one another counts.
+    With `normalise` the weights add up to η_g, so that only relative staleness counts.
     """
     kind: Literal["constant", "sqrt"] = "constant" if staleness == "none" else "sqrt"
 

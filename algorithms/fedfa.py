@@ -3,7 +3,7 @@
 Weights p = α A + β B, A_k and B_k the shares of -log2(acc_k / Σ acc) and -log2(1 - f_k / Σ f), with acc_k the
 training accuracy of the client's own model and f_k how often it took part: inaccurate and frequent clients get
 more. A server momentum follows, v <- γ v + (1 - γ) Σ p_k Δ_k, w <- w - v. (The 2024 method of the same name, a
-fully asynchronous buffer, is another one.)
+fully asynchronous buffer, is unrelated.)
 
 Choices, by `form`:
 - `paper`: as above; 1e-6 and 1e-5 are added to the arguments of the logarithms.
@@ -42,7 +42,7 @@ def fedfa(
     """Weight clients by accuracy and by frequency, and add a server momentum.
 
     `beta` is the share of the frequencies, 1 - `beta` that of the accuracies (α); `gamma` is the momentum.
-    `server_lr` matters for `form="easyfl"` only.
+    `server_lr` is the step of `form="easyfl"`.
     """
 
     def direction(stack: Stack) -> Direction:

@@ -5,7 +5,7 @@ D = (m - 1) m (m + 1) / 3.
 
 Deviations and choices:
 - `order="ascending"` gives the largest loss the largest weight. The public code sorts by descending loss,
-  and then the largest loss has the smallest weight; what the paper wants could not be checked.
+  so that the largest loss has the smallest weight. The paper's text was not available to check.
 - `rank="released"` repeats a slip of that code: client k gets the weight of position perm[k], perm the sorting
   permutation, where its rank is k's position in perm.
 - Ties keep the order of the rows. One client alone has weight 1 (the code divides by zero).

@@ -23,6 +23,7 @@ Deviations and choices:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -31,14 +32,19 @@ from pydantic import Field
 
 from fedsim.algorithms.mathematics.blocks import Part, first_zero, merged, weights_by_block
 from fedsim.algorithms.mathematics.geometry import as_long_as_mean, fair_weights, unit_fair_weights
-from fedsim.algorithms.mathematics.hull import Hull, longer
+from fedsim.algorithms.mathematics.hull import Hull, Rows, longer
 from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.algorithms.mathematics.rows import over_present
 from fedsim.algorithms.mathematics.stack_views import participation_window
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Needs, Stack, stateless
 
-_FAIR_WEIGHTS = {"gradient": fair_weights, "unit": unit_fair_weights, "none": np.zeros_like}
+_FAIR_WEIGHTS: dict[str, Callable[[Floats], Floats]] = {
+    "gradient": fair_weights,
+    "unit": unit_fair_weights,
+    "none": np.zeros_like,
+}
+_GRAM: dict[str, GramLevel] = {"layers": "blocks", "slices": "blocks", "model": "model"}
 _MEMORY = {"window": math.inf, "none": 0, "previous": 1, "all": math.inf}
 
 
@@ -54,30 +60,25 @@ def fedlf(
 ) -> Algorithm:
     """Descend for every client in every layer, and towards equal losses.
 
-    `level` divides the parameters into layers, as many equal slices, or not at all. `fair_row` takes the weights of
-    Eq. 5, FedMDFG's of norm 1 (needs raw lengths), or no fair row. `absent` clients count while they are younger than
-    the paper's window, if they took part in the previous step, or always.
+    `level` divides the parameters into layers, equal slices or nothing. `fair_row` has the weights of Eq. 5, FedMDFG's
+    of norm 1 (needs raw lengths), or none. `absent` clients count within the paper's window or as named.
     """
     if fair_row == "unit" and lengths == "equal":
-        raise ConfigError(
-            'fair_row = "unit" changes the length of the fair row: expected lengths = "raw", found "equal"'
-        )
+        raise ConfigError('fair_row = "unit" sets a length: expected lengths = "raw", found "equal"')
 
     def weigh(stack: Stack) -> Direction:
         fair = over_present(stack, _FAIR_WEIGHTS[fair_row](stack.losses[: stack.m]))  # Eq. 5
-        oldest = participation_window(stack) if absent == "window" else _MEMORY[absent]
-        rows = np.flatnonzero(stack.ages <= oldest)
+        rows = _recent(stack, absent)
         if lengths == "raw":
             rows = longer(stack.gram(), rows, stack.m, zero_tolerance)
+        raw = Hull(rows, np.ones(stack.n), fair)
+        grams = stack.gram()[None] if level == "model" else stack.grams
 
         def least_norm(gram: Floats, first: int, width: int) -> Part:  # Eq. 6-8
-            hull = Hull(rows, np.ones(stack.n), fair)
-            if lengths == "equal":
-                hull = hull.equalised(gram, stack.m, zero_tolerance)
-            point = hull.least(gram, solver)
-            return Part(gram, point.weights, first, width, point.residual)
+            hull = raw.equalised(gram, stack.m, zero_tolerance) if lengths == "equal" else raw
+            weights, residual = hull.least(gram, solver)
+            return Part(gram, weights, first, width, residual)
 
-        grams = stack.gram()[None] if level == "model" else stack.grams
         layers = [least_norm(gram, index, 1) for index, gram in enumerate(grams)]
         while merging and (zero := first_zero(layers, zero_tolerance)) is not None:
             layers = merged(layers, zero, least_norm)
@@ -85,6 +86,11 @@ def fedlf(
         worst = max(layer.residual for layer in layers)
         return Direction(weights, diagnostics={"kkt_residual": worst, "blocks": float(len(layers))})
 
-    inner_products: GramLevel = "model" if level == "model" else "blocks"
-    needs = Needs(inner_products, losses=fair_row != "none", memory=_MEMORY[absent], slices=level == "slices")
+    needs = Needs(_GRAM[level], fair_row != "none", _MEMORY[absent], slices=level == "slices")
     return replace(stateless(weigh, needs, ["descent"]), negligible=zero_tolerance)
+
+
+def _recent(stack: Stack, absent: str) -> Rows:
+    """Return the present rows and the remembered ones that count."""
+    oldest = participation_window(stack) if absent == "window" else _MEMORY[absent]
+    return np.flatnonzero(stack.ages <= oldest)

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.hull import Lambda0, mixed
+from fedsim.algorithms.mathematics.hull import Bounds, Lambda0, mixed
 from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
@@ -40,18 +40,12 @@ def fedmgda_plus(
 
     `server_lr` is η, the length scale of the step; `decay` is β, its factor per 100 steps.
     """
+    bounds = Bounds(lambda0, epsilon, cap)
 
     def direction(stack: Stack) -> Direction:
         eta = _median_norm(stack) if server_lr == "median" else server_lr
-        return mixed(
-            stack,
-            normalise=normalise,
-            lambda0=lambda0,
-            epsilon=epsilon,
-            step=eta * decay ** (stack.step // 100),
-            solver=solver,
-            cap=cap,
-        )
+        step = eta * decay ** (stack.step // 100)
+        return mixed(stack, bounds, normalise=normalise, step=step, solver=solver)
 
     needs = Needs(gram="model", scale_free=normalise and server_lr != "median")
     return stateless(direction, needs, ["descent"] if epsilon == 1 and cap is None else [])

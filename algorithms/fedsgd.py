@@ -1,7 +1,7 @@
 """FedSGD: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks", section 2.
 
-w <- w - η Σ p_k ∇F_k(w): the average of FedAvg over rows that are single gradient steps, η ∇F_k(w). What makes
-it FedSGD is the clients' training, and other training is refused: one epoch with the full batch, no momentum.
+w <- w - η Σ p_k ∇F_k(w): the average of FedAvg over rows that are single gradient steps, η ∇F_k(w). Clients
+train one epoch with the full batch, without momentum; other training is refused.
 """
 
 from __future__ import annotations

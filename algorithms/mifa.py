@@ -21,7 +21,7 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
 
 
 def mifa(*, divisor: Literal["seen", "all"] = "seen") -> Algorithm:
-    """Average the last update of every client, however long ago it came."""
+    """Average the last update of every client, whatever its age."""
 
     def direction(stack: Stack) -> Direction:
         last = latest(stack.clients)

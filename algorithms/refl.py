@@ -1,15 +1,15 @@
 """REFL: Abdelmoniem et al. 2023, "REFL: Resource-Efficient Federated Learning" (EuroSys), section 4.2.
 
-The step is the weighted mean of all updates there are. Fresh ones (staleness 0, n_F of them, of mean u_F) weigh 1,
+The step is the weighted mean of all updates. Fresh ones (staleness 0, n_F of them, of mean u_F) weigh 1,
 an update u_s that is τ steps old
 
     (1 - β) / (τ + 1) + β (1 - exp(-L_s / L_max)),   L_s = ‖u_F - (u_s + n_F u_F) / (n_F + 1)‖² / ‖u_F‖²,
 
-so an old update counts for more the more it would change the mean. For stragglers to be there, let them finish: a
-synchronous pacing with `late = "keep"`.
+so an old update weighs more the more it would change the mean. Stragglers finish in a synchronous pacing with
+`late = "keep"`.
 
-Deviations and choices: the authors' code divides the exponential by 10 and has other weights besides. Without fresh
-updates, or if these cancel out, L is 0 and weights are by age alone.
+Deviations and choices: the authors' code divides the exponential by 10 and has further weights. Without fresh
+updates, or if these cancel out, L is 0 and weights depend on age alone.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Choices, by `normaliser`:
 - `running`: as above, λ = `smoothing`, starting with the first step's mean. Kept as log Z, as exp(t F)
   overflows.
 - `cohort`: λ = 1: the weights of each step sum to one.
-- `released`: a public federated code: x_k = exp(t (F_k - max F)), Z <- ½ Z + ½ mean x from Z = 0, and the
-  weights x_k / (Z m²). They are m times smaller than above, and twice that in the first step.
+
+The rule `term_released` has the weights of a public federated code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,10 @@ from fedsim.server.rule import Algorithm, Direction, Needs, Promise, Stack, Stat
 def term(
     *,
     t: Annotated[float, Field(gt=0)] = 1.0,
-    normaliser: Literal["running", "cohort", "released"] = "running",
+    normaliser: Literal["running", "cohort"] = "running",
     smoothing: Annotated[float, Field(gt=0, le=1), With("normaliser", "running")] = 0.5,
 ) -> Algorithm:
     """Weight clients by exp(t F): the larger `t`, the closer to the worst client alone."""
-    if normaliser == "released":
-        return Algorithm(
-            lambda stack, state: _released(stack, state, t), Needs(losses=True), lambda: {"z": 0.0}
-        )
     share = 1.0 if normaliser == "cohort" else smoothing
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
@@ -44,16 +40,9 @@ def term(
         if share < 1 and state["started"]:
             log_z = float(np.logaddexp(np.log1p(-share) + state["log_z"], np.log(share) + log_mean))
         weights = np.exp(tilted - log_z) / stack.m
-        if share == 1:  # the same, but that large losses round no more than small ones
+        if share == 1:  # equal in exact arithmetic, without the rounding of large losses
             weights = shares(np.exp(tilted - tilted.max()))
         return Direction(over_present(stack, weights)), {"log_z": log_z, "started": True}
 
     promises: frozenset[Promise] = frozenset({"convex"}) if normaliser == "cohort" else frozenset()
     return Algorithm(weigh, Needs(losses=True), lambda: {"log_z": 0.0, "started": False}, promises=promises)
-
-
-def _released(stack: Stack, state: State, t: float) -> tuple[Direction, State]:
-    losses = stack.losses[: stack.m]
-    x = np.exp(t * (losses - losses.max()))
-    z = 0.5 * state["z"] + 0.5 * float(x.mean())
-    return Direction(over_present(stack, x / (z * stack.m**2))), {"z": z}

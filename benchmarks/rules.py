@@ -142,7 +142,7 @@ def stack_of(grams: Any, n: int, m: int) -> Stack:
     losses = 0.5 + np.random.default_rng(1).permutation(n) / n
     population: dict[str, Any] = {"step": 9, "n_clients": n, "total_samples": 50 * n, "n_seen": n}
     online = ages == 0
-    return Stack(grams, m, numbers, losses, 50 * ones, ages, 0 * ones, ones, online, **population)
+    return Stack(grams, losses, m, numbers, 50 * ones, ages, 0 * ones, ones, online, **population)
 
 
 def line(*cells: object) -> None:

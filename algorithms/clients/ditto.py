@@ -1,10 +1,10 @@
-"""Ditto: every client keeps a model of its own, held near the global one (Li et al., "Ditto: fair and robust federated
-learning through personalization", ICML 2021, Alg. 1).
+"""Ditto: every client keeps a personal model near the global one (Li et al., "Ditto: fair and robust federated learning
+through personalization", ICML 2021, Alg. 1).
 
-The update is plain local SGD from w, so the rule is free. Beside it, the client moves its own model v by
-`v <- v - lr (grad F_k(v) + lam (v - w))` for some epochs, with w the model just received; v starts as the first w that
-the client receives. The minibatches of v are drawn apart from those of the update. Choice: momentum and weight
-decay of `[train]` apply to v as well, the momentum starting anew in each job.
+The update is plain local SGD from the received model w, for any rule. The client also moves its personal model v by
+`v <- v - lr (grad F_k(v) + lam (v - w))` for some epochs; v starts as the first w that the client receives. The
+minibatches of v are drawn independently of those of the update. Choice: momentum and weight decay of `[train]` apply to
+v as well; its momentum restarts in each job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def ditto(
 ) -> ClientMethod:
     """Train a personal model beside the update; lam = 0 is local training alone, a large lam the global model.
 
-    epochs, lr: of the personal model; those of `[train]` unless given.
+    epochs, lr: of the personal model; by default those of `[train]`.
     """
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
@@ -37,7 +37,11 @@ def ditto(
         return Trained(end, loss, kept=own)
 
     return ClientMethod(
-        train, draws=False, keeps=True, personal=_own, passes=lambda given: given + float(epochs or given)
+        train,
+        draws=False,
+        keeps=True,
+        personal=_own,
+        passes=lambda trained: trained + float(epochs or trained),
     )
 
 

@@ -1,8 +1,8 @@
-"""What the public code of the FedMDFG and FedLF authors calls Ditto: no personal model, but doubled steps.
+"""Doubled steps without a personal model, which the public code of the FedMDFG and FedLF authors calls Ditto.
 
 On one model, each minibatch gradient g makes two steps, `v <- v - lr g` and then `v <- v - lr (g + lam (v - w))` with
-the same g. It is here to reproduce tables, under a name of its own; for Ditto itself see `ditto`. That code also folds
-the updates in one by one with divisor K, as `fedavg` does with `weighting="sequential"`.
+the same g. It reproduces tables of those papers; Ditto itself is `ditto`. That code also adds the updates one by one
+with divisor K, as `fedavg` does with `weighting="sequential"`.
 """
 
 from __future__ import annotations

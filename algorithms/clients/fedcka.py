@@ -1,6 +1,6 @@
-"""FedCKA: the first layers are held near the global model's in what they represent, not in their weights (Son, Kim and
-Chung, "Compare where it matters: using layer-wise regularization to improve federated learning on heterogeneous data",
-Applied Sciences 2022).
+"""FedCKA: the representations of the first layers, not their weights, stay near the global model's (Son, Kim and Chung,
+"Compare where it matters: using layer-wise regularization to improve federated learning on heterogeneous data", Applied
+Sciences 2022).
 
 The client descends `F_k + mu * mean_l -log(e^a_l / (e^a_l + e^b_l))` over the first layers l, with a_l the linear CKA
 of the minibatch's representations by the model in training and by the received one, b_l that by the model in training

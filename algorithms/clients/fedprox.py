@@ -1,8 +1,8 @@
-"""FedProx: local training is held near the received model (Li et al., "Federated optimization in heterogeneous
+"""FedProx: local training stays near the received model (Li et al., "Federated optimization in heterogeneous
 networks", MLSys 2020, Eq. 2).
 
-The client minimises `F_k(v) + mu/2 ||v - w||^2` by `v <- v - lr (grad F_k(v) + mu (v - w))`. The paper's gamma-inexact
-solutions are the configured epochs. With the rule `fedmgda_plus` it makes MGDA-Prox (Hu et al., 2022).
+The client minimises `F_k(v) + mu/2 ||v - w||^2` by `v <- v - lr (grad F_k(v) + mu (v - w))`. The configured epochs
+replace the paper's gamma-inexact solutions. With the rule `fedmgda_plus` this is MGDA-Prox (Hu et al., 2022).
 
 Published code differs: `form = "doubled"` is the penalty `mu ||v - w||^2` of the Fed-MGDA+ authors, twice as strong;
 `form = "released"` is that of the FedMDFG and FedLF authors, where a slip ends every round after one plain step on

@@ -1,20 +1,21 @@
-"""q-MAML: clients learn a model that is good after a few steps on their data (Li et al., "Fair resource allocation
+"""q-MAML: clients learn a model that is good after a few steps on their own data (Li et al., "Fair resource allocation
 in federated learning", ICLR 2020: q-FFL applied to meta-learning; MAML after Finn et al., ICML 2017).
 
 In each job the client's training samples are divided at random into support and query. For each minibatch of the query
 it adapts, `theta' = theta - inner_lr grad F_k(theta; support)` for `inner_steps` steps, and descends `F_k(theta';
-query)` by theta. The rule is told the query loss after adapting, before training: with rule `qfedavg` or `qfedsgd`, one
-epoch and `batch_size = "full"` a job is the paper's step. Each inner step takes the next minibatch of the support, in
+query)` by theta. The rule sees the query loss after adapting, before training: with rule `qfedavg` or `qfedsgd`, one
+epoch and `batch_size = "full"`, a job is the paper's step. Each inner step takes the next minibatch of the support, in
 turn. A client with one sample uses it for both.
 
-The personal model takes `inner_steps` steps on all training samples of the client, from the model at hand.
+The personal model takes `inner_steps` steps on all training samples of the client, from the evaluated model.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
@@ -33,29 +34,21 @@ def qmaml(
     support: Share = 0.5,
     order: Literal["first", "second"] = "first",
 ) -> ClientMethod:
-    """Descend the loss after adapting to the client's support samples.
+    """Descend the loss after adapting to the client's support samples, the share `support` of its training samples.
 
-    support: share of the training samples to adapt on. order: "first" takes the gradient at theta' as it is, "second"
-    differentiates through the inner steps, at a few times the cost.
+    `order = "first"` takes the gradient at theta'; "second" differentiates through the inner steps, at several times
+    the cost.
     """
 
-    def adapt(local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
-        for batch in itertools.islice(batches, inner_steps):
-            loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
-            grads = torch.autograd.grad(loss, weights, create_graph=order == "second", materialize_grads=True)
-            weights = tuple(w - inner_lr * g for w, g in zip(weights, grads, strict=True))
-        return weights
+    adapt = _Adaptation(inner_lr, inner_steps, order == "second")
 
     def train(local: Local, start: torch.Tensor, kept: torch.Tensor | None) -> Trained:
         inner, query = divided(local, support)
-
-        def turns() -> Iterator[Batch]:
-            return itertools.cycle(local.batches(inner))
-
         before = math.nan
         if local.wants_loss:
-            before = local.mean_loss(flat(adapt(local, free(local, start), turns())), query)
-        batches = turns()
+            adapted = adapt(local, free(local, start), itertools.cycle(local.batches(inner)))
+            before = local.mean_loss(flat(adapted), query)
+        batches = itertools.cycle(local.batches(inner))
 
         def objective(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             adapted = adapt(local, local.weights, batches)
@@ -75,6 +68,24 @@ def qmaml(
     return ClientMethod(train, draws=False, personal=personal, reports_loss=True, passes=passes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Adaptation:
+    """Gradient steps on batches of the support."""
+
+    lr: float
+    steps: int
+    differentiable: bool
+
+    def __call__(self, local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
+        for batch in itertools.islice(batches, self.steps):
+            loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
+            grads = torch.autograd.grad(
+                loss, weights, create_graph=self.differentiable, materialize_grads=True
+            )
+            weights = tuple(w - self.lr * g for w, g in zip(weights, grads, strict=True))
+        return weights
+
+
 def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Divide the client's rows at random into support and query, each with at least one row."""
     n = len(local.rows)
@@ -84,10 +95,10 @@ def divided(local: Local, share: float) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def free(local: Local, model: torch.Tensor) -> Tensors:
-    """Return a model's weights as leaves that can be differentiated by."""
+    """Return a model's weights as leaves of the autograd graph."""
     return tuple(w.detach().clone().requires_grad_() for w in local.views(model))
 
 
 def flat(weights: Tensors) -> torch.Tensor:
-    """Return weights as one vector [P] without history."""
+    """Return weights as one detached vector [P]."""
     return torch.cat([w.detach().reshape(-1) for w in weights])

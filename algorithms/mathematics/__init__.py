@@ -1,1 +1,1 @@
-"""What several rules compute: least-norm points, projections, line searches, weights by row."""
+"""Shared mathematics of rules: least-norm points, lengths, line searches, weights by row."""

@@ -66,21 +66,23 @@ def longer(gram: Floats, rows: Rows, m: int, share: float) -> Rows:
     return np.asarray(rows[np.sqrt(gram.diagonal())[rows] > share * mean_length(gram, m)])
 
 
-def mixed(
-    stack: Stack,
-    *,
-    normalise: bool,
-    lambda0: Lambda0,
-    epsilon: float,
-    step: float,
-    solver: Solver,
-    cap: float | None = None,
-) -> Direction:
-    """Return `step` times the least-norm mixture whose weights differ from λ⁰ by at most `epsilon`.
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Bounds on the weights of a mixture: within `epsilon` of λ⁰, or at most `cap`.
 
-    With a `cap` they are at most that instead, or equal if that is too little for a sum of one.
-    With `normalise`, zero rows take no part and λ⁰ is divided among the others. Without it they do, and with
-    epsilon = 1 nobody moves then.
+    A cap that is too small for weights of sum one makes them equal.
+    """
+
+    lambda0: Lambda0 = "uniform"
+    epsilon: float = 1.0
+    cap: float | None = None
+
+
+def mixed(stack: Stack, bounds: Bounds, *, normalise: bool, step: float, solver: Solver) -> Direction:
+    """Return `step` times the least-norm mixture of the present rows within `bounds`.
+
+    With `normalise`, rows have norm 1, zero rows take no part, and λ⁰ is divided among the others. Without it a zero
+    row is a point of the hull: with epsilon = 1 the direction is then zero.
     """
     gram = stack.gram()[: stack.m, : stack.m]
     scale = inverse_norms(gram) if normalise else np.ones(stack.m)
@@ -88,19 +90,19 @@ def mixed(
     if not len(used):
         return Direction(np.zeros(stack.n))
     unit = gram[np.ix_(used, used)] * np.outer(scale[used], scale[used])
-    if cap is None:
-        centre = _centre(stack, lambda0)[used]
-        mixture, residual = _near(unit, centre / centre.sum(), epsilon, solver)
+    if bounds.cap is None:
+        centre = _centre(stack, bounds.lambda0)[used]
+        mixture, residual = _near(unit, centre / centre.sum(), bounds.epsilon, solver)
     else:
-        mixture, residual = min_norm(unit, upper=max(cap, 1 / len(used)), solver=solver)
+        mixture, residual = min_norm(unit, upper=max(bounds.cap, 1 / len(used)), solver=solver)
     weights = np.zeros(stack.m)
     weights[used] = step * mixture * scale[used]
     return Direction(over_present(stack, weights), diagnostics={"kkt_residual": residual})
 
 
-def _near(gram: Floats, centre: Floats, epsilon: float, solver: Solver) -> tuple[Floats, float]:
+def _near(gram: Floats, centre: Floats, epsilon: float, solver: Solver) -> Solution:
     if epsilon == 0:
-        return centre, 0.0
+        return Solution(centre, 0.0)
     if epsilon >= 1:
         return min_norm(gram, solver=solver)
     return min_norm(

@@ -106,7 +106,7 @@ def _bounds(gram: Floats, lower: ArrayLike | None, upper: ArrayLike | None) -> t
 
 
 def _nearest_gram(g: Floats, gram: Floats) -> Floats:
-    """Set negative eigenvalues to zero; inner products that were summed in float32 may cause small ones."""
+    """Set negative eigenvalues to zero; inner products that were summed in float32 cause small ones."""
     values, vectors = np.linalg.eigh(g)
     if values[0] < -INDEFINITE:
         raise SolverError(f"expected a Gram matrix, found a relative eigenvalue of {values[0]:.2g}", gram)
@@ -119,9 +119,9 @@ def _active_set(g: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def _start(g: Floats, low: Floats, high: Floats) -> Floats:
-    """Return feasible weights, the solution itself if all goes well and no bound is in its way."""
+    """Return feasible weights; without active bounds mostly the solution itself."""
     from fedsim.algorithms.mathematics.min_norm_start import (
-        unbounded,  # it imports SciPy, which takes a second
+        unbounded,  # imports SciPy, which is slow
     )
 
     x = unbounded(g)
@@ -149,7 +149,7 @@ def _descend(g: Floats, x: Floats, low: Floats, high: Floats) -> Floats:
             continue
         entering = _entering(g @ x, magnitudes @ x, x, free, low, high)
         pattern = free.tobytes() + (x > low).tobytes()
-        if not len(entering) or pattern in seen:  # met twice: only rounding is left to gain
+        if not len(entering) or pattern in seen:  # a repeated pattern: only rounding is left to gain
             break
         seen.add(pattern)
         free[entering] = True
@@ -157,13 +157,13 @@ def _descend(g: Floats, x: Floats, low: Floats, high: Floats) -> Floats:
 
 
 def _step(g: Floats, x: Floats, free: NDArray[np.bool_], low: Floats, high: Floats) -> tuple[Floats, int]:
-    """Move to the optimum of the free weights, or until a bound; also return who hit the bound, or -1."""
+    """Move to the optimum of the free weights, or to the first bound; also return the weight at that bound, or -1."""
     f = np.flatnonzero(free)
     if len(f) < 2:
         return x, -1
     p = _move(g[f] @ x, g[f][:, f])
     room = np.where(p < 0, low[f] - x[f], high[f] - x[f])
-    with np.errstate(over="ignore"):  # a move that hardly goes anywhere meets no bound
+    with np.errstate(over="ignore"):  # a tiny move meets no bound
         steps = np.divide(room, p, out=np.full(len(f), np.inf), where=p != 0)
     k = int(np.argmin(steps))
     x = x.copy()
@@ -179,7 +179,7 @@ def _move(r: Floats, sub: Floats) -> Floats:
     solve = _factorised(sub + 1.0)
     u = solve(np.ones(len(r)))
     p = np.zeros(len(r))
-    if not u.sum() > 0:  # G is indefinite: stay, and let the residual tell
+    if not u.sum() > 0:  # G is indefinite: do not move; the residual reports it
         return p
     for _ in range(2):
         e = r + sub @ p
@@ -190,10 +190,10 @@ def _move(r: Floats, sub: Floats) -> Floats:
 
 @cache
 def _blas() -> ThreadpoolController:
-    """One thread per solve: the many small products of an active-set method lose a factor of five to a second one, and
-    the last bits of the weights must not depend on the number of cores.
+    """Control the BLAS libraries: one thread per solve. A second thread makes the many small products of an active-set
+    method five times slower, and the last bits of the weights must not depend on the number of cores.
     """
-    importlib.import_module("scipy.linalg")  # brings a BLAS of its own, which is to be among those controlled
+    importlib.import_module("scipy.linalg")  # loads another BLAS, which must be controlled too
     return ThreadpoolController()
 
 
@@ -235,7 +235,7 @@ def _residual(g: Floats, x: Floats, low: Floats, high: Floats) -> float:
 
 
 def _interior_point(g: Floats, low: Floats, high: Floats) -> Floats:
-    cp: Any = importlib.import_module("cvxpy")  # takes seconds, so only for those who ask
+    cp: Any = importlib.import_module("cvxpy")  # slow, so imported only when it is used
 
     values, vectors = np.linalg.eigh(g)
     factor = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T

@@ -1,4 +1,4 @@
-"""A first solution for the point of least norm of a whole convex hull, from nothing but its Gram matrix.
+"""A first solution for the point of least norm of a whole convex hull, from its Gram matrix alone.
 
 Exact reduction to non-negative least squares: minimise ½ ‖Σ x_i v_i‖² + ½ (Σ x_i - 1)² over x >= 0, then λ = x / Σ x.
 With H = G + 11ᵀ its solution has Hx = 1 where x > 0 and Hx >= 1 elsewhere. The same holds for G + s 11ᵀ with any s > 0,
@@ -16,16 +16,16 @@ from scipy.optimize import nnls
 from fedsim.server.rule import Floats
 
 _MANY = 64
-"""From so many rows on, pivoting is faster than adding rows one by one."""
+"""Fewest rows for which pivoting is faster than adding rows one by one."""
 _WIDE = 1e-8
-"""Ratio of squared norms from which on rows are brought to one scale."""
+"""Ratio of squared norms below which rows are scaled to norm 1."""
 _RIDGE = 1e-12
 _PIVOTS = 100
 _PATIENCE = 3
 
 
 def unbounded(g: Floats) -> Floats:
-    """Return the weights `[n]` of the point of least norm, or zeros if they were not found."""
+    """Return the weights `[n]` of the point of least norm, or zeros if the methods fail."""
     squares = g.diagonal()
     if 0 < squares.min() < _WIDE * squares.max():
         x = scaled(g)
@@ -54,7 +54,7 @@ def one_by_one(g: Floats) -> Floats:
     b[-1] = 1.0
     try:
         x = nnls(a, b)[0]
-    except RuntimeError:  # it ran out of iterations; the active-set method needs no good start
+    except RuntimeError:  # out of iterations; the active-set method needs no good start
         x = np.zeros(len(g))
     return np.asarray(x / x.sum()) if x.any() else x
 

@@ -1,4 +1,4 @@
-"""Weights by row and memory by client, as many rules keep them."""
+"""Weights by row, and arrays by client that rules keep as state."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Number = TypeVar("Number", np.float64, np.int64)
 
 
 def over_present(stack: Stack, weights: Floats) -> Floats:
-    """Return weights `[n]`: those given `[m]` for the present rows, 0 for remembered ones."""
-    every = np.zeros(stack.n)
-    every[: stack.m] = weights
-    return every
+    """Return weights `[n]`: `weights` `[m]` for the present rows, 0 for remembered ones."""
+    padded = np.zeros(stack.n)
+    padded[: stack.m] = weights
+    return padded
 
 
 def shares(amounts: Floats) -> Floats:
@@ -29,14 +29,14 @@ def shares(amounts: Floats) -> Floats:
 
 
 def grown(values: NDArray[Number], n: int, fill: float) -> NDArray[Number]:
-    """Return a copy of an array by client, with room for the clients below `n`; new ones get `fill`."""
+    """Return a copy of an array by client that has entries for all clients below `n`; new ones get `fill`."""
     more = max(n - len(values), 0)
     tail = np.full((more, *values.shape[1:]), fill, dtype=values.dtype)
     return np.concatenate([values, tail])
 
 
 def room(stack: Stack) -> int:
-    """Return the length of an array that has a place for every client."""
+    """Return the length of an array with an entry for every client."""
     return max(stack.n_clients, int(stack.clients.max()) + 1)
 
 

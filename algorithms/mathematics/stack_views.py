@@ -1,4 +1,4 @@
-"""Other views of a stack: some of its rows, rows of other lengths, one block."""
+"""Views of a stack for wrappers: some of its rows, rows of other lengths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def selected(stack: Stack, rows: NDArray[np.intp], m: int) -> Stack:
 
 
 def spread(direction: Direction, rows: NDArray[np.intp], n: int) -> Direction:
-    """Return the direction with its weights put back to the places `rows` of `n`; the others get 0."""
+    """Return the direction with its weights at the places `rows` of `n`; other rows get 0."""
     weights = np.zeros((*direction.weights.shape[:-1], n))
     weights[..., rows] = direction.weights
     return replace(direction, weights=weights)
@@ -59,9 +59,9 @@ def on_scaled(rule: Algorithm, factors: Callable[[Stack], Floats], needs: Needs)
     """Return the rule run on rows multiplied by `factors(stack)` `[n]`."""
 
     def weigh(stack: Stack, state: State) -> tuple[Direction, State]:
-        each = factors(stack)
-        direction, after = rule.weigh(scaled(stack, each), state)
-        return replace(direction, weights=direction.weights * each), after
+        scale = factors(stack)
+        direction, after = rule.weigh(scaled(stack, scale), state)
+        return replace(direction, weights=direction.weights * scale), after
 
     return replace(rule, weigh=weigh, needs=needs, promises=rule.promises - {"convex"})
 

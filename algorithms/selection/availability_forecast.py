@@ -1,10 +1,10 @@
-"""Clients that will probably stay, or probably leave, judged by the hours of the day at which they were there before.
+"""Select clients by a forecast of their availability, from the hours of the day at which they were online before.
 
-The forecast is the chance that the client is there between now and `ahead` later, by `_hours.py`. `staying` takes the
-highest first: fewer jobs are lost. `leaving` takes the lowest first, as REFL does: whoever is rarely there gets its
-turn while it is. Ties, and so everybody at first, are at random.
+The forecast is the chance that the client is online between now and `ahead` later (`parts/hours_of_day.py`). `staying`
+puts the highest chance first, so that fewer jobs are lost. `leaving` puts the lowest first, as REFL does, so that
+clients that are rarely online get their turn. Ties, and so all clients at first, are broken at random.
 
-Known to the server: who was there when it looked, and for `ahead = None` the clients' speeds at this instant.
+Known to the server: who was online when it chose before, and for `ahead = None` the clients' speeds at this instant.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fedsim.engine.selector import Clients, Selector, State, View
 def availability_forecast(
     *, prefer: Literal["staying", "leaving"] = "staying", ahead: str | float | None = None
 ) -> Selector:
-    """Choose the clients that are expected to stay for the time `ahead` (such as "30m"), or to be away by then.
+    """Choose the clients that are most likely to stay online for the time `ahead` (such as "30m"), or to leave.
 
-    Without `ahead` it is the time that the client's job will take.
+    Without `ahead` the time is that of the client's job.
     """
     ahead_us = None if ahead is None else duration_option("availability_forecast", "ahead", ahead)
     order = highest if prefer == "staying" else lowest

@@ -1,13 +1,16 @@
-"""A biased sample of known bias, to study what bias does: from uniform sampling to the preferred clients alone.
+"""Select with a known bias, from uniform sampling to the preferred clients alone, to study the effect of bias.
 
-Each place is, with probability `strength`, one for the best clients by a score, and otherwise one for anybody: of
-B ~ Binomial(k, strength) places the B best candidates get one each, ties at random, and the others are drawn uniformly
-from the rest. The score, by `by`: `label` the share of the client's samples that have one of `labels`; `speed` minus
-the time that its last job took, or would take now; `n_samples`; or a column that the world knows of its clients, as it
-stands if it is numeric, else whether it is one of `values`. `sign = -1` prefers the lowest scores. Clients
-whose score is unknown come last either way.
+Of k places, B ~ Binomial(k, `strength`) go to the B candidates with the best scores, ties at random. The other places
+go to clients drawn uniformly from the rest. The score, by `by`:
 
-Known to the server: that; the labels that clients hold only for this study.
+- `label`: the share of the client's samples that have one of `labels`.
+- `speed`: minus the time that its last job took, or would take now.
+- `n_samples`: its training samples.
+- a column that the world knows of its clients: the number itself, or whether the text is one of `values`.
+
+`sign = -1` prefers the lowest scores. Clients whose score is unknown come last either way.
+
+Known to the server: the score; a real server does not know labels.
 """
 
 from __future__ import annotations
@@ -70,27 +73,27 @@ def _label_shares(view: View, labels: list[int]) -> Floats:
 
 
 def _about(view: View, by: str, values: list[str | int] | None) -> Floats:
-    held = column(view, by)
-    found = held[view.candidates]
+    by_client = column(view, by)
+    scores = by_client[view.candidates]
     if values:
-        preferred = _among(held, values)
+        preferred = _among(by_client, values)
         if not preferred.any():
-            some = ", ".join(np.unique(held.astype(str))[:10].tolist())
+            some = ", ".join(np.unique(by_client.astype(str))[:10].tolist())
             raise ConfigError(
                 f"selector 'biased', option 'values': no client has one of {values} as {by!r}; found {some}"
             )
         return preferred[view.candidates].astype(np.float64)
-    if found.dtype.kind not in "biuf":
+    if scores.dtype.kind not in "biuf":
         raise ConfigError(
             f"selector 'biased': {by!r} holds words: name those preferred with the option 'values'"
         )
-    return found.astype(np.float64)
+    return scores.astype(np.float64)
 
 
-def _among(held: NDArray[Any], values: list[str | int]) -> NDArray[np.bool_]:
-    """Return [K] who holds one of the values; whole numbers are floating-point where some clients have none."""
+def _among(by_client: NDArray[Any], values: list[str | int]) -> NDArray[np.bool_]:
+    """Return [K] whether each client has one of the values; whole numbers are floats if some clients have none."""
     texts = [str(value) for value in values]
-    if held.dtype.kind != "f":
-        return np.isin(held.astype(str), texts)
+    if by_client.dtype.kind != "f":
+        return np.isin(by_client.astype(str), texts)
     numbers = [float(text) for text in texts if text.lstrip("-").replace(".", "", 1).isdecimal()]
-    return np.isin(held, numbers)
+    return np.isin(by_client, numbers)

@@ -1,6 +1,6 @@
-"""The fastest clients go first, by the time that their last job took; a biased choice, to study what it does.
+"""Select the fastest clients first, by the time that their last job took: a biased choice, to study its effect.
 
-A client none of whose jobs has arrived yet goes by the time that one would take at its speeds now.
+A client without an arrived job counts with the time that a job would take at its speeds now.
 Known to the server: durations of jobs that arrived, and the clients' speeds at this instant.
 """
 

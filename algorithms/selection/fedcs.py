@@ -1,9 +1,9 @@
 """FedCS: Nishio and Yonetani 2019, "Client Selection for Federated Learning with Heterogeneous Resources", Algorithm 3.
 
-Clients are added greedily, always the one that lengthens the round least, as long as the round Θ stays inside the
-deadline. Uploads of FedCS follow one another on a shared channel: a client with expected time t of which the share s
-is its upload makes Θ' = max(Θ, (1 - s) t) + s t. With s = 0, as here where every client has its own link, Θ' is the
-largest t. The time to choose and to send the model out is not modelled.
+Clients are added greedily, always the one that lengthens the round least, while the round Θ stays within the deadline.
+In FedCS uploads follow one another on a shared channel: a client with expected time t, of which the share s is its
+upload, makes Θ' = max(Θ, (1 - s) t) + s t. Here every client has its own link by default: s = 0, and Θ' is the largest
+t. The time to choose clients and to send the model out is not modelled.
 
 Known to the server: how long a job of each candidate takes at its speeds now (FedCS asks the clients for it).
 """
@@ -26,8 +26,8 @@ def fedcs(
 ) -> Selector:
     """Choose as many clients as can report before the deadline, those that cost least time first.
 
-    `deadline` (such as "10m") is that of the pacing unless given. `upload_share` is the share of a job's time that
-    the upload takes if all clients share one channel. Nobody is chosen while nobody can make it.
+    `deadline` (such as "10m") is the pacing's by default. `upload_share` is the share of a job's time that the upload
+    takes if all clients share one channel. No client is chosen while none can meet the deadline.
     """
     own_us = None if deadline is None else duration_option("fedcs", "deadline", deadline)
 
@@ -45,7 +45,7 @@ def fedcs(
 
 
 def _fitting(times: Floats, upload_share: float, k: int, limit: float) -> list[int]:
-    """Return the positions taken from ascending `times`; of those that cost the same, the first."""
+    """Return the positions that fit, from ascending `times`; of equal costs the first."""
     taken, round_us = list[int](), 0.0
     while len(taken) < k:
         longer = np.maximum(round_us, (1 - upload_share) * times) + upload_share * times

@@ -1,6 +1,6 @@
-"""A plan made beforehand: the same clients always, or those that a table names for each step.
+"""Select clients from a fixed plan: the same ones in every step, or those that a table names for each step.
 
-Known to the server: nothing but who is there.
+Known to the server: who is online.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Client = Annotated[int, Field(ge=0)]
 
 
 def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> Selector:
-    """Choose the clients named, in the order in which they are named, as far as they are there and idle.
+    """Choose the named clients that are online and idle, in the order of the plan.
 
-    Either `clients`, a list for all steps, or `table`, a CSV or Parquet file with the columns `step` (steps taken so
-    far, from 0) and `client`; in steps that it does not name, nobody is chosen.
+    The plan is either `clients`, a list for all steps, or `table`, a CSV or Parquet file with the columns `step` (steps
+    taken so far, from 0) and `client`. Steps that the table does not name choose no client.
     """
     if (clients is None) == (table is None):
         raise ConfigError("selector 'fixed' takes either the option 'clients' or the option 'table'")
@@ -33,7 +33,7 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
     highest = int(members.max(initial=0))
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
-        if highest >= view.n_clients:  # also of a later step: the run should not get so far
+        if highest >= view.n_clients:  # checked for later steps too, before a run gets there
             raise ConfigError(
                 f"selector 'fixed': expected clients from 0 to {view.n_clients - 1}, found {highest}"
             )
@@ -50,20 +50,20 @@ def fixed(*, clients: list[Client] | None = None, table: Path | None = None) -> 
 def _read(path: Path) -> tuple[Ints, Ints]:
     """Return the steps of a table in ascending order, and its clients, those of a step in the table's order."""
     try:
-        found = read_parquet(path, ConfigError) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
-        names = found.column_names  # a name that is no text is an error of its own
+        table = read_parquet(path, ConfigError) if path.suffix == ".parquet" else pyarrow.csv.read_csv(path)
+        names = table.column_names  # raises if a name is no text
     except (OSError, ValueError, pa.ArrowException, ConfigError) as error:
         raise ConfigError(f"selector 'fixed', option 'table': cannot read {path}: {error}") from error
-    steps, clients = (_column(found, names, name, path) for name in ("step", "client"))
+    steps, clients = (_column(table, names, name, path) for name in ("step", "client"))
     order = np.argsort(steps, kind="stable")
     return steps[order], clients[order]
 
 
-def _column(found: pa.Table, names: list[str], name: str, path: Path) -> Ints:
+def _column(table: pa.Table, names: list[str], name: str, path: Path) -> Ints:
     if names.count(name) != 1:
-        what = "no column" if name not in names else "more than one column"
-        raise ConfigError(f"{path} has {what} {name!r}{closest(name, set(names) - {name})}")
-    column = found.column(name)
+        count = "no column" if name not in names else "more than one column"
+        raise ConfigError(f"{path} has {count} {name!r}{closest(name, set(names) - {name})}")
+    column = table.column(name)
     if not pa.types.is_integer(column.type):
         raise ConfigError(f"{path}, column {name!r}: expected whole numbers, found {column.type}")
     try:

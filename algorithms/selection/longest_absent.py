@@ -1,6 +1,6 @@
-"""Whoever has been out of the model longest goes first: the age of a client's last contribution.
+"""Select the clients whose last contribution to the model is oldest.
 
-Known to the server: who contributed when.
+Known to the server: when each client contributed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from fedsim.engine.selector import Clients, Selector, View, stateless
 
 
 def longest_absent(*, since: Literal["used", "dispatched"] = "used") -> Selector:
-    """Choose the clients whose last update was used in the earliest step, never before all; ties at random.
+    """Choose the clients whose last update was used in the earliest step, first those without one; ties at random.
 
-    `since = "dispatched"` goes by the last job given instead, so that jobs that were lost count too.
+    `since = "dispatched"` takes the step of the last dispatch instead, so that lost jobs count too.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:

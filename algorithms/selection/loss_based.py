@@ -1,13 +1,15 @@
-"""Clients with large losses are drawn more often.
+"""Draw clients with large losses more often.
 
 `proportional`: one after another without replacement, in proportion to the loss reported last.
+
 `afl`: active federated learning, Goetz et al. 2019, Algorithm 2 (not the rule `afl` of Mohri et al.). A client's value
 is v = loss · √n, with the mean loss that it reported last. The share α1 of the candidates with the lowest values gets
 v = -∞; (1 - α3) k clients are drawn without replacement in proportion to exp(α2 v), the others uniformly. Goetz et al.
-rank all clients; here only those that are there can be ranked. Rounded down are α1 c, and α3 k;
-α3 k below 1 is the chance of one place.
+rank all clients; here only the c candidates can be ranked. α1 c and α3 k are rounded down; α3 k below 1 is the
+probability of one place.
 
-A client that never reported counts with the largest value known, as the optimist would; if none is known all are equal.
+A client that never reported counts with the largest known value. If no value is known, all clients are equal.
+
 Known to the server: losses that came with updates, for `afl` also data sizes.
 """
 
@@ -33,16 +35,13 @@ def loss_based(
     alpha2: Annotated[float, Field(ge=0), OfAFL] = 0.01,
     alpha3: Annotated[Share, OfAFL] = 0.1,
 ) -> Selector:
-    """Draw clients by the loss that they reported last.
-
-    `alpha1` to `alpha3` are those of Goetz et al. and matter for `variant = "afl"` only.
-    """
+    """Draw clients by the loss that they reported last; `alpha1` to `alpha3` are those of Goetz et al."""
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
         clients, losses = view.candidates, view.last_loss[view.candidates]
         if variant == "proportional":
-            return proportional(clients, np.maximum(_hopeful(losses), 0.0), k, rng)
-        values = _hopeful(losses * np.sqrt(view.n_samples[clients]))
+            return proportional(clients, np.maximum(_optimistic(losses), 0.0), k, rng)
+        values = _optimistic(losses * np.sqrt(view.n_samples[clients]))
         odds = np.exp(alpha2 * (values - values.max()))
         odds[lowest(np.arange(len(clients)), values, share_of(len(clients), alpha1), rng)] = 0.0
         drawn = min(k - part(k, alpha3, rng), int(np.count_nonzero(odds)))
@@ -51,7 +50,7 @@ def loss_based(
     return stateless(select, needs=frozenset({"losses"}))
 
 
-def _hopeful(values: Floats) -> Floats:
-    """Return the values with the largest one in place of those unknown."""
+def _optimistic(values: Floats) -> Floats:
+    """Return the values with the largest one in place of unknown ones."""
     known = values[~np.isnan(values)]
     return np.where(np.isnan(values), known.max() if len(known) else 1.0, values)

@@ -1,10 +1,10 @@
-"""A queue of all clients: the longest time between two uses of the same one (pfl-research, Granqvist et al. 2024).
+"""Select from a queue of all clients, so that each waits as long as possible (pfl-research, Granqvist et al. 2024).
 
-All clients stand in one random order. Whoever is first in it and there is chosen and goes to its end, so between two
-jobs of a client all others that were there had one. pfl-research walks through its users in a fixed order; there
-everybody is always there, and both are the same.
+The queue begins in a random order. The first clients that are online are chosen and go to its end, so that all other
+clients that were online had a job between two jobs of one client. pfl-research walks through its users in a fixed
+order; its users are always online, and the two are then the same.
 
-Known to the server: nothing but who is there.
+Known to the server: who is online.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fedsim.engine.selector import Clients, Selector, State, View
 
 
 def minimise_reuse() -> Selector:
-    """Choose whoever has waited longest in a queue of all clients, which begins in a random order."""
+    """Choose the clients that have waited longest in a queue of all clients, which begins in a random order."""
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
         ticket = state["ticket"].copy() if state else rng.permutation(view.n_clients).astype(np.int64)

@@ -2,8 +2,8 @@
 
 Of k places, the share ε goes to clients that no step has used yet, the rest to those with the best scores. R is the
 round (server steps taken, plus one), L_i the round that used client i last, n_i its samples, ℓ_i the root mean square
-of the losses of samples in its last job, each taken before its gradient step, t_i the time that it took (expected,
-where none arrived), T the preferred time.
+of the losses of samples in its last job, each taken before its gradient step, t_i the duration of that job (expected,
+if none arrived), T the preferred duration.
 
 `variant = "paper"`:
 - ℓ_i is over all samples that the job trained on, each as often as it did.
@@ -12,42 +12,47 @@ where none arrived), T the preferred time.
 - ε = max(0.2, 0.9 · 0.98^(R - 1)). Exploitation draws in proportion to score among those above 95 % of the lowest score
   that would still be taken; exploration takes the fastest first.
 - Pacer: every W = 20 rounds, if the utility gained in the last W is below that of the W before, T grows by a step. T
-  starts at the 30th percentile of durations, the step is as long, unless `preferred` says otherwise.
+  and the step start as the 30th percentile of durations, unless `preferred` sets them.
 - A client that has sent more than 10 updates is barred.
 `variant = "fedscale"` (github.com/SymbioticLab/FedScale, thirdparty/oort), which differs:
 - ℓ_i is over the samples of the job's last minibatch.
-- (min(u_i, clip) - min u) / (max u - min u) with min scaled by 0.999 takes the place of u; clip at 90 %; clients not
-  explored yet count in these with min(n_i, 600), 600 being 20 local steps of batch size 30.
-- ε ends at 0.3; the cut-off is at 5 % of the best score not taken, and the list goes on to 10 times as many as are
-  wanted. Exploration draws in proportion to min(n_i, 600) · (T / t_i)^2 if T < t_i among the best 5 times as many.
+- (min(u_i, clip) - min u) / (max u - min u) with min scaled by 0.999 replaces u; clip at 90 %; clients not explored yet
+  count in these with min(n_i, 600), 600 being 20 local steps of batch size 30.
+- ε ends at 0.3; the cut-off is at 5 % of the best score not taken, and the list extends to 10 times the number of
+  places. Exploration draws in proportion to min(n_i, 600) · (T / t_i)^2 if T < t_i among the best 5 times as many.
 - T is the 30th percentile of durations; every 20 rounds from the 40th, it is the 35th and so on if the utility gained
   changed by no more than 10 %, the 25th and so on if by 5 times or more; the 100th means no limit.
-- Nobody is barred; the first round is random. The places to exploit are rounded down, not those to explore.
+- No client is barred; the first round is random. The places to exploit are rounded down, not those to explore.
 
-Choices: ε k is rounded down; where it is less than one place it is the chance of one, so that pacings that fill places
-one at a time explore as well. A client whose jobs were all lost stays unexplored, behind those that had none. Places
-that one part cannot fill go to the other. Barred clients, `barred_share` (0.3) of all at most, come last instead of
-never: a run cannot wait for clients that will not come. The pacer looks every W rounds, as FedScale's does. Utility is
-gained by clients whose update a step used; FedScale takes the mean over those chosen to exploit. n_i is the whole data
-set in either variant; a client never used is new to Oort even if it worked.
+Deviations and choices:
+- ε k is rounded down; less than one place is the probability of one, so that pacing that fills places one at a time
+  explores too.
+- A client whose jobs were all lost stays unexplored, behind those that had none; so does a client whose updates were
+  never used. Places that one part cannot fill go to the other.
+- Barred clients, `barred_share` (0.3) of all at most, come last instead of never: a run cannot wait for other clients.
+- The pacer checks every W rounds, as FedScale's does.
+- Clients whose update a step used gain utility; FedScale takes the mean over those chosen to exploit.
+- n_i is the whole data set in either variant.
 
 Known to the server: data sizes, losses, durations, the speeds of candidates at this instant.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.selection.parts import oort_scores as _oort
 from fedsim.algorithms.selection.parts.draws import topped_up
 from fedsim.algorithms.selection.parts.durations import duration_option
+from fedsim.algorithms.selection.parts.oort_scores import Pace, Rating, Variant, not_barred
 from fedsim.common.option_requirements import Unless, Where, With
 from fedsim.engine.selector import Clients, Selector, State, View
 
 Share = Annotated[float, Field(ge=0, le=1)]
+BarredAfter = int | Literal["never"]
 Positive = Annotated[float, Field(gt=0)]
 OfPaper, OfFedScale = With("variant", "paper"), With("variant", "fedscale")
 Paced = Unless("pacer", 0)
@@ -60,9 +65,25 @@ Barring = Where(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Defaults:
+    """Defaults of options that depend on the variant."""
+
+    floor: float
+    clip: float
+    cut_off: float
+    barred_after: BarredAfter
+
+
+_DEFAULTS = {
+    "paper": _Defaults(floor=0.2, clip=0.95, cut_off=0.95, barred_after=10),
+    "fedscale": _Defaults(floor=0.3, clip=0.9, cut_off=0.05, barred_after="never"),
+}
+
+
 def oort(
     *,
-    variant: _oort.Variant = "paper",
+    variant: Variant = "paper",
     exploration: Share = 0.9,
     exploration_decay: Share = 0.98,
     exploration_floor: Share | None = None,
@@ -83,25 +104,23 @@ def oort(
 ) -> Selector:
     """Choose clients of high statistical and system utility, and explore those not used yet.
 
-    Defaults that are not named here depend on `variant`. `exploration` is ε, with its decay and floor; `clip` a
+    Defaults of None depend on `variant`. `exploration` is ε, with its decay and floor; `clip` a
     quantile; `uncertainty` the factor under the root; `penalty` α; `preferred` T and `preferred_step` its growth
     (durations, "paper" only), `percentile` of durations T at the start unless `preferred`; `pacer` W, 0 for none;
     `pacer_delta`, `few_samples` and `window` those of "fedscale".
     """
-    paper = variant == "paper"
-    floor = (0.2 if paper else 0.3) if exploration_floor is None else exploration_floor
-    limit = ("never" if not paper else 10) if barred_after is None else barred_after
-    rating = _oort.Rating(
+    default = _DEFAULTS[variant]
+    rating = Rating(
         variant=variant,
-        clip=(0.95 if paper else 0.9) if clip is None else clip,
+        clip=default.clip if clip is None else clip,
         uncertainty=uncertainty,
         penalty=penalty,
-        cut_off=(0.95 if paper else 0.05) if cut_off is None else cut_off,
+        cut_off=default.cut_off if cut_off is None else cut_off,
         fairness=fairness,
         few_samples=few_samples,
         window=window,
     )
-    pace = _oort.Pace(
+    pace = Pace(
         variant=variant,
         rounds=pacer,
         percentile=percentile,
@@ -109,18 +128,39 @@ def oort(
         preferred_us=None if preferred is None else duration_option("oort", "preferred", preferred),
         step_us=None if preferred_step is None else duration_option("oort", "preferred_step", preferred_step),
     )
+    choice = _Choice(
+        rating=rating,
+        pace=pace,
+        exploration=exploration,
+        decay=exploration_decay,
+        floor=default.floor if exploration_floor is None else exploration_floor,
+        barred_after=default.barred_after if barred_after is None else barred_after,
+        barred_share=barred_share,
+    )
+    return Selector(choice.select, pace.start, needs=frozenset({"losses"}))
 
-    def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
-        after = pace.after(view, state)
-        if not paper and view.step == 0:
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One choice of clients: exploitation by score, exploration, and who is barred."""
+
+    rating: Rating
+    pace: Pace
+    exploration: float
+    decay: float
+    floor: float
+    barred_after: BarredAfter
+    barred_share: float
+
+    def select(self, view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+        after = self.pace.after(view, state)
+        if self.rating.variant == "fedscale" and view.step == 0:
             return rng.permutation(view.candidates)[:k], after
-        clients = _oort.not_barred(view, limit, barred_share, rng)
-        share = max(floor, exploration * exploration_decay**view.step)
-        exploited, explored = rating.chosen(view, clients, k, share, after["preferred_us"], rng)
+        clients = not_barred(view, self.barred_after, self.barred_share, rng)
+        share = max(self.floor, self.exploration * self.decay**view.step)
+        exploited, explored = self.rating.chosen(view, clients, k, share, after["preferred_us"], rng)
         chosen = topped_up(np.concatenate([exploited, explored]), view.candidates, k, rng)
         for_score = state.get("exploited", np.zeros(view.n_clients, dtype=bool)).copy()
         for_score[chosen] = False
         for_score[exploited] = True
         return chosen, {**after, "exploited": for_score}
-
-    return Selector(select, pace.start, needs=frozenset({"losses"}))

@@ -1,9 +1,9 @@
 """Power-of-choice: Cho, Wang and Joshi 2020, "Client Selection in Federated Learning" (algorithms π_pow-d, π_rpow-d).
 
-Draw d candidates without replacement with probability in proportion to n_i, then take the k of them with the largest
-local loss. `asked` (π_pow-d) asks the d clients for the loss of the current model, which takes no virtual time here.
-`reported` (π_rpow-d) takes the loss that each reported last; it is infinite for those that never did. With `[train]
-loss_samples` clients are asked for the loss on so many of their samples (π_cpow-d).
+Draw d candidates without replacement, with probability proportional to n_i, then take the k of them with the largest
+local loss. `asked` (π_pow-d) asks the d clients for the loss of the current model, which takes no virtual time.
+`reported` (π_rpow-d) takes the loss that each client reported last, infinite for those that never did. With `[train]
+loss_samples` the loss covers so many of a client's samples (π_cpow-d).
 
 Known to the server: data sizes and losses.
 """
@@ -26,13 +26,13 @@ def power_of_choice(
 ) -> Selector:
     """Choose the clients with the largest losses among `d` drawn in proportion to data size.
 
-    `d` is 2 k without a number, never less than k nor more than there are candidates: d = k is `weighted`.
+    `d` is 2 k by default, at least k and at most the number of candidates; d = k equals `weighted`.
     """
 
     def select(view: View, k: int, rng: np.random.Generator) -> Clients:
         sizes = view.n_samples[view.candidates]
         pool = proportional(view.candidates, sizes, max(2 * k if d is None else d, k), rng)
-        found = view.ask_losses(pool) if losses == "asked" else view.last_loss[pool]
-        return highest(pool, np.where(np.isnan(found), np.inf, found), k, rng)
+        values = view.ask_losses(pool) if losses == "asked" else view.last_loss[pool]
+        return highest(pool, np.where(np.isnan(values), np.inf, values), k, rng)
 
     return stateless(select, needs=frozenset({"losses"}))

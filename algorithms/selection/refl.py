@@ -1,28 +1,31 @@
 """REFL: Abdelmoniem et al. 2023, "REFL: Resource-Efficient Federated Learning" (EuroSys); github.com/ahmedcs/REFL.
 
-Slot: μ is the moving average of the durations D of rounds, μ <- (1 - a) D + a μ, a = 0.25, 1000 s at first.
+The slot μ is the moving average of the durations D of rounds, μ <- (1 - a) D + a μ, a = 0.25, 1000 s at first.
 
-Who goes first, by `variant`:
-- `paper`: p is the chance to be there in [t + μ, t + 2 μ]; lowest p first, ties at random.
-- `released`: whoever is there throughout [t, t + μ] but not throughout [t + μ, t + 2 μ], then the others, each at
-  random. The code's two modes differ in how many they take beyond the target; here never more than the free places.
-p, by `forecast`:
-- `trace`: from the future itself, as in the authors' experiments: 1 if there during the whole slot, else 0. This is
-  clairvoyant. What lies behind a world's end counts as absence. Of those who would go first, the share `kept` does, as
-  with the code's accuracy of forecasts; the code leaves the others out, here they go with the rest.
-- `learned`: from the hours at which the client was there before (`_hours.py`); `released` takes p > ½ for there.
+The order, by `variant`:
+- `paper`: lowest p first, the chance to be online in [t + μ, t + 2 μ]; ties at random.
+- `released`: clients online throughout [t, t + μ] but not throughout [t + μ, t + 2 μ], then the others, each at random.
+  The code's two modes differ in how many clients they take beyond the target; here never more than the free places.
 
-How many: N, or with `adaptive` max(1, N - S), S the jobs expected to report within μ, where the code cuts `cap` of N
-at most. N is `target`, without one the number of free places. Stragglers are the jobs that are still running: with
-`late = "keep"` they occupy places, so give the pacing more places than `target`. Their weights belong to the
-rule `refl` (`algorithms/refl.py`).
+The chance p, by `forecast`:
+- `trace`: from the future itself (clairvoyant), as in the authors' experiments: 1 if the client is online during the
+  whole slot, else 0. Time after a world's end counts as absence. The share `kept` of the clients that go first keep
+  their place, as with the code's accuracy of forecasts; the code leaves the others out, here they join the rest.
+- `learned`: from the hours at which the client was online before (`parts/hours_of_day.py`); `released` takes p > ½ for
+  online.
 
-Known to the server: times of steps, expected durations of the jobs that it gave.
+The number of clients is N, or with `adaptive` max(1, N - S), S the jobs expected to report within μ; as in the code, at
+most the share `cap` of N is cut. N is `target`, by default the number of free places. Stragglers are jobs that are
+still running: with `late = "keep"` they occupy places, so give the pacing more places than `target`. The rule `refl`
+(`algorithms/refl.py`) weighs their updates.
+
+Known to the server: times of steps, expected durations of the jobs that it dispatched.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -51,28 +54,15 @@ def refl(
 ) -> Selector:
     """Choose the least available clients first, and fewer of them while stragglers are about to report.
 
-    `initial` is μ before the first round. `kept` matters for `forecast = "trace"` only.
+    `initial` is μ before the first round.
     """
     initial_us = duration_option("refl", "initial", initial)
-
-    def chance(view: View, state: State, start_us: int, end_us: int) -> Floats:
-        if forecast == "trace":
-            assert view.world is not None
-            there = online_throughout(view.world, start_us, end_us)
-            return np.asarray(there[view.candidates], dtype=np.float64)
-        return chances(state, view.candidates, np.array([start_us]), np.array([end_us]))
-
-    def rank(view: View, state: State) -> Floats:
-        now, slot = view.now_us, round(state["slot_us"])
-        later = chance(view, state, now + slot, now + 2 * slot)
-        if variant == "paper":
-            return later
-        return np.where((chance(view, state, now, now + slot) > 0.5) & (later <= 0.5), 0.0, 1.0)
+    ranking = _Ranking(variant, forecast)
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
         after = _clocked(view, state, a)
         after = looked(view, after) if adaptive or forecast == "learned" else after
-        ranks = rank(view, after)
+        ranks = ranking.ranks(view, after)
         if forecast == "trace":
             ranks = np.where((ranks < 1) & (rng.random(len(ranks)) >= kept), 1.0, ranks)
         wanted = target or k
@@ -87,8 +77,31 @@ def refl(
     return Selector(select, start, clairvoyant=forecast == "trace")
 
 
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """The order of the candidates; the lowest rank goes first."""
+
+    variant: str
+    forecast: str
+
+    def ranks(self, view: View, state: State) -> Floats:
+        """Return [c] the rank of each candidate."""
+        now, slot = view.now_us, round(state["slot_us"])
+        later = self._chances(view, state, now + slot, now + 2 * slot)
+        if self.variant == "paper":
+            return later
+        return np.where((self._chances(view, state, now, now + slot) > 0.5) & (later <= 0.5), 0.0, 1.0)
+
+    def _chances(self, view: View, state: State, start_us: int, end_us: int) -> Floats:
+        if self.forecast == "trace":
+            assert view.world is not None
+            online = online_throughout(view.world, start_us, end_us)
+            return np.asarray(online[view.candidates], dtype=np.float64)
+        return chances(state, view.candidates, np.array([start_us]), np.array([end_us]))
+
+
 def _clocked(view: View, state: State, a: float) -> State:
-    """Take the mean duration of the steps since the last call into the moving average, once for each of them."""
+    """Update the moving average with the mean duration of the steps since the last call, once for each of them."""
     steps = view.step - state["step"]
     if steps <= 0:
         return state

@@ -1,7 +1,7 @@
-"""Exactly the clients that an earlier run chose, when it chose them: `fedsim replay RUN --same-participation`.
+"""Select exactly the clients that an earlier run chose, when it chose them: `fedsim replay RUN --same-participation`.
 
-In the same world, with the same pacing and the same costs of a job, the same clients are then lost and arrive at the
-same instants, so that two runs differ by their rules alone. A difference in timing is an error, never a substitute.
+In the same world, with the same pacing and the same costs of a job, the same clients are lost and arrive at the same
+instants, so that two runs differ by their rules alone. A difference in timing is an error; no other client is chosen.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """Whom a run chose, in order: not the work that was given to a client once more."""
+    """The clients that a run chose, in order, without repeated attempts of a job."""
 
     client: Clients
     version: Clients
-    """Server steps that had been taken."""
+    """Server steps taken before each choice."""
     dispatch_us: Clients
     end_us: int
-    """How far the run came."""
+    """Virtual time at which the run ended."""
 
 
 def replayed(*, jobs: Path) -> Selector:
-    """Choose whom `jobs` says, a run's `jobs.parquet`; how long the run went on is read from the manifest beside it."""
+    """Choose the clients of `jobs`, a run's `jobs.parquet`; the manifest beside it tells when the run ended."""
     record = _recorded(jobs)
 
     def select(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
@@ -57,7 +57,7 @@ def replayed(*, jobs: Path) -> Selector:
 
 
 def _check_keeps_up(jobs: Path, record: _Record, first: int, view: View) -> None:
-    """Raise RunError if jobs that are still to be given should have been given before, or the record has ended."""
+    """Raise RunError if a recorded job should have been dispatched before now, or if the record has ended."""
     here = f"this run is at {show_us(view.now_us)}, step {view.step}, already"
     if first == len(record.client):
         if view.now_us > record.end_us:
@@ -86,10 +86,10 @@ def _recorded(jobs: Path) -> _Record:
 
 
 def _end_us(jobs: Path, ends_us: Clients) -> int:
-    """Return how far the run came: what its manifest says, otherwise the end of its last job."""
+    """Return when the run ended: the time in its manifest, otherwise the end of its last job."""
     last_us = int(ends_us.max(initial=0))
     try:
-        said = from_json((jobs.parent / _MANIFEST).read_text(encoding="utf-8"))["virtual_us"]
+        end_us = from_json((jobs.parent / _MANIFEST).read_text(encoding="utf-8"))["virtual_us"]
     except (OSError, ValueError, TypeError, KeyError):
         return last_us
-    return max(int(said), last_us) if isinstance(said, int) else last_us
+    return max(int(end_us), last_us) if isinstance(end_us, int) else last_us

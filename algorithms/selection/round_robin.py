@@ -1,6 +1,6 @@
-"""In turn by client number, round and round; clients that are away when their turn comes are passed over.
+"""Select clients in turn by number; clients that are offline when their turn comes are passed over.
 
-Known to the server: nothing but who is there.
+Known to the server: who is online.
 """
 
 from __future__ import annotations

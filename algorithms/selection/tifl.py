@@ -6,11 +6,13 @@ probability and k of its clients uniformly, so the clients of a round are about 
 tier drawn last is not above that of I steps before, the tiers that have credits left get probabilities by rank of
 accuracy, n - 1 for the worst of n, 0 for the best, over their sum n (n - 1) / 2. Drawing a tier costs it one credit.
 
-Choices: durations are those measured last, before that those expected, instead of a profiling phase; tiers are made
-anew every I steps and when a client appears of which nothing was known. `t_max` leaves out clients that take longer
-(the paper's drop-outs), before tiers are made. A tier none of whose clients is there cannot be drawn; where no tier
-that can be has credits left, all get theirs anew, where the paper would go on for ever. Where all that can be drawn
-have probability 0, they are equally likely. From a tier with fewer than k clients fewer are chosen.
+Deviations and choices:
+- Durations are measured, or expected before the first measurement, instead of a profiling phase. Tiers are rebuilt
+  every I steps, and when a client appears whose duration was unknown.
+- `t_max` leaves out clients that take longer (the paper's drop-outs) before tiers are built.
+- A tier without candidates cannot be drawn. If no drawable tier has credits left, all tiers get theirs again; the paper
+  would loop for ever. If all drawable tiers have probability 0, they are equally likely.
+- A tier with fewer than k candidates yields fewer clients.
 
 Known to the server: durations, speeds at this instant; for `adaptive` the clients' accuracies at the last evaluation.
 """
@@ -58,18 +60,18 @@ def tifl(
         after = _tiered(view, known, state, tiers, interval, limit_us)
         if policy == "adaptive":
             after = _adapted(view, after, interval)
-        mine = after["tier"][view.candidates]
-        mine[known[view.candidates] > limit_us] = -1
-        if (mine < 0).all():
+        tier = after["tier"][view.candidates]
+        tier[known[view.candidates] > limit_us] = -1
+        if (tier < 0).all():
             return view.candidates[:0], after
-        after = _drawn(np.bincount(mine[mine >= 0], minlength=tiers) > 0, after, credits, rng)
-        return rng.permutation(view.candidates[mine == after["drawn"]])[:k], after
+        after = _drawn(np.bincount(tier[tier >= 0], minlength=tiers) > 0, after, credits, rng)
+        return rng.permutation(view.candidates[tier == after["drawn"]])[:k], after
 
     return Selector(select, start, needs=frozenset({"accuracy"}) if policy == "adaptive" else frozenset())
 
 
 def _tiered(view: View, known: Floats, state: State, tiers: int, interval: int, limit_us: float) -> State:
-    """Return the state with up-to-date durations and, where it is time, new tiers of those that keep the limit."""
+    """Return the state with current durations and, if they are due, new tiers of the clients within the limit."""
     before = state.get("known_us", np.full(view.n_clients, np.nan))
     now = np.where(np.isnan(known), before, known)
     due = "tier" not in state or view.step >= state["tiered"] + interval
@@ -85,7 +87,7 @@ def _tiered(view: View, known: Floats, state: State, tiers: int, interval: int, 
 
 
 def _adapted(view: View, state: State, interval: int) -> State:
-    """Return the state with new probabilities, if it is time and the tier drawn last got no better."""
+    """Return the state with new probabilities, if they are due and the tier drawn last did not improve."""
     if np.isnan(view.accuracy).all() or ("accuracy" in state and view.step < state["checked"] + interval):
         return state
     accuracy = _accuracies(view, state["tier"], len(state["odds"]))
@@ -112,14 +114,14 @@ def _accuracies(view: View, tier: Ints, tiers: int) -> Floats:
     return np.asarray(np.divide(total, count, out=np.full(tiers, np.nan), where=count > 0))
 
 
-def _drawn(there: NDArray[np.bool_], state: State, credits: int | None, rng: np.random.Generator) -> State:
-    """Return the state after one of the tiers that are `there` [m] was drawn and has paid."""
+def _drawn(drawable: NDArray[np.bool_], state: State, credits: int | None, rng: np.random.Generator) -> State:
+    """Draw one of the `drawable` [m] tiers, which pays a credit; returns the state."""
     left = state["credits"]
-    if not (there & (left != 0)).any():
+    if not (drawable & (left != 0)).any():
         left = np.full(len(left), credits, dtype=np.int64)
-    can = there & (left != 0)
-    odds = np.where(can, state["odds"], 0.0)
-    odds = odds if odds.any() else can.astype(np.float64)
+    payable = drawable & (left != 0)
+    odds = np.where(payable, state["odds"], 0.0)
+    odds = odds if odds.any() else payable.astype(np.float64)
     drawn = int(rng.choice(len(odds), p=odds / odds.sum()))
     paid = left - (np.arange(len(left)) == drawn) * (left > 0)
     return {**state, "credits": paid, "drawn": drawn}

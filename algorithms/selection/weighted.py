@@ -1,8 +1,8 @@
 """Sampling in proportion to data size (q-FFL, Li et al. 2020; FedFV, Wang et al. 2021).
 
 Clients are drawn one after another, each with probability n_i / Σ n_j over the candidates not drawn yet, as q-FFL's
-code does. Its text draws independently, which `replacement` does; a client cannot do two jobs at once, so a client
-drawn twice gets one job, and fewer than `k` may be chosen. A client without samples is drawn when no others are left,
+code does. Its text draws independently, as `replacement` does. A client cannot do two jobs at once, so a client drawn
+twice gets one job, and fewer than `k` clients may be chosen. A client without samples is drawn when no others are left,
 or never with replacement.
 
 Known to the server: data sizes.

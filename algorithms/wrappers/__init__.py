@@ -1,7 +1,7 @@
-"""Wrappers: a rule in, a rule out, one file each; any of them goes around any rule that it can work with.
+"""Wrappers, one file each: a wrapper takes a rule and returns a rule.
 
-A wrapper changes what the rule sees (which rows, how long, in which blocks) or what becomes of its direction,
-and leaves the rule itself alone. In a config each is a table in `[[algorithm.wrap]]`; outside the simulator:
+A wrapper changes what the rule sees (which rows, how long, in which blocks) or changes its direction, and leaves the
+rule itself unchanged. In a config each is a table in `[[algorithm.wrap]]`; outside the simulator:
 
 >>> import numpy as np
 >>> from fedsim.server.combine import combine

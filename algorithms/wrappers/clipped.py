@@ -1,7 +1,7 @@
 """Clip long rows before the rule sees them (as in differentially private federated averaging, McMahan et al. 2018).
 
 Rows longer than the limit are shortened to it; their directions stay. Rules that divide updates by their norms are
-refused: they would undo it.
+refused, because they would undo the clipping.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Staleness functions of Xie et al. 2019 (FedAsync, section 5.2) and Nguyen et al.
 on a row changes no sign of an inner product: a direction that conflicts with no discounted row conflicts with no
 row. Discounting the result's terms afterwards would lose that.
 
-A remembered row is as stale as it came plus its age. Rules that discount by themselves (`fedasync`, `fedbuff`)
-discount twice. Rules that divide updates by their norms are refused: they would undo it.
+The staleness of a remembered row is the one with which it came plus its age. Rules that discount by themselves
+(`fedasync`, `fedbuff`) discount twice. Rules that divide updates by their norms are refused, because they would undo
+the discount.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""FedFV's memory for any rule: its direction is projected off conflicts with absent clients (Wang et al. 2021, Alg. 3).
+"""FedFV's Algorithm 3 for any rule: project its direction off conflicts with absent clients (Wang et al. 2021).
 
 The rule sees the present rows only. Its direction is then projected, oldest age first, off the sum of the rows of
-that age that it conflicts with, and stretched to the length it had. `external` around `fedfv` with tau = 0 is
-FedFV. Rules with a memory of their own are refused.
+that age that it conflicts with, and stretched to its former length. `external` around `fedfv` with tau = 0 equals
+FedFV. Rules that remember absent clients themselves are refused.
 """
 
 from __future__ import annotations

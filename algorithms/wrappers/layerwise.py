@@ -4,9 +4,9 @@ The rule sees one block's inner products at a time, with the losses and all else
 layer gets its own weights. With `merging`, a block whose direction is zero (often a layer with fewer parameters than
 there are rows) joins its neighbour and the rule runs on the two together.
 
-Memory of the rule is kept apart for each block, by the first of those joined. What the rule reports is reported as
-the mean over blocks; the worst for `kkt_residual`. Rules without inner products have the same weights in every layer
-anyway, and rules that are layer-wise already need nothing: both are refused.
+The rule has a state of its own in each block; joined blocks use that of the first. Diagnostics of the rule are recorded
+as the mean over blocks, `kkt_residual` as the largest. Rules without inner products would have the same weights in
+every layer, and layer-wise rules need no wrapper: both are refused.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def layerwise(
 
 
 def _own(rule: Algorithm, state: State, first: int) -> State:
-    """Return the rule's memory for the blocks from `first` on, or its start."""
+    """Return the rule's state for the blocks from `first` on, or its first state."""
     mark = f"{first}/"
     own: dict[str, Any] = {n.removeprefix(mark): v for n, v in state.items() if n.startswith(mark)}
     return own or rule.init()
 
 
 def _summary(directions: list[Direction]) -> dict[str, float]:
-    """Return means over blocks, and the worst residual; a block that was solved at once may lack some."""
+    """Return means over blocks, and the largest residual; a block with a trivial solution may lack some numbers."""
     blocks = [direction.diagnostics for direction in directions]
     names = dict.fromkeys(name for numbers in blocks for name in numbers)
     summary = {name: float(np.mean([numbers.get(name, 0.0) for numbers in blocks])) for name in names}

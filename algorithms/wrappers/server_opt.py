@@ -1,14 +1,14 @@
 """A server optimiser behind any rule: Reddi et al. 2021, "Adaptive Federated Optimization" (ICLR), Algorithm 2.
 
-The rule's direction d, in the sense w <- w - d, takes the gradient's place:
+The rule's direction d, as in w <- w - d, replaces the gradient:
 
 - `momentum`: v <- β₁ v + d, w <- w - η v (FedAvgM, Hsu et al. 2019).
 - `adagrad`, `adam`, `yogi`: m <- β₁ m + (1 - β₁) d and a second moment v, w <- w - η m / (√v + τ), where v
   becomes v + d², β₂ v + (1 - β₂) d², or v - (1 - β₂) d² sign(v - d²); it starts at τ² and there is no bias
   correction, as in the paper.
 
-What a rule guarantees of its direction does not hold of the optimiser's. Rules that bring their own momentum
-are refused, and so is, at its first step, a direction that does not move the present parameters (`keep`).
+Guarantees of the rule's direction do not hold for the optimiser's. Rules with a momentum of their own are refused. A
+direction that scales the parameters (`keep`) is refused at the first step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""FedLF's memory for any rule: the last updates of absent clients count as present (Pan et al. 2024, section 4.3).
+"""FedLF's absent clients for any rule: their last updates count as present (Pan et al. 2024, section 4.3).
 
-The rule sees the remembered rows of clients absent for at most the window's steps as if they had come now, each
-as stale as it came plus its age. So an average includes them, FedFV projects off them, a hull contains them.
-Losses and accuracies are those that came with the rows. Rules with a memory of their own are refused.
+The rule sees the remembered rows of clients that are absent for at most the window's steps as present ones; their age
+adds to their staleness. An average then includes them, FedFV projects off them, a hull contains them. Losses and
+accuracies are those that came with the rows. Rules that remember absent clients themselves are refused.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.errors import ConfigError, RunError, described
 from fedsim.server.gram import Blocks, block_products, equal_slices, weighted_sum
-from fedsim.server.rule import Algorithm, Floats, Ints, Stack, State, Vectors
-from fedsim.server.rule_check import begun, moved, not_finite, weighed
+from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Stack, State, Vectors
+from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.precision import untouched
 
@@ -23,7 +23,7 @@ Rows = TypeVar("Rows", torch.Tensor, NDArray[Any])
 
 @dataclass(frozen=True, slots=True)
 class Combined(Generic[Rows]):
-    """What a rule made of some updates: the new parameters are `keep * params - direction`."""
+    """The direction that a rule combined from updates: the new parameters are `keep * params - direction`."""
 
     direction: Rows
     """[P], of the same type, precision and device as the updates."""
@@ -33,9 +33,9 @@ class Combined(Generic[Rows]):
     """Factor on the current parameters; 1 but for averages whose weights need not sum to one."""
     diagnostics: Mapping[str, float]
     state: State
-    """The rule's own memory, to be passed to the next call."""
+    """The rule's own state, for the next call."""
     vectors: Vectors
-    """Vectors [P] that the rule keeps, such as a momentum, to be passed to the next call."""
+    """Vectors [P] that the rule keeps, such as a momentum, for the next call."""
     average: float | None = None
     """If given, the model to evaluate is an average, `avg += average * (new params - avg)`."""
 
@@ -66,7 +66,7 @@ def combine(
 ) -> Combined[Rows]:
     """Combine updates into one direction by a rule: its name and options, or an Algorithm.
 
-    A rule's options are keywords, or in `options` where this function has an argument of the same name.
+    A rule's options are keyword arguments, or entries of `options` if this function has an argument of that name.
 
     `updates` is `[n, P]`, a tensor or array of floats; each row is `start - end` of one client's training.
     The rest is by row, `[n]`: `losses` at the start of the training; `n_samples` (default 1); `clients`
@@ -88,7 +88,7 @@ def combine(
     spans = _spans(rows.shape[1], blocks)
     if algorithm.needs.slices:
         spans = equal_slices(rows.shape[1], len(spans))
-    given: dict[str, ArrayLike | None] = {
+    columns: dict[str, ArrayLike | None] = {
         "clients": clients,
         "losses": losses,
         "n_samples": n_samples,
@@ -99,41 +99,45 @@ def combine(
         "losses_after": losses_after,
         "accuracies_after": accuracies_after,
     }
-    _check_given(algorithm, given)
+    _check_needed(algorithm, columns)
     population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
-    stack, rows, order = _stack(algorithm, rows, spans, given, population, step)
+    stack, rows, order = _stack(algorithm, rows, spans, columns, population, step)
     name = rule if isinstance(rule, str) else "of the call"
     with untouched():
-        with _of_this_rule("state", state):
-            direction, after = weighed(
-                algorithm, stack, begun(algorithm, name) if state is None else state, name
-            )
-        if not np.isfinite(direction.weights).all():
-            raise RunError(f"step {step}, rule {name!r}: {not_finite(algorithm)}")
+        direction, after = _weighed(algorithm, stack, state, name)
         with _of_this_rule("vectors", vectors):
             summed = weighted_sum(rows, direction.weights, spans)
-            vector, kept = moved(algorithm, summed, vectors or {}, step, name)
+            vector, kept = apply_vector_step(algorithm, summed, vectors or {}, step, name)
     weights = _unsorted(np.atleast_2d(direction.weights), order)
     out = _like(updates, vector)
     return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
 
 
-def _check_mappings(**given: object) -> None:
-    for name, value in given.items():
+def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str) -> tuple[Direction, State]:
+    with _of_this_rule("state", state):
+        before = initial_state(algorithm, name) if state is None else state
+        direction, after = weigh(algorithm, stack, before, name)
+    if not np.isfinite(direction.weights).all():
+        raise RunError(f"step {stack.step}, rule {name!r}: {weights_not_finite(algorithm)}")
+    return direction, after
+
+
+def _check_mappings(**arguments: object) -> None:
+    for name, value in arguments.items():
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError(f"argument {name!r}: expected a dict, found {described(value)}")
 
 
 @contextmanager
-def _of_this_rule(name: str, given: Mapping[str, Any] | None) -> Iterator[None]:
-    """Raise ConfigError where a rule misses a name in what it was given."""
+def _of_this_rule(argument: str, state: Mapping[str, Any] | None) -> Iterator[None]:
+    """Raise ConfigError if a rule misses a name in the `state` or the vectors of the caller."""
     try:
         yield
     except KeyError as error:
-        if given is None or (missing := error.args[0]) in given:
+        if state is None or (missing := error.args[0]) in state:
             raise
         raise ConfigError(
-            f"argument {name!r}: expected what this rule returned before, with {missing!r}, found {sorted(given)}"
+            f"argument {argument!r}: expected what this rule returned before, with {missing!r}, found {sorted(state)}"
         ) from error
 
 
@@ -144,7 +148,7 @@ def _unsorted(weights: Floats, order: NDArray[np.intp]) -> Floats:
     return result
 
 
-def _check_given(algorithm: Algorithm, given: Mapping[str, ArrayLike | None]) -> None:
+def _check_needed(algorithm: Algorithm, columns: Mapping[str, ArrayLike | None]) -> None:
     if algorithm.needs.search:
         raise ConfigError(
             "search: a line search needs clients that report losses; leave it out and search yourself"
@@ -152,7 +156,7 @@ def _check_given(algorithm: Algorithm, given: Mapping[str, ArrayLike | None]) ->
     wanted = ["losses"] if algorithm.needs.losses else []
     wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
     for name in wanted:
-        if given[name] is None:
+        if columns[name] is None:
             raise ConfigError(f"argument {name!r}: this rule needs the {name.replace('_', ' ')}, found None")
 
 
@@ -160,43 +164,43 @@ def _stack(
     algorithm: Algorithm,
     rows: torch.Tensor,
     spans: Blocks,
-    given: Mapping[str, ArrayLike | None],
+    columns: Mapping[str, ArrayLike | None],
     population: Mapping[str, int | None],
     step: int,
 ) -> tuple[Stack, torch.Tensor, NDArray[np.intp]]:
     """Return the stack, the rows in its order, and that order."""
-    table = _table(len(rows), given)
+    table = _table(len(rows), columns)
     order = _present_first(table["clients"], table["ages"])
     table = {name: column if column is None else column[order] for name, column in table.items()}
     if not np.array_equal(order, np.arange(len(rows))):
         rows = rows[torch.from_numpy(order).to(rows.device)]
-    known: dict[str, Any] = {
+    scalars: dict[str, Any] = {
         "n_clients": len(set(table["clients"].tolist())),
         "total_samples": _total(table),
         "n_seen": _seen_before(table),
     }
-    least = known | {"n_seen": 0, "step": 0}
-    known |= {"step": step} | {name: value for name, value in population.items() if value is not None}
-    for name, value in known.items():
+    least = scalars | {"n_seen": 0, "step": 0}
+    scalars |= {"step": step} | {name: value for name, value in population.items() if value is not None}
+    for name, value in scalars.items():
         _check_whole(name, value, least[name])
     grams = _grams(algorithm, rows, spans)
     _check_norms(grams, rows, spans, order)
-    return Stack(grams=grams, m=int((table["ages"] == 0).sum()), **known, **table), rows, order
+    return Stack(grams=grams, m=int((table["ages"] == 0).sum()), **scalars, **table), rows, order
 
 
 def _check_norms(grams: Floats, rows: torch.Tensor, spans: Blocks, order: NDArray[np.intp]) -> None:
-    """Refuse rows whose squared norms are too large for their numbers, or round to nothing though the rows do not."""
+    """Refuse rows whose squared norms overflow, or round to 0 although the rows are not zero."""
     squares = np.einsum("bii->bi", grams)
     long, short = ~np.isfinite(squares.sum(axis=0)), np.zeros(len(rows), dtype=bool)
     parts = spans if len(squares) == len(spans) else [(0, rows.shape[1])]
     for square, (start, stop) in zip(squares, parts, strict=False):
         if (low := square < np.finfo(np.float64).tiny).any():
             short |= low & rows[:, start:stop].any(dim=1).cpu().numpy()
-    for wrong, what in ((long, "more"), (short, "less")):
+    for wrong, size in ((long, "more"), (short, "less")):
         if wrong.any():
             row = order[np.flatnonzero(wrong)[0]]
             raise ConfigError(
-                f"argument 'updates', row {row}: expected a norm whose square {rows.dtype} can hold, found {what}"
+                f"argument 'updates', row {row}: expected a norm whose square {rows.dtype} can hold, found {size}"
             )
 
 
@@ -209,7 +213,7 @@ def _algorithm(
     rule: str | Algorithm, options: Mapping[str, Any], wrap: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> Algorithm:
     if isinstance(rule, str):
-        return build_rule(rule, options, [_wrapper(given) for given in _wrappers(wrap)])
+        return build_rule(rule, options, [_wrapper(entry) for entry in _wrappers(wrap)])
     if not isinstance(rule, Algorithm):
         raise ConfigError(f"argument 'rule': expected the name of a rule or an Algorithm, found {rule!r}")
     if options:
@@ -225,11 +229,10 @@ def _wrappers(wrap: Any) -> Sequence[Any]:
     return list(wrap)
 
 
-def _wrapper(given: Any) -> dict[str, Any]:
-    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (None, None)
-    name, options = pair
+def _wrapper(entry: Any) -> dict[str, Any]:
+    name, options = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (None, None)
     if not (isinstance(name, str) and isinstance(options, Mapping)):
-        raise ConfigError(f"argument 'wrap': expected pairs such as ('clipped', {{}}), found {given!r}")
+        raise ConfigError(f"argument 'wrap': expected pairs such as ('clipped', {{}}), found {entry!r}")
     return {**options, "name": name}
 
 
@@ -250,18 +253,18 @@ def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
     return rows if rows.dtype == torch.float64 else rows.float()
 
 
-def _check_dense(name: str, given: torch.Tensor) -> None:
-    """Refuse tensors whose numbers are not there one by one."""
-    kind = "nested" if given.is_nested else "meta" if given.is_meta else str(given.layout)
+def _check_dense(name: str, values: torch.Tensor) -> None:
+    """Refuse tensors that do not store each of their numbers."""
+    kind = "nested" if values.is_nested else "meta" if values.is_meta else str(values.layout)
     if kind != "torch.strided":
         raise ConfigError(f"argument {name!r}: expected a dense tensor with values, found a {kind} one")
 
 
-def _check_unmasked(name: str, given: object) -> None:
-    if isinstance(given, np.ma.MaskedArray):
+def _check_unmasked(name: str, values: object) -> None:
+    if isinstance(values, np.ma.MaskedArray):
         raise ConfigError(
-            f"argument {name!r}: expected an array without a mask, found a masked one; .filled(0.0) says what masked "
-            "values are"
+            f"argument {name!r}: expected an array without a mask, found a masked one; .filled(0.0) replaces masked "
+            "values"
         )
 
 
@@ -273,10 +276,10 @@ def _tensor(updates: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(native if native.flags.writeable else native.copy())
 
 
-def _like(updates: Rows, moved: torch.Tensor) -> Rows:
+def _like(updates: Rows, vector: torch.Tensor) -> Rows:
     if isinstance(updates, torch.Tensor):
-        return moved.to(updates.dtype)
-    return moved.numpy().astype(updates.dtype, copy=False)
+        return vector.to(updates.dtype)
+    return vector.numpy().astype(updates.dtype, copy=False)
 
 
 def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
@@ -292,15 +295,15 @@ def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-def _given(name: str, values: ArrayLike) -> NDArray[Any]:
+def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
     """Return the values of an argument as an array."""
     _check_unmasked(name, values)
     try:
         if not isinstance(values, torch.Tensor):
             return np.asarray(values)
         _check_dense(name, values)
-        known = values.detach().cpu()
-        return np.asarray(known.double() if known.is_floating_point() else known)
+        on_host = values.detach().cpu()
+        return np.asarray(on_host.double() if on_host.is_floating_point() else on_host)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(
             f"argument {name!r}: expected numbers, one per row, found {type(values).__name__}: {error}"
@@ -313,20 +316,20 @@ def _column(
     """Return `values` as an array like `default`; whole numbers of at least `least` where that is given."""
     if values is None:
         return default
-    given = _given(name, values)
-    if given.shape != default.shape:
+    array = _as_array(name, values)
+    if array.shape != default.shape:
         raise ConfigError(
-            f"argument {name!r}: expected {len(default)} values, one per row, found shape {given.shape}"
+            f"argument {name!r}: expected {len(default)} values, one per row, found shape {array.shape}"
         )
-    if given.dtype.kind not in "biuf":
-        raise ConfigError(f"argument {name!r}: expected numbers, found {given.dtype}")
-    with np.errstate(invalid="ignore"):  # what is no such number is refused below
-        column = given.astype(default.dtype)
-    wrong = ~np.isfinite(given) if least is None else (column != given) | (column < least)
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"argument {name!r}: expected numbers, found {array.dtype}")
+    with np.errstate(invalid="ignore"):  # numbers that do not fit are refused below
+        column = array.astype(default.dtype)
+    wrong = ~np.isfinite(array) if least is None else (column != array) | (column < least)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
         wanted = "a finite number" if least is None else f"a whole number of at least {least}"
-        raise ConfigError(f"argument {name!r}, row {row}: expected {wanted}, found {given[row]}")
+        raise ConfigError(f"argument {name!r}, row {row}: expected {wanted}, found {array[row]}")
     return column
 
 
@@ -385,5 +388,5 @@ def _grams(algorithm: Algorithm, rows: torch.Tensor, spans: Blocks) -> Floats:
     wanted = algorithm.needs.gram
     if wanted == "none":
         return np.zeros((0, len(rows), len(rows)))
-    with np.errstate(over="ignore", invalid="ignore"):  # looked at by who asked
+    with np.errstate(over="ignore", invalid="ignore"):  # `_check_norms` refuses them
         return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])

@@ -1,7 +1,7 @@
-"""What a step did to whom: conflicts and angles, from inner products and weights alone.
+"""Conflicts and angles between the rows of a step and its direction, from inner products and weights alone.
 
-FedLF counts, in its Table 2, the clients of a step whose update makes an angle above 90 degrees with the direction:
-MC for the whole model, LC_l for layer l. Here they are `model_conflicts` and `block_conflicts`.
+Table 2 of FedLF (Pan et al. 2024) counts the clients of a step whose update makes an angle above 90 degrees with the
+direction: MC for the whole model (`model_conflicts`), LC_l for layer l (`block_conflicts`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from fedsim.server.rule import Direction, Floats, Ints, Stack
 
 ORTHOGONAL = 1e-9
-"""Cosines above minus this count as no conflict: projections leave rounding."""
+"""Cosines above minus this count as no conflict, because projections leave rounding errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One step, seen from its L blocks and n rows, the first m of them present."""
+    """Conflicts of one step, with L blocks and n rows, the first m of them present."""
 
     m: int
     weights: Floats
@@ -45,7 +45,7 @@ class Diagnosis:
     absent_block_conflicts: Ints
     """[L] remembered rows that conflict with the direction in the block."""
     projection_removed: float
-    """Share of the direction's norm that projecting took away; NaN if the rule does not report it."""
+    """Share of the direction's norm that projections removed; NaN if the rule does not report it."""
 
     @property
     def angles_deg(self) -> Floats:
@@ -72,11 +72,11 @@ class Diagnosis:
 
 
 def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) -> Diagnosis:
-    """Return what `direction` does to each row of `stack`, block by block.
+    """Compare `direction` with each row of `stack`, block by block.
 
-    The stack needs its Gram matrices. `whole` [n, n] is that of whole rows, if it was made by itself and weights are
-    the same in all blocks; else it is their sum. Raises ValueError if there are none, or if the direction has weights
-    for another number of blocks.
+    `whole` [n, n] is the Gram matrix of whole rows, if it was computed by itself and weights are the same in all
+    blocks; by default it is the sum over blocks. Raises ValueError if the stack has no Gram matrices, or if the
+    direction has weights for another number of blocks.
     """
     total, table = stack.gram(), _table(stack, direction.weights)
     inner, squares = _inner(stack.grams, table)
@@ -106,10 +106,10 @@ def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) ->
 
 
 def each_row(stack: Stack, diagnosis: Diagnosis, by_block: bool) -> dict[str, NDArray[Any]]:
-    """Return the columns of `conflicts.parquet` but for the step: one entry per row of the whole model and, `by_block`,
-    of each block after it.
+    """Return the columns of `conflicts.parquet` except the step: one entry per row for the whole model and, `by_block`,
+    for each block after it.
 
-    Block -1 is the whole model; its weight is that of the block where it is largest.
+    Block -1 is the whole model; its weight is the largest over all blocks.
     """
     blocks = len(stack.grams) if by_block else 0
     squares = np.concatenate([stack.gram().diagonal()[None], stack.grams.diagonal(axis1=1, axis2=2)[:blocks]])
@@ -145,8 +145,8 @@ def _cosines(inner: Floats, square: Floats, row_squares: Floats) -> Floats:
 
 
 def _removed(diagnostics: Mapping[str, float]) -> float:
-    found = [diagnostics[name] for name in ("projection_removed", "external_removed") if name in diagnostics]
-    return max(found) if found else math.nan
+    names = ("projection_removed", "external_removed")
+    return max((diagnostics[name] for name in names if name in diagnostics), default=math.nan)
 
 
 def _smallest(cosines: Floats) -> float:

@@ -1,4 +1,4 @@
-"""The only two operations that touch the `[n, P]` rows: block-wise inner products and the weighted sum."""
+"""The two operations that touch the `[n, P]` rows: block-wise inner products and the weighted sum."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ Blocks = Sequence[tuple[int, int]]
 """Half-open column ranges `[start, stop)`, contiguous and covering all P columns."""
 
 TILE = 4096
-"""Columns per partial product. Tiles add up in float64; within a tile products run in the rows' own precision, except
-in blocks of at most one tile: those may have fewer columns than there are rows, and then rounding in float32 would make
-the Gram matrix indefinite."""
+"""Columns per partial product. Tiles add up in float64. Within a tile products run in the rows' own precision, except
+in blocks of at most one tile: a block may have fewer columns than there are rows, and rounding in float32 would then
+make the Gram matrix indefinite."""
 
 _FEW = 24
-"""Up to so many rows on the left a product is cut into pieces so small that OpenBLAS multiplies without copying its
-operands first: two to three times as fast."""
+"""Most rows on the left for which a product is cut into pieces so small that OpenBLAS multiplies without copying its
+operands first, which is two to three times as fast."""
 _NARROW = 512
-"""Columns of a piece where few rows are on the right too; else it is wider, and the numbers on its left are limited."""
+"""Columns of a piece with few rows on the right too; other pieces have at most `_LEFT` numbers on the left."""
 _LEFT = 12 * TILE
 _SMALL = 1_000_000
 """Most multiplications of a piece."""
 _SCRATCH = 2**13
-"""Most numbers that wait to be added up; little enough that the rows on the left stay in the cache meanwhile."""
+"""Most partial products that wait to be added up, so few that the rows on the left stay in the cache."""
 _WIDENED = 2**20
-"""Numbers of the rows on the right that are turned to float32 at a time; they stay in the cache of a processor."""
+"""Numbers on the right that are converted to float32 at a time, so few that they stay in the processor's cache."""
 _WIDENED_ON_GPU = 2**23
 """The same on a GPU."""
 _LONG = 2**16
-"""Columns that are added up at a time where rows are turned to float32."""
+"""Columns that are added up at a time when rows are converted to float32."""
 _MANY = 256
-"""Rows on the right of a product of more rows on the left."""
+"""Rows on the right of a piece with more than `_FEW` rows on the left."""
 _COLUMNS = 2**12
-"""Columns that are gathered at a time on the host. The system hands out large memory page by page and takes it back
-each time, which takes longer than the copy."""
+"""Columns that are gathered at a time on the host. The system allocates large memory page by page and frees it each
+time, which takes longer than the copy."""
 WORTH = 2**27
-"""Multiplications from which on threads are worth their start: several milliseconds of work."""
+"""Multiplications from which threads are worth starting: several milliseconds of work."""
 _MOVED = 2**25
-"""Numbers that are gathered, or brought from the host to a GPU, at a time."""
+"""Numbers that are gathered, or copied from the host to a GPU, at a time."""
 
 
 def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
@@ -57,7 +57,7 @@ def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> F
 
 
 def _products_of_blocks(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
-    """Return the products of rows of one precision in the memory of the host, without a copy of them."""
+    """Return the products of rows of one precision on the host, without copying the rows."""
     out = np.zeros((len(blocks), len(left), len(right)))
     for index, (start, stop) in enumerate(blocks):
         mine, theirs = left[:, start:stop], right[:, start:stop]
@@ -71,9 +71,9 @@ def _products_of_blocks(left: torch.Tensor, right: torch.Tensor, blocks: Blocks)
 def mixed_products(left: Sequence[torch.Tensor], right: torch.Tensor, blocks: Blocks) -> Floats:
     """Return `[L, k, n]` float64 inner products of rows of any precision, `right` [n, P] on any device.
 
-    `left` are tensors `[k_i, P]` on one device, where the products are made, with k rows together. They are turned to
-    float32 one tile at a time, in blocks of at most one tile to float64; what lies elsewhere is brought some rows at a
-    time. The result leaves the device in one transfer.
+    `left` are tensors `[k_i, P]` with k rows together, on one device, where the products are computed. Rows are
+    converted to float32 one tile at a time, in blocks of at most one tile to float64. Rows on another device are
+    copied some at a time. The result leaves the device in one transfer.
     """
     device, n, columns = left[0].device, len(right), right.shape[1]
     k = sum(map(len, left))
@@ -93,7 +93,7 @@ def _add_products(
     types = (rows.dtype for rows in (*left, right))
     dtype = reduce(torch.promote_types, types, torch.float32) if stop - start > TILE else torch.float64
     few = right.is_cpu and len(total) <= _FEW
-    width = 4 * TILE if few else TILE  # where few rows are multiplied, longer ones are
+    width = 4 * TILE if few else TILE  # fewer rows, longer tiles
     most = (_WIDENED if right.is_cpu else _WIDENED_ON_GPU) // width
     for a in range(start, stop, width):
         tile = slice(a, min(a + width, stop))
@@ -109,12 +109,12 @@ def _partial(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _products(left: NDArray[Any], right: NDArray[Any]) -> Floats:
-    """Multiply strips of columns, many at a time, and add up; NumPy does half the work where both are the same rows."""
+    """Multiply strips of columns, many at a time, and add up; NumPy does half the work if both are the same rows."""
     few = len(left) <= _FEW
     strip = _width(len(left), len(right)) if few else TILE
     same = left.ctypes.data == right.ctypes.data
     most = max(_SMALL // (len(left) * strip), 1) if few else _MANY
-    if same:  # the routine for equal operands pays for many rows alone
+    if same:  # the routine for equal operands is faster for many rows only
         most = min(most, -(-len(right) // 2)) if few else len(right)
     whole = left.shape[1] // strip * strip
     group = max(_SCRATCH // (len(left) * most), 1) * strip
@@ -147,7 +147,7 @@ def _width(k: int, n: int) -> int:
 def weighted_sum(rows: torch.Tensor, weights: Floats, blocks: Blocks) -> torch.Tensor:
     """Return `[P]`: in block l, `sum_i weights[l, i] * rows[i]`.
 
-    `rows` is [n, P], all finite; `weights` is [n] or [L, n]. Where few rows have a weight, only these are read.
+    `rows` is [n, P], all finite; `weights` is [n] or [L, n]. If few rows have a weight, only these are read.
     """
     out = torch.zeros(rows.shape[1], dtype=rows.dtype, device=rows.device)
     for (start, stop), places, factors in _chosen(rows, out, weights, blocks, gather=False):
@@ -161,7 +161,7 @@ def weighted_sum(rows: torch.Tensor, weights: Floats, blocks: Blocks) -> torch.T
 def add_weighted(out: torch.Tensor, rows: torch.Tensor, weights: Floats, blocks: Blocks) -> None:
     """Add to `out` [P] the weighted sum of rows that may be less precise and lie elsewhere; see `weighted_sum`.
 
-    Only rows with a weight are read, some at a time, and turned to the precision of `out`.
+    Only rows with a weight are read, some at a time, and converted to the precision of `out`.
     """
     for (start, stop), places, factors in _chosen(rows, out, weights, blocks, gather=True):
         width = _LONG if out.is_cpu else max(stop - start, 1)
@@ -173,10 +173,10 @@ def add_weighted(out: torch.Tensor, rows: torch.Tensor, weights: Floats, blocks:
 def _chosen(
     rows: torch.Tensor, out: torch.Tensor, weights: Floats, blocks: Blocks, gather: bool
 ) -> Iterator[tuple[tuple[int, int], torch.Tensor, torch.Tensor]]:
-    """Return for each block its columns, which rows to read, beside the rows, and their weights, beside `out`.
+    """Return for each block its columns, the places of the rows to read (on their device) and weights (on `out`'s).
 
-    They are sent there for all blocks at once. Without `gather` all rows are read where half of them have a weight:
-    gathering copies rows, which costs as much as reading them twice.
+    One transfer sends those of all blocks. Without `gather` all rows are read if half of them have a weight: gathering
+    copies rows, which costs as much as reading them twice.
     """
     table = np.atleast_2d(weights)
     spans = [(blocks[0][0], blocks[-1][1])] if len(table) == 1 else blocks
@@ -193,7 +193,7 @@ def _chosen(
 def _add_gathered(
     out: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, factors: torch.Tensor, numbers: int
 ) -> None:
-    """Add the weighted sum of some rows, copying at most so many of their numbers at a time."""
+    """Add the weighted sum of some rows, copying at most `numbers` of their entries at a time."""
     most = max(numbers // max(len(out), 1), 1)
     for a in range(0, len(places), most):
         some, own = places[a : a + most], factors[a : a + most]

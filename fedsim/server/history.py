@@ -1,4 +1,4 @@
-"""The server's memory: rows in preallocated tensors, and their Gram matrix kept up to date as rows come and go."""
+"""The gradient history: rows in preallocated tensors, and their Gram matrix, updated as rows come and go."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from fedsim.server.rule import Floats, GramLevel, Ints, Needs
 _FREE = -1
 _LEVELS = ("none", "model", "blocks")
 _TAKEN = 16
-"""Rows of a Gram matrix that are read together; so few that they stay in the cache while their columns are picked."""
+"""Rows of a Gram matrix that are read together, so few that they stay in the cache while their columns are picked."""
 
 
 @dataclass(slots=True, eq=False)
 class _Tier:
-    """Rows of one precision in one place, and the first of their slots."""
+    """Rows of one precision on one device, and the first of their slots."""
 
     rows: torch.Tensor
     first: int
     high: int = 0
-    """Rows at and above this were never written: products and sums must not read them."""
+    """Rows at and above this were never written; products and sums must not read them."""
 
     @property
     def used(self) -> torch.Tensor:
@@ -48,11 +48,11 @@ class _Tier:
         return slice(self.first, self.first + self.high)
 
     def of(self, slots: Ints) -> Ints:
-        """Return the places of those of some slots that lie here."""
+        """Return the places in this tier of those of `slots` that belong to it."""
         return slots[(slots >= self.first) & (slots < self.first + len(self.rows))] - self.first
 
     def write(self, slots: Ints, rows: Sequence[torch.Tensor] | torch.Tensor) -> None:
-        """Copy k rows [P] from anywhere into their slots [k]."""
+        """Copy k rows [P] from any device into their slots [k]."""
         self.high = max(self.high, int(slots.max(initial=-1)) + 1 - self.first)
         put(self.rows, slots - self.first, rows)
 
@@ -66,10 +66,10 @@ class _Tier:
 def put(
     into: torch.Tensor, places: Ints, rows: Sequence[torch.Tensor] | torch.Tensor, gather: bool | None = None
 ) -> None:
-    """Copy k rows [P] from anywhere into `into` [n, P], in one go if their places are neighbours in both.
+    """Copy k rows [P] from any device into `into` [n, P], in one call if their places are neighbours in both.
 
-    gather: whether to bring rows together that are on the device of `into`, and to copy them at once; by default on a
-    GPU, where each copy costs a call. On the processor it takes twice the time of copying one after the other.
+    gather: whether to stack rows that are on the device of `into` and copy them at once. By default on a GPU, where
+    each copy costs a call; on the processor it takes twice as long as copying one row after the other.
     """
     if len(places) != len(rows):
         raise ValueError(f"expected {len(places)} rows for as many places, found {len(rows)}")
@@ -94,18 +94,19 @@ def _neighbours(places: Ints) -> bool:
 class GradientHistory:
     """Rows `[slots, P]`, at most one remembered row per client, plus the rows of the step being taken.
 
-    A slot holds a row, its client, the step that received it and what the client reported with it. `k` new rows cost
-    one `[k, P] x [P, slots]` product instead of `slots^2` inner products. Where the plan keeps remembered rows in
-    another precision or place, they get slots of their own when a step ends, and a row that was rounded is from then on
-    the rounded one for all purposes: its inner products are made again, together with those of the next step.
+    A slot holds a row, its client, the step that received it and the client's report. `k` new rows cost one
+    `[k, P] x [P, slots]` product instead of `slots^2` inner products. If the plan stores remembered rows in another
+    precision or on another device, they move to other slots when a step ends. A rounded row replaces the original for
+    all purposes: its inner products are computed again, together with those of the next step.
 
     Args:
-        size: how rows are kept, or as a number the most rows alive at once: those of one step and the remembered ones
-            (see `slots_needed`), all in one tensor.
+        size: the storage of rows. A number means so many slots in one tensor, for the rows of one step and the
+            remembered ones (see `slots_needed`).
         blocks: column ranges of the layers; used block by block if the rule needs "blocks", else as one.
-        needs: what the rule declared; without a Gram matrix none is kept, without memory no row outlives its step.
+        needs: the rule's needs; a rule without inner products needs no Gram matrix, and without memory no row outlives
+            its step.
         dtype: of the present rows.
-        gram: how fine the Gram matrix is to be, if finer than what the rule needs.
+        gram: level of the Gram matrix, if finer than the rule needs.
     """
 
     def __init__(
@@ -124,24 +125,24 @@ class GradientHistory:
         whole = [(blocks[0][0], blocks[-1][1])]
         self.blocks = list(blocks) if level == "blocks" else whole
         self.memory, self.plan, self.level = needs.memory, plan, needs.gram
-        # A sum over blocks rounds otherwise: what is recorded must not change what the rule sees.
+        # A sum over blocks rounds differently: recording must not change what the rule sees.
         self._spans = self.blocks + (whole if level == "blocks" and self.level == "model" else [])
         self.tiers = _tiers(plan, blocks[-1][1], device, dtype)
         layers = 0 if level == "none" else len(self._spans)
         self.grams: Floats = np.zeros((layers, plan.slots, plan.slots))
-        """Takes memory where it is written only."""
+        """[L, slots, slots]; the system allocates memory for written parts only."""
         self.client: Ints = np.full(plan.slots, _FREE, dtype=np.int64)
         self.received: Ints = np.zeros(plan.slots, dtype=np.int64)
         self.received_us: Ints = np.zeros(plan.slots, dtype=np.int64)
         self.notes: dict[str, NDArray[Any]] = {}
         self.evicted = 0
-        """Remembered rows given up so far because the plan remembers fewer than the rule might ask for."""
+        """Remembered rows evicted so far because the plan has room for fewer than the rule may ask for."""
         self._owed: NDArray[np.bool_] = np.zeros(plan.slots, dtype=bool)
-        """Rows whose inner products are still to be made."""
+        """[slots] rows whose inner products are not computed yet."""
 
     @property
     def row_bytes(self) -> int:
-        """The size of all rows."""
+        """Return the size of all rows in bytes."""
         return sum(tier.rows.nbytes for tier in self.tiers)
 
     def add(
@@ -152,10 +153,10 @@ class GradientHistory:
         notes: Mapping[str, NDArray[Any]],
         now_us: int = 0,
     ) -> Ints:
-        """Write the rows received by server step `step`; each client's remembered row makes room. Returns the slots.
+        """Write the rows received by server step `step` over each client's remembered row; returns the slots.
 
-        `rows` are k tensors [P] on any device, which are copied once; `notes` are arrays with one entry per row, kept
-        beside the rows under the same names. The slots hold until `settle`.
+        `rows` are k tensors [P] on any device, which are copied once; `notes` are arrays [k] to keep beside the rows by
+        name. The slots are valid until `settle`.
         """
         self.client[np.isin(self.client, clients)] = _FREE
         slots = self._free(self.tiers[0], len(rows))
@@ -175,7 +176,7 @@ class GradientHistory:
         return slots
 
     def _extend_grams(self) -> None:
-        """Make the inner products that are owed."""
+        """Compute the inner products that are missing."""
         owed = np.flatnonzero(self._owed & (self.client != _FREE))
         self._owed[:] = False
         if not len(owed):
@@ -210,19 +211,19 @@ class GradientHistory:
         return np.concatenate([present, remembered[np.argsort(self.client[remembered], kind="stable")]])
 
     def grams_of(self, slots: Ints) -> Floats:
-        """Return the Gram matrices of some slots: `[L, n, n]` of the blocks, then that of the rule if it is another."""
+        """Return the Gram matrices of `slots`: `[L, n, n]` of the blocks, then the rule's matrix if it differs."""
         if len(self.grams):
             self._extend_grams()
         out = np.empty((len(self.grams), len(slots), len(slots)))
         for gram, part in zip(self.grams, out, strict=True):
-            # Rows first, then columns: in one go it takes many times as long.
+            # Rows first, then columns: indexing both at once takes many times as long.
             for a in range(0, len(slots), _TAKEN):
                 some = slice(a, a + _TAKEN)
                 np.take(np.take(gram, slots[some], axis=0), slots, axis=1, out=part[some], mode="clip")
         return out
 
     def of_rule(self, grams: Floats) -> Floats:
-        """Return those of the matrices of `grams_of` that the rule asked for."""
+        """Return the matrices of `grams_of` that the rule declared."""
         return {"none": grams[:0], "model": grams[-1:], "blocks": grams}[self.level]
 
     def combine(self, slots: Ints, weights: Floats) -> torch.Tensor:
@@ -241,7 +242,7 @@ class GradientHistory:
         return out
 
     def settle(self, present: Ints) -> None:
-        """End a step: its rows become the remembered ones, the last row of each client if it sent several."""
+        """End a step: its rows become remembered ones, the last row of each client if it sent several."""
         if self.memory == 0:
             self.client[present] = _FREE
             return
@@ -249,9 +250,9 @@ class GradientHistory:
         superseded: NDArray[np.bool_] = np.ones(len(present), dtype=bool)
         superseded[len(present) - 1 - last] = False
         self.client[present[superseded]] = _FREE
-        if len(present):  # what the next step would forget needs no room
+        if len(present):  # rows that the next step would forget need no room
             self.forget(int(self.received[present].max()) + 1)
-        if self.plan.remembered:  # without a cap, there are more only in a fork whose parent had larger steps
+        if self.plan.remembered:  # an uncapped history overflows only in a fork whose parent had larger steps
             self._make_room(self.plan.remembered)
         if len(self.tiers) > 1:
             self._move(present[self.client[present] != _FREE])
@@ -267,7 +268,7 @@ class GradientHistory:
         self.evicted += excess
 
     def _move(self, old: Ints) -> None:
-        """Give settled rows slots among the remembered ones, and round them if the plan does."""
+        """Move settled rows to slots for remembered ones, and round them if the plan does."""
         fresh, kept = self.tiers
         new = self._free(kept, len(old))
         kept.write(new, fresh.rows[torch.from_numpy(old).to(fresh.rows.device)])
@@ -275,14 +276,14 @@ class GradientHistory:
             column[new] = column[old]
         self.client[old], fresh.high = _FREE, 0
         self._owed[new] = self._owed[old] | self.plan.rounds
-        if len(self.grams) and not self.plan.rounds:  # the rows are the same: so are their products
+        if len(self.grams) and not self.plan.rounds:  # the same rows have the same products
             self.grams[:, new] = self.grams[:, old]
             self.grams[:, :, new] = self.grams[:, :, old]
 
     def state(self) -> dict[str, Any]:
-        """Return what is remembered between two steps, for a checkpoint: rows by tier, views [P], and their facts.
+        """Return the remembered rows for a checkpoint, between two steps: views [P] by tier, and their facts.
 
-        The views hold until the next step.
+        The views are valid until the next step.
         """
         alive = np.flatnonzero(self.client != _FREE)
         return {
@@ -296,11 +297,11 @@ class GradientHistory:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Remember what a history of the same plan did."""
+        """Restore the state of a history of the same plan."""
         slots = state["slots"]
         for tier, rows, high in zip(self.tiers, state["rows"], state["high"], strict=True):
             tier.high = high
-            tier.used.zero_()  # what was never written may be anything, even not a number
+            tier.used.zero_()  # memory that was never written may hold NaN
             tier.write(tier.of(slots) + tier.first, rows)
         for name, column in self._columns().items():
             column[slots] = state["columns"][name]
@@ -311,15 +312,15 @@ class GradientHistory:
         self.evicted = state["evicted"]
 
     def inherit(self, state: Mapping[str, Any], usable: Callable[[Mapping[str, Any]], Any]) -> None:
-        """Remember what a history of another plan or rule did, as far as it is `usable(notes)` [n].
+        """Take over the rows of a history of another plan or rule that are `usable(notes)` [n].
 
-        If there is room for fewer rows, the ones received last are remembered.
+        If there is room for fewer rows, those received last stay.
         """
         columns, rows = state["columns"], [row.float() for tier in state["rows"] for row in tier]
-        able = np.broadcast_to(usable(state["notes"]), len(rows)) if rows else np.zeros(0, dtype=bool)
+        kept = np.broadcast_to(usable(state["notes"]), len(rows)) if rows else np.zeros(0, dtype=bool)
         when = np.stack([columns["received"], columns["received_us"]], axis=1)
-        for step, now_us in np.unique(when[able], axis=0).tolist():
-            together = np.flatnonzero(able & (when == (step, now_us)).all(axis=1))
+        for step, now_us in np.unique(when[kept], axis=0).tolist():
+            together = np.flatnonzero(kept & (when == (step, now_us)).all(axis=1))
             for a in range(0, len(together), self.plan.present):
                 which = together[a : a + self.plan.present]
                 notes = {name: values[which] for name, values in state["notes"].items()}
@@ -335,7 +336,7 @@ class GradientHistory:
         }
 
     def forget(self, step: int, before_us: int | None = None) -> None:
-        """Forget rows that are too old for the rule at server step `step`, or were received before a time."""
+        """Forget rows too old for the rule at server step `step`, or received before `before_us`."""
         if math.isfinite(self.memory):
             self.client[step - self.received > self.memory] = _FREE
         if before_us is not None:
@@ -343,7 +344,7 @@ class GradientHistory:
 
 
 def _tiers(plan: HistoryPlan, columns: int, device: torch.device, dtype: torch.dtype) -> list[_Tier]:
-    """Make the tensors, which take memory where they are written only."""
+    """Allocate the tensors; the system allocates memory for written parts only."""
     if not plan.rounds and not plan.on_host:
         return [_Tier(torch.empty(plan.slots, columns, dtype=dtype, device=device), 0)]
     place = torch.device("cpu") if plan.on_host else device
@@ -355,6 +356,6 @@ def _tiers(plan: HistoryPlan, columns: int, device: torch.device, dtype: torch.d
 
 
 def slots_needed(n_clients: int, most_updates: int, memory: float) -> int:
-    """Return the slots for steps of at most `most_updates` rows, remembering `memory` steps of `n_clients` clients."""
+    """Return the slots for steps of at most `most_updates` rows, if `n_clients` are remembered for `memory` steps."""
     remembered = n_clients if math.isinf(memory) else min(n_clients, int(memory) * most_updates)
     return most_updates + remembered

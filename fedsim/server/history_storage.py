@@ -1,7 +1,7 @@
-"""How the server keeps the rows of absent clients: the first rung of a ladder of ever smaller histories that fits.
+"""Storage of absent clients' rows: the first rung of a ladder of ever smaller histories that fits the memory budgets.
 
-The rungs are float32 on the server's device, bfloat16 there, and, where that device is a GPU, float32 and bfloat16 on
-the host; the last one remembers fewer clients. The choice is made from sizes alone before a run starts.
+The rungs are float32 on the server's device, bfloat16 there, and, if that device is a GPU, float32 and bfloat16 on the
+host. The last rung may remember fewer clients. The choice depends on sizes alone, and is made before a run starts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Wish = Literal["auto"] | Rung
 
 LADDER: tuple[Rung, ...] = ("float32", "bfloat16", "host_float32", "host_bfloat16")
 _NUMBER, _ROUNDED, _PRODUCT = 4, 2, 8
-"""Bytes of a number of a present row and of a rounded one, and of an inner product."""
+"""Bytes of an entry of a float32 row, of a bfloat16 row, and of an inner product."""
 
 
 def _is_cpu(device: str) -> bool:
@@ -27,21 +27,21 @@ def _is_cpu(device: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HistorySize:
-    """What a history is to hold if nothing is in its way."""
+    """The size of a history without memory limits."""
 
     present: int
     """Most rows of one step."""
     remembered: int
     """Most rows of absent clients that the rule may ask for."""
     columns: int
-    """P."""
+    """P, entries of a row."""
     layers: int
-    """L, the Gram matrices; 0 if the rule needs none."""
+    """L, number of Gram matrices; 0 if the rule needs none."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryPlan:
-    """How many rows a history holds, and how those of absent clients are kept; plain values.
+    """How many rows a history holds, and how it stores those of absent clients; plain values.
 
     Present rows are float32 on the server's device in every plan.
     """
@@ -50,7 +50,7 @@ class HistoryPlan:
     remembered: int
     rung: Rung = "float32"
     capped: bool = False
-    """Whether fewer rows are remembered than the rule may ask for; then those received longest ago are given up."""
+    """Whether the history holds fewer rows than the rule may ask for; it then evicts those received longest ago."""
 
     @property
     def slots(self) -> int:
@@ -59,12 +59,12 @@ class HistoryPlan:
 
     @property
     def rounds(self) -> bool:
-        """Whether a row changes when it becomes a remembered one."""
+        """Whether a row is rounded when it becomes a remembered one."""
         return self.rung.endswith("bfloat16")
 
     @property
     def on_host(self) -> bool:
-        """Whether remembered rows are kept on the host though the server is on a GPU."""
+        """Whether the host stores remembered rows although the server is on a GPU."""
         return self.rung.startswith("host")
 
     def remembered_bytes(self, columns: int) -> int:
@@ -90,10 +90,10 @@ class HistoryPlan:
         return replace(self, rung="host_bfloat16" if self.on_host else "bfloat16")
 
     def words(self) -> str:
-        """Say it in a few words."""
-        where = "host" if self.on_host else "server's device"
-        kept = f"{self.remembered:,} remembered rows in {self.rung.removeprefix('host_')} on the {where}"
-        return f"{kept}, the oldest given up for new ones" if self.capped else kept
+        """Describe the storage of remembered rows in a few words."""
+        device = "host" if self.on_host else "server's device"
+        rows = f"{self.remembered:,} remembered rows in {self.rung.removeprefix('host_')} on the {device}"
+        return f"{rows}, the oldest given up for new ones" if self.capped else rows
 
 
 def choose(
@@ -108,14 +108,14 @@ def choose(
     """Return the first rung that fits, or the last one with as many remembered rows as fit.
 
     Args:
-        size: what the rule would have.
-        wish: the rung, or "auto" for the ladder.
-        budget: bytes for the rows on the server's device; if that is the processor, for the Gram matrices too.
-        host_budget: bytes on the host for the Gram matrices and the rows kept there, if the server is on a GPU.
+        size: the history that the rule may ask for.
+        wish: a rung, or "auto" for the whole ladder.
+        budget: bytes for the rows on the server's device; on the processor, for the Gram matrices too.
+        host_budget: bytes on the host for the Gram matrices and the rows stored there, if the server is on a GPU.
         slots: most remembered rows.
-        device: the server's.
+        device: the server's device.
 
-    Raises ConfigError where the present rows and one remembered row do not fit, or a wish cannot be met.
+    Raises ConfigError if the present rows and one remembered row do not fit, or if the device has no such rung.
     """
     on_gpu = not _is_cpu(device)
     limits = _Limits(size, device, budget, host_budget)
@@ -153,16 +153,16 @@ class _Limits:
 
     def allow(self, plan: HistoryPlan) -> bool:
         """Whether a plan is within both budgets."""
-        return all(found <= limit for _, found, limit in self._asked(plan))
+        return all(needed <= limit for _, needed, limit in self._demands(plan))
 
-    def _asked(self, plan: HistoryPlan) -> list[tuple[str, int, int]]:
-        """Return each budget that is given: its name, what the plan takes of it, and how much there is."""
+    def _demands(self, plan: HistoryPlan) -> list[tuple[str, int, int]]:
+        """Return for each configured budget its name, the bytes that the plan needs of it, and its limit."""
         rows, gram = plan.row_bytes(self.size.columns), plan.gram_bytes(self.size.layers)
         on_host = plan.host_bytes(self.size.columns, self.device)
         on_gpu = not _is_cpu(self.device)
         device, host = (rows - on_host, on_host + gram) if on_gpu else (rows + gram, 0)
-        asked = [("budget", device, self.budget), ("host_budget", host, self.host_budget)]
-        return [(name, found, limit) for name, found, limit in asked if limit is not None]
+        budgets = [("budget", device, self.budget), ("host_budget", host, self.host_budget)]
+        return [(name, needed, limit) for name, needed, limit in budgets if limit is not None]
 
     def capped(self, plan: HistoryPlan) -> HistoryPlan:
         """Return the plan with as many remembered rows as fit."""
@@ -179,7 +179,7 @@ class _Limits:
         lines = [
             f"memory.{name}: expected at least {show_bytes(needed)}, for {least.present:,} rows of one step and "
             f"{least.remembered} remembered, found {show_bytes(limit)}"
-            for name, needed, limit in self._asked(least)
+            for name, needed, limit in self._demands(least)
             if needed > limit
         ]
         return ConfigError("\n".join(lines))

@@ -1,9 +1,9 @@
-"""What a fair-FL rule sees and what it returns: Gram matrices in, weights over rows out.
+"""The protocol of aggregation rules: a rule sees Gram matrices and returns weights over rows.
 
-A row is an update in descent orientation, `start - end` of one client's local training (it already contains the
-local step size), so a step of the server is `params -= sum_i weights_i * row_i`. The first `m` rows are the updates
-of this step ("present"); the rest are the remembered last updates of clients that are absent from it. Rules never
-see the `[n, P]` rows themselves: only their inner products, per block of parameters (a layer: weight and bias).
+A row is an update in descent orientation, `start - end` of one client's local training. It contains the local step
+size, so a step of the server is `params -= sum_i weights_i * row_i`. The first `m` rows are the updates of this step
+(present); the others are the last updates of clients that are absent from it (remembered). Rules never see the
+`[n, P]` rows themselves, only their inner products in each block of parameters (a layer: weight and bias).
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 State = dict[str, Any]
-"""A rule's own memory: a flat dict of numbers and NumPy arrays, replaced at each step, never changed in place."""
+"""What a rule keeps between steps: a flat dict of numbers and NumPy arrays, replaced at each step, never changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The rows of one server step, seen through their inner products and what the clients reported.
+    """The rows of one server step: their inner products and what the clients reported.
 
-    L blocks, n rows, the first m of them present. All floats are float64.
+    L blocks, n rows, the first m of them present. All floats are float64. Most rules need the papers' G, F and m alone,
+    which come first.
     """
 
     grams: Floats
-    """[L, n, n] inner products of the rows, block by block; [0, n, n] if the rule declared `gram="none"`,
+    """G: [L, n, n] inner products of the rows, block by block; [0, n, n] if the rule declared `gram="none"`,
     [1, n, n] if it declared `"model"`."""
+    losses: Floats
+    """F: [n] mean training loss of the client at the model that the row started from, before training; NaN unless the
+    rule declared `losses`. Remembered rows keep the loss that came with them."""
     m: int
     """Number of present rows, at least 1."""
     clients: Ints
     """[n] client of each row. A client may have several present rows (buffered pacing), never a remembered one too."""
-    losses: Floats
-    """[n] mean training loss of the client at the model that the row started from, before training; NaN if not asked
-    for. Remembered rows keep the loss that came with them."""
     n_samples: Ints
     """[n] number of training samples of the client."""
     ages: Ints
@@ -51,7 +52,7 @@ class Stack:
     staleness: Ints
     """[n] server steps between the version that the row started from and the step that received it."""
     participations: Ints
-    """[n] updates received from the client so far, this step and late ones that are remembered included."""
+    """[n] updates received from the client so far, including this step's and late ones that are remembered."""
     online: NDArray[np.bool_]
     """[n] whether the client is online now."""
     step: int
@@ -61,12 +62,12 @@ class Stack:
     total_samples: int
     """Training samples of all K clients together."""
     n_seen: int
-    """Distinct clients from which the server had received an update before this step, be it a late one that is
+    """Distinct clients from which the server received an update before this step, including late ones that are
     remembered."""
     losses_after: Floats | None = None
     """[n] mean training loss of the client's own trained model; None unless the rule declared `after`."""
     accuracies_after: Floats | None = None
-    """[n] training accuracy (a fraction) of the client's own trained model; None unless declared."""
+    """[n] training accuracy (a fraction) of the client's own trained model; None unless the rule declared `after`."""
     lr_decay: float = 1.0
     """Factor on the clients' learning rate per server step."""
 
@@ -82,7 +83,7 @@ class Stack:
         return np.asarray(self.grams.sum(axis=0))
 
     def rates(self, lr: float) -> Floats:
-        """Return the learning rate `[n]` that each row was trained with, where the first step's is `lr`."""
+        """Return the learning rate `[n]` that each row was trained with, if that of the first step is `lr`."""
         return np.asarray(lr * self.lr_decay ** (self.step - self.ages - self.staleness).astype(np.float64))
 
 
@@ -93,7 +94,7 @@ class LineSearch:
     steps: tuple[float, ...]
     """[T] factors on the direction, at least one."""
     choose: Callable[[Floats], int]
-    """From the clients' mean training losses `[T, m]` after each trial to the position of the one to take."""
+    """From the clients' mean training losses `[T, m]` after each trial to the position of the trial to take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +108,13 @@ class Direction:
     average: float | None = None
     """If given, the evaluated model is an average of iterates: `avg += average * (params - avg)` after the step."""
     search: LineSearch | None = None
-    """How long the step is to be; only from a rule that declared `search`. None: as long as the direction."""
+    """Search for the step's length, from rules that declared `search`; None takes the direction's own length."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """Numbers worth recording, by name; names that are columns of `steps.parquet` are written there."""
 
 
 RowsFrom = Literal["start", "current"]
-"""What a row is the difference to: the model that its job started from, or the server's current one."""
+"""The model that a row is measured from: the one that its job started from, or the server's current one."""
 
 GramLevel = Literal["none", "model", "blocks"]
 """No inner products, those of whole rows, or those block by block."""
@@ -122,20 +123,20 @@ GramLevel = Literal["none", "model", "blocks"]
 @arguments.checked
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a rule must be given; the simulator computes nothing that no rule asked for."""
+    """What a rule reads of a Stack; the simulator computes nothing else."""
 
     gram: GramLevel = "none"
     losses: bool = False
     memory: float = 0
-    """How many steps old a remembered row may be: 0 for none, `math.inf` for the last update of everybody."""
+    """Largest age of a remembered row, in steps: 0 for none, `math.inf` for the last update of every client."""
     scale_free: bool = False
     """The rule divides each row by its norm first, so that scaling a row changes nothing."""
     after: bool = False
     """Loss and accuracy of the trained local model on the client's training set."""
     slices: bool = False
-    """Blocks are to be equal slices of the parameters, as many as the model has layers, instead of the layers."""
+    """Blocks are equal slices of the parameters, as many as the model has layers, instead of the layers."""
     search: bool = False
-    """The length of a step is found by trying: present clients report their losses after trial steps."""
+    """The rule searches for the length of its step: present clients report their losses after trial steps."""
     gradients: bool = False
     """Each row must be one gradient step on all training samples of its client; anything else is refused."""
 
@@ -155,7 +156,7 @@ Vectors = dict[str, "torch.Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class VectorStep:
-    """What a rule does to the combined direction itself, where weights over rows cannot say it (a server optimiser).
+    """What a rule does to the combined direction, if weights over rows cannot express it (a server optimiser).
 
     `apply(direction [P], vectors) -> (direction [P], vectors)`; `vectors` is empty at the first step.
     """
@@ -164,7 +165,7 @@ class VectorStep:
 
 
 Promise = Literal["convex", "descent"]
-"""What holds of each of a rule's directions, up to rounding, and is checked of finished runs.
+"""A property that each of a rule's directions has, up to rounding; invariants check it in finished runs.
 
 - `convex`: weights, in each block, are at least 0 and add up to 1, or are all 0.
 - `descent`: no present row that is not `negligible`, and no remembered one that has weight, is at more than 90 degrees
@@ -182,17 +183,17 @@ class Algorithm:
     init: Callable[[], State] = dict
     then: VectorStep | None = None
     promises: frozenset[Promise] = frozenset()
-    """What it holds to, before `then`; a wrapper that breaks a promise takes it away."""
+    """Promises about directions before `then`; a wrapper that breaks a promise removes it."""
     negligible: float = 0.0
-    """Present rows with norms of at most this times their mean norm are left out: they are little but rounding. With
-    `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
+    """The rule leaves out present rows whose norm is at most this times their mean norm, as they hold little but
+    rounding. With `gram="blocks"` a rule may leave out fragments of rows instead, by their norms in the block."""
 
 
 @arguments.checked
 def stateless(
     weigh: Callable[[Stack], Direction], needs: Needs = Needs(), promises: Iterable[Promise] = ()
 ) -> Algorithm:
-    """Make an Algorithm of a function of the Stack alone."""
+    """Make an Algorithm from a function of the Stack alone."""
 
     def weigh_and_pass(stack: Stack, state: State) -> tuple[Direction, State]:
         return weigh(stack), state

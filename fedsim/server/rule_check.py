@@ -1,4 +1,4 @@
-"""Asking a rule for a step, and checking what it answers: it may be one of somebody's own."""
+"""Calling a rule and checking what it returns: rules may be plug-ins of users."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsim.common.errors import RunError, described
 from fedsim.server.rule import Algorithm, Direction, LineSearch, Stack, State, Vectors
 
 OF_RULES = ("projection_removed", "kkt_residual", "blocks")
-"""Columns of `steps` that are for rules to say."""
+"""Columns of `steps` that rules write."""
 TAKEN = {
     "step",
     "time_us",
@@ -44,67 +44,75 @@ TAKEN = {
     "audited",
     "clipped",
 }
-"""Columns of `steps`, and names beside them, that are not for rules to say; `fedsim.records.schemas` has all."""
+"""Columns of `steps`, and names beside them, that the server writes; `fedsim.records.schemas` has all."""
 
 
-def begun(algorithm: Algorithm, rule: str) -> State:
-    """Return the state that the rule named `rule` begins with. Raises RunError if that is no dict."""
+def initial_state(algorithm: Algorithm, rule: str) -> State:
+    """Return the first state of the rule named `rule`. Raises RunError if it is no dict."""
     where = f"rule {rule!r}, init"
     with plugins.contained(where):
-        found: Any = algorithm.init()
-    if not isinstance(found, dict):
-        raise RunError(f"{where}: expected the first state as a dict, found {type(found).__name__}")
-    return found
+        state: Any = algorithm.init()
+    if not isinstance(state, dict):
+        raise RunError(f"{where}: expected the first state as a dict, found {type(state).__name__}")
+    return state
 
 
-def weighed(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
-    """Return what the rule named `rule` makes of a stack. Raises RunError if that is no weights for its rows."""
-    found: Any = algorithm.weigh(stack, state)
+def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[Direction, State]:
+    """Let the rule named `rule` weigh a stack. Raises RunError if it does not return weights for the stack's rows."""
+    result: Any = algorithm.weigh(stack, state)
     where = f"step {stack.step}, rule {rule!r}"
-    if isinstance(found, Direction):
+    if isinstance(result, Direction):
         raise RunError(
             f"{where}: expected a Direction and the next state, found the Direction alone; a rule that remembers "
             "nothing is made with fedsim.server.rule.stateless"
         )
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], Direction)):
-        first = found[0] if isinstance(found, tuple) and len(found) == 2 else found
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Direction)):
+        first = result[0] if isinstance(result, tuple) and len(result) == 2 else result
         raise RunError(f"{where}: expected a Direction, found {type(first).__name__}")
-    if not isinstance(found[1], dict):
-        raise RunError(f"{where}: expected the next state as a dict, found {type(found[1]).__name__}")
-    kind = np.asarray(found[0].weights).dtype
+    direction, after = result
+    if not isinstance(after, dict):
+        raise RunError(f"{where}: expected the next state as a dict, found {type(after).__name__}")
+    _check_weights(direction, stack, where)
+    _check_rest(direction, where)
+    return direction, after
+
+
+def _check_weights(direction: Direction, stack: Stack, where: str) -> None:
+    """Raise RunError for weights of another type or shape than the stack's rows need, and for a bad `keep`."""
+    kind = np.asarray(direction.weights).dtype
     if kind.kind not in "biuf":
         raise RunError(f"{where}: expected weights that are real numbers, found {kind}")
-    shape = np.shape(found[0].weights)
+    shape = np.shape(direction.weights)
     if len(shape) not in (1, 2) or shape[-1] != stack.n:
         raise RunError(
             f"{where}: expected weights [{stack.n}], one per row, or [blocks, {stack.n}], found shape {list(shape)}; "
             f"rows are the {stack.m} updates of the step and {stack.n - stack.m} remembered ones"
         )
-    keep = found[0].keep
+    keep = direction.keep
     if not isinstance(keep, (int, float, np.number)) or not np.isfinite(keep):
         raise RunError(f"{where}: keep: expected a finite number, found {keep!r}")
-    _check_rest(found[0], where)
-    return found
 
 
 def _check_rest(direction: Direction, where: str) -> None:
-    """Raise RunError for an average, a line search or diagnostics that are none."""
-    average, search, said = direction.average, direction.search, direction.diagnostics
+    """Raise RunError for an average, a line search or diagnostics of another type."""
+    average, search, diagnostics = direction.average, direction.search, direction.diagnostics
     if average is not None and not (_is_number(average) and math.isfinite(average)):
         raise RunError(f"{where}: average: expected a finite number or None, found {described(average)}")
     if search is not None and not isinstance(search, LineSearch):
         raise RunError(f"{where}: search: expected a LineSearch or None, found {described(search)}")
-    if not isinstance(said, Mapping):
-        raise RunError(f"{where}: diagnostics: expected a dict of numbers by name, found {described(said)}")
-    for name, value in said.items():
+    if not isinstance(diagnostics, Mapping):
+        raise RunError(
+            f"{where}: diagnostics: expected a dict of numbers by name, found {described(diagnostics)}"
+        )
+    for name, value in diagnostics.items():
         if not isinstance(name, str) or not _is_number(value):
             raise RunError(
                 f"{where}: diagnostics: expected a number by each name, found {described(value)} by {described(name)}"
             )
         if name in TAKEN:
             raise RunError(
-                f"{where}: diagnostics: {name!r} is a column of `steps` that the server writes; of those, a rule says "
-                f"{', '.join(OF_RULES)}, and others may have any other name"
+                f"{where}: diagnostics: {name!r} is a column of `steps` that the server writes; a rule may write the "
+                f"columns {', '.join(OF_RULES)}, and diagnostics of any other name"
             )
         if name == "blocks" and not float(value).is_integer():
             raise RunError(f"{where}: diagnostics: blocks: expected a whole number, found {value!r}")
@@ -117,23 +125,26 @@ def _is_number(value: object) -> bool:
         return False
 
 
-def moved(
+def apply_vector_step(
     algorithm: Algorithm, vector: torch.Tensor, vectors: Vectors, step: int, rule: str
 ) -> tuple[torch.Tensor, Vectors]:
-    """Return what the rule does to the combined direction itself. Raises RunError if that is no direction any more."""
+    """Apply the rule's VectorStep, if it has one. Raises RunError if the result is not a direction and vectors."""
     if algorithm.then is None:
         return vector, vectors
-    found: Any = algorithm.then.apply(vector, vectors)
+    result: Any = algorithm.then.apply(vector, vectors)
     where = f"step {step}, rule {rule!r}, then"
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-        raise RunError(f"{where}: expected a direction and vectors by name, found {type(found).__name__}")
-    if not (isinstance(found[0], torch.Tensor) and found[0].shape == vector.shape):
-        what = list(found[0].shape) if isinstance(found[0], torch.Tensor) else type(found[0]).__name__
-        raise RunError(f"{where}: expected a direction {list(vector.shape)}, found {what}")
-    return found[0], found[1]
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)):
+        raise RunError(f"{where}: expected a direction and vectors by name, found {type(result).__name__}")
+    direction, after = result
+    if not (isinstance(direction, torch.Tensor) and direction.shape == vector.shape):
+        kind = list(direction.shape) if isinstance(direction, torch.Tensor) else type(direction).__name__
+        raise RunError(f"{where}: expected a direction {list(vector.shape)}, found {kind}")
+    return direction, after
 
 
-def not_finite(algorithm: Algorithm) -> str:
-    """Say that the weights of a rule are not finite, and that it may have looked at losses that it did not ask for."""
-    unasked = "" if algorithm.needs.losses else " (a rule without Needs(losses=True) is given NaN for losses)"
-    return f"weights that are not finite{unasked}"
+def weights_not_finite(algorithm: Algorithm) -> str:
+    """Describe weights that are not finite, and mention losses that the rule read without declaring them."""
+    undeclared = (
+        "" if algorithm.needs.losses else " (a rule without Needs(losses=True) is given NaN for losses)"
+    )
+    return f"weights that are not finite{undeclared}"

@@ -20,18 +20,18 @@ def build_rule(
 ) -> Algorithm:
     """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
 
-    The first wrapper is the innermost: it takes the rule, the next one takes what came of that. `lr`, the
-    clients' learning rate, and `seed`, that of the run, go to a rule that has an option of that name and was not given
-    it.
+    The first wrapper is the innermost. A rule with an option `lr` or `seed` that `options` lacks gets
+    `lr`, the clients' learning rate, or `seed`, that of the run.
+
     Raises ConfigError, which names the rule or wrapper, for unknown names and options, and for combinations that
     cannot work.
     """
-    known, offered = options_of(factory("rule", name)), {"lr": lr, "seed": seed}
-    own = {k: v for k, v in offered.items() if v is not None and k in known and k not in options}
-    algorithm = _checked(build("rule", name, options, **own), f"rule {name!r}")
+    known, of_run = options_of(factory("rule", name)), {"lr": lr, "seed": seed}
+    defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}
+    algorithm = _checked(build("rule", name, options, **defaults), f"rule {name!r}")
     if wrap and algorithm.needs.search:
         raise ConfigError(
-            f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one"
+            f"rule {name!r} searches for the length of its step, which wrappers would change: leave out one of them"
         )
     for wrapper in wrap:
         algorithm = _wrapped(algorithm, wrapper, name)
@@ -50,13 +50,13 @@ def _wrapped(algorithm: Algorithm, wrapper: Mapping[str, Any], rule: str) -> Alg
         raise ConfigError(f"wrapper {name!r} of rule {rule!r}: {error}") from error
 
 
-def _checked(made: Any, what: str) -> Algorithm:
-    if not isinstance(made, Algorithm):
-        raise ConfigError(f"{what} returned {type(made).__name__}, expected an Algorithm")
-    if not isinstance(made.needs, Needs):
-        raise ConfigError(f"{what}: expected Needs(...) for what it needs, found {made.needs!r}")
-    if not callable(made.init):
-        raise ConfigError(f"{what}: expected a function for its first state 'init', found {made.init!r}")
-    for promise in sorted(set(made.promises) - set(get_args(Promise))):
-        raise ConfigError(f"{what} cannot promise {promise!r}{closest(promise, get_args(Promise))}")
-    return made
+def _checked(product: Any, plugin: str) -> Algorithm:
+    if not isinstance(product, Algorithm):
+        raise ConfigError(f"{plugin} returned {type(product).__name__}, expected an Algorithm")
+    if not isinstance(product.needs, Needs):
+        raise ConfigError(f"{plugin}: expected Needs(...) for what it needs, found {product.needs!r}")
+    if not callable(product.init):
+        raise ConfigError(f"{plugin}: expected a function for its first state 'init', found {product.init!r}")
+    for promise in sorted(set(product.promises) - set(get_args(Promise))):
+        raise ConfigError(f"{plugin} cannot promise {promise!r}{closest(promise, get_args(Promise))}")
+    return product

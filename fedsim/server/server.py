@@ -1,4 +1,4 @@
-"""The server: parameters, the gradient history and the rule. A plain object; `actors.py` puts it into a Ray actor."""
+"""The server: parameters, gradient history and rule, in a plain object that a Ray actor can hold."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedsim.server.gram import Blocks
 from fedsim.server.history import GradientHistory, slots_needed
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
-from fedsim.server.rule_check import begun, moved, not_finite, weighed
+from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.step_input import StepInput
-from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, judge
+from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, screen
 from fedsim.training.job import Reports
 from fedsim.training.precision import device_named
 
@@ -31,7 +31,7 @@ Rows = Sequence[torch.Tensor] | torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What a Server is made of; plain values, so that it can be built in another process."""
+    """The parts of a Server as plain values, so that another process can build it."""
 
     rule: str
     options: Mapping[str, Any]
@@ -44,33 +44,33 @@ class ServerSpec:
     lr: float | None = None
     """The clients' learning rate, for rules that need it."""
     seed: int = 0
-    """Of the run, for rules that draw at random."""
+    """The run's seed, for rules that draw at random."""
     lr_decay: float = 1.0
-    """What it is multiplied by at each step."""
+    """Factor on the learning rate per server step."""
     conflicts: GramLevel = "none"
-    """Whether, and how finely, each step is diagnosed row by row."""
+    """How finely each step is diagnosed row by row: not at all, for the whole model or block by block."""
     device: str = "cpu"
     rows: RowsFrom = "start"
-    """What an update is the difference to: the model that its job started from, or the current one (FedAsync)."""
+    """The model that an update is measured from: the one that its job started from, or the current one (FedAsync)."""
     memory_us: int = 0
-    """Remembered rows older than this in virtual time are forgotten, whatever the rule's own window; 0: none are."""
+    """The history forgets rows older than this in virtual time, whatever the rule's window; 0 keeps them."""
     late_rows: int = 0
-    """If updates that are too late for their step refresh the history: most jobs that start from one version."""
+    """Most jobs that start from one version, if late updates refresh the history; 0 if they do not."""
     history: HistoryPlan | None = None
-    """How rows of absent clients are kept; None: all that the rule may ask for, in float32."""
+    """Storage of absent clients' rows; None keeps all that the rule may ask for, in float32."""
     bad_updates: UpdateScreening = SKIP
-    """What is done about updates that are not finite, or too long."""
+    """Policy for updates that are not finite, or too long."""
 
     def algorithm(self) -> Algorithm:
         """Build the rule inside its wrappers."""
         return build_rule(self.rule, self.options, self.wrap, lr=self.lr, seed=self.seed)
 
     def slots(self) -> int:
-        """Return the number of rows that the history is made for."""
+        """Return the number of rows that the history holds."""
         memory = self.algorithm().needs.memory
         if not (self.late_rows and memory):
             return slots_needed(self.n_clients, self.most_updates, memory)
-        # Of a step, those that came in time and those that did not.
+        # A step holds rows that came in time and rows that did not.
         each = max(self.late_rows, self.most_updates)
         return self.most_updates - each + slots_needed(self.n_clients, each, memory + 1)
 
@@ -106,7 +106,7 @@ class Proposal:
     """What the jobs of the step reported; updates left out for their length count as not finite."""
     trials: torch.Tensor
     """[T, P] parameters to try the step with; T = 0 without a search."""
-    columns: Mapping[str, Any]
+    columns: dict[str, Any]
     """Columns of `steps.parquet` that say which updates count."""
     evicted: int
     """Rows that the history had evicted before the step."""
@@ -121,7 +121,7 @@ class Server:
     Args:
         spec: the rule, the sizes and the device.
         initial: `[P]` start parameters.
-        clock: where the parts of a step are charged to; the driver's if the server runs in its process.
+        clock: the stopwatch for the parts of a step; the driver's if the server runs in its process.
     """
 
     def __init__(self, spec: ServerSpec, initial: torch.Tensor, clock: Stopwatch | None = None) -> None:
@@ -131,7 +131,7 @@ class Server:
         self.average: torch.Tensor | None = None
         """An average of iterates, if the rule evaluates one."""
         self.algorithm = spec.algorithm()
-        self.state: State = begun(self.algorithm, spec.rule)
+        self.state: State = initial_state(self.algorithm, spec.rule)
         self.vectors: Vectors = {}
         self.clock = clock or Stopwatch()
         self.history = GradientHistory(
@@ -144,7 +144,7 @@ class Server:
         )
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
         self._starts: dict[int, torch.Tensor] = {}
-        """By version, the parameters that running jobs started from, where rows are taken from the current model."""
+        """By version, the parameters that running jobs started from, if rows are measured from the current model."""
 
     def save(self) -> dict[str, Any]:
         """Return everything that outlives a step, for a checkpoint."""
@@ -159,11 +159,11 @@ class Server:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a server of the same spec was saved."""
+        """Restore the state of a server of the same spec."""
         self.params = saved["params"].to(self.device)
         self._load_rule(saved)
         self.history.restore(saved["history"])
-        # A copy: what came from another process is not to be written.
+        # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
         self._starts = {version: start.to(self.device) for version, start in saved["starts"]}
 
@@ -175,19 +175,20 @@ class Server:
     def inherit(
         self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor], *, same_rule: bool
     ) -> None:
-        """Go on where a server of another spec was saved: with its model, and what it remembers if this one does.
+        """Take over the model of a server of another spec, and its history if this server's rule has a memory.
 
-        `starts` are by version the models that running jobs started from. Another rule's own state begins anew.
+        `starts` are the models that running jobs started from, by version. The rule's own state carries over for the
+        `same_rule` alone.
         """
         if same_rule:
             self._load_rule(saved)
         self.params = saved["params"].to(self.device)
-        # A copy: what came from another process is not to be written.
+        # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
         self._starts = {version: start.to(self.device) for version, start in starts.items()}
         if self.algorithm.needs.memory:
-            known = not self.algorithm.needs.losses
-            self.history.inherit(saved["history"], lambda notes: known | np.isfinite(notes["loss"]))
+            any_loss = not self.algorithm.needs.losses
+            self.history.inherit(saved["history"], lambda notes: any_loss | np.isfinite(notes["loss"]))
 
     def step(self, arrivals: StepInput, rows: Rows) -> dict[str, Any]:
         """Apply one step and return its columns of `steps.parquet`, and under "each" those of `conflicts.parquet`.
@@ -203,11 +204,11 @@ class Server:
         The history and the counts of participations change here already.
         """
         evicted, arrived = self.history.evicted, arrivals.m
-        judged = judge(self.spec.bad_updates, arrivals, rows)
-        rows, reports = judged.rows, replace(arrivals.reports, finite=judged.usable)
-        if not judged.usable.all():
-            rows = [row for row, usable in zip(rows, judged.usable.tolist(), strict=True) if usable]
-            arrivals = arrivals.usable(judged.usable)
+        screened = screen(self.spec.bad_updates, arrivals, rows)
+        rows, reports = screened.rows, replace(arrivals.reports, finite=screened.usable)
+        if not screened.usable.all():
+            rows = [row for row, usable in zip(rows, screened.usable.tolist(), strict=True) if usable]
+            arrivals = arrivals.usable(screened.usable)
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
         counted, late = arrivals.split()
@@ -218,7 +219,7 @@ class Server:
             if len(late.clients):
                 self._remember(late, rows[arrivals.m :])
         decision = self._decide(counted, rows[: counted.m]) if counted.m else None
-        columns = arrivals.columns(arrived) | {"clipped": judged.clipped}
+        columns = arrivals.columns(arrived) | {"clipped": screened.clipped}
         trials = self._trials(decision)
         return Proposal(counted.clients, reports, trials, columns, evicted, arrivals.now_us, decision)
 
@@ -226,7 +227,7 @@ class Server:
         """Let updates join the history, and the rule weigh them and the remembered ones."""
         n_seen = int(np.count_nonzero(self.participations))
         np.add.at(self.participations, arrivals.clients, 1)
-        with self.clock.part("gram"), np.errstate(over="ignore", invalid="ignore"):  # looked at below
+        with self.clock.part("gram"), np.errstate(over="ignore", invalid="ignore"):  # checked below
             present = self.history.add(
                 rows, arrivals.clients, arrivals.step, arrivals.notes(), arrivals.now_us
             )
@@ -238,7 +239,9 @@ class Server:
             direction, state = self._weigh(seen, rows)
         with self.clock.part("combine"):
             vector = self.history.combine(slots, direction.weights)
-            vector, vectors = moved(self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule)
+            vector, vectors = apply_vector_step(
+                self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule
+            )
         return Decision(stack, seen, slots, direction, vector, rows, state, vectors)
 
     def _trials(self, decision: Decision | None) -> torch.Tensor:
@@ -250,12 +253,12 @@ class Server:
         return self.params - steps[:, None] * vector
 
     def _remember(self, late: StepInput, rows: Rows) -> None:
-        """Let rows refresh the history, each as if it had come in time for the step of its version.
+        """Let late rows refresh the history, each as if it had come in time for the step of its version.
 
-        Those that do count as received, as they would have then.
+        They count as received, as if they had come in time.
         """
         versions, memory = late.step - late.staleness, self.algorithm.needs.memory
-        in_time = replace(late, staleness=np.zeros_like(late.staleness))  # its age is all of its lateness
+        in_time = replace(late, staleness=np.zeros_like(late.staleness))  # the row's age holds its lateness
         for i in np.argsort(versions, kind="stable").tolist():
             if memory and late.staleness[i] <= memory:
                 one, row, version = in_time.part(slice(i, i + 1)), rows[i : i + 1], int(versions[i])
@@ -266,13 +269,13 @@ class Server:
         """Turn rows `start - end` into `current - end`."""
         self._starts[arrivals.step] = self.params
         versions = (arrivals.step - arrivals.staleness).tolist()
-        turned = [
+        shifted = [
             row if version == arrivals.step else row.to(self.device) + (self.params - self._starts[version])
             for row, version in zip(rows, versions, strict=True)
         ]
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
-        return turned
+        return shifted
 
     def audit(self, proposal: Proposal, clients: Ints, rows: Rows) -> Audited | None:
         """Compare the updates that `clients` [a] would send now, `rows` [a] x [P], with those that a proposal holds.
@@ -307,10 +310,9 @@ class Server:
         self.state, self.vectors = decision.state, decision.vectors
         norm = self._move(length * decision.vector, decision)
         self.history.settle(decision.slots[: decision.stack.m])
-        parts = [part for part in audited if part is not None]
-        known = {**proposal.columns, **self._evicted(proposal)} | (
-            {"audited": joined(parts)} if parts else {}
-        )
+        known = proposal.columns | self._evicted(proposal)
+        if parts := [part for part in audited if part is not None]:
+            known["audited"] = joined(parts)
         with self.clock.part("diagnose"):
             columns = self._columns(decision, norm)
         return columns | known | {"step_length": length}
@@ -321,7 +323,7 @@ class Server:
     def _move(self, vector: torch.Tensor, decision: Decision) -> float:
         """Change the parameters and return the length of the step.
 
-        A norm that float32 holds bounds each entry by 2e19, so the parameters stay finite as well.
+        A finite norm in float32 bounds each entry by 2e19, so the parameters stay finite too.
         """
         direction, norm = decision.direction, float(vector.norm())
         if not math.isfinite(norm):
@@ -354,7 +356,7 @@ class Server:
         return columns | dict(direction.diagnostics)
 
     def _stacks(self, slots: Ints, arrivals: StepInput, n_seen: int) -> tuple[Stack, Stack]:
-        """Return the stack with the inner products that are recorded, and with those that the rule asked for."""
+        """Return the stack with the inner products for the records, and the one with those that the rule declared."""
         history = self.history
         clients, grams = history.client[slots], history.grams_of(slots)
         notes = {name: column[slots] for name, column in history.notes.items()}
@@ -379,18 +381,18 @@ class Server:
         )
         return stack, replace(stack, grams=history.of_rule(grams))
 
-    def _diverged(self, what: str, stack: Stack, rows: Rows) -> RunError:
-        return diverged(what, stack.step, self.spec.rule, stack.clients[: stack.m], rows)
+    def _diverged(self, problem: str, stack: Stack, rows: Rows) -> RunError:
+        return diverged(problem, stack.step, self.spec.rule, stack.clients[: stack.m], rows)
 
     def _weigh(self, stack: Stack, rows: Rows) -> tuple[Direction, State]:
         if self.algorithm.needs.losses and not np.isfinite(stack.losses[: stack.m]).all():
             raise self._diverged("losses that are not finite", stack, rows)
         try:
-            direction, state = weighed(self.algorithm, stack, self.state, self.spec.rule)
+            direction, state = weigh(self.algorithm, stack, self.state, self.spec.rule)
         except SolverError as error:
             clients = ", ".join(map(str, stack.clients[: stack.m].tolist()[:20]))
             message = f"step {stack.step}, rule {self.spec.rule!r}, clients {clients}: {error}"
             raise SolverError(message, error.matrix) from error
         if not np.isfinite(direction.weights).all():
-            raise self._diverged(not_finite(self.algorithm), stack, rows)
+            raise self._diverged(weights_not_finite(self.algorithm), stack, rows)
         return direction, state

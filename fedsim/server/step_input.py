@@ -1,4 +1,4 @@
-"""What the server is told of the updates of one step, beside their rows."""
+"""The input of a server step: facts about its updates, without their rows."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from fedsim.training.job import Cohort, Reports
 
 @dataclass(frozen=True, slots=True)
 class StepInput:
-    """What the server is told of one step's updates, in order of arrival: n of them, of which the first m count.
+    """Facts about the n updates of one step, in order of arrival, of which the first m count.
 
     The others came too late for their step: they refresh the history and have no weight as present rows.
     """
 
     step: int
     clients: Ints
-    """[n]"""
+    """[n] client of each update."""
     staleness: Ints
-    """[n]"""
+    """[n] server steps since the version that the update started from."""
     n_samples: Ints
-    """[n]"""
+    """[n] training samples of each client."""
     online: Ints
     """Clients that are online now, of all registered ones."""
     reports: Reports = field(default_factory=lambda: Reports.nothing(0))
-    """[n] What the updates' jobs reported, filled in where they are."""
+    """[n] reports of the updates' jobs; the trainer fills them in."""
     present: int | None = None
-    """m, all n if None."""
+    """m; None means n."""
     now_us: int = 0
     oldest_version: int = 0
-    """The oldest version that a job started from which still runs, or waits for another step; or this step."""
+    """The oldest version from which a job started that still runs or waits for another step; this step if none does."""
     started: bool = False
-    """Whether such a job, be it only to be lost, started from the model before this step."""
+    """Whether such a job, even one that will be lost, started from the model before this step."""
     jobs: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """[n] Numbers of the updates' jobs, for messages, or none."""
+    """[n] numbers of the updates' jobs for error messages, or empty."""
     audit: Cohort | None = None
-    """Jobs that clients are to do from the current model for the record alone; see `fedsim.engine.audit`."""
+    """Jobs that clients train from the current model for the records alone; see `fedsim.engine.audit`."""
 
     @property
     def m(self) -> int:
@@ -53,7 +53,7 @@ class StepInput:
         return self.part(slice(0, self.m)), self.part(slice(self.m, len(self.clients)))
 
     def usable(self, usable: NDArray[np.bool_]) -> StepInput:
-        """Return the updates that may be used, given [n] which these are."""
+        """Return the updates that the step may use, by a mask [n]."""
         return replace(self.part(np.flatnonzero(usable)), present=int(usable[: self.m].sum()))
 
     def part(self, which: slice | Ints) -> StepInput:
@@ -63,7 +63,7 @@ class StepInput:
         return replace(self, **columns, reports=self.reports.part(which), present=None)
 
     def columns(self, arrived: int) -> dict[str, Any]:
-        """Return what a step that counts these of `arrived` updates says of them in `steps.parquet`."""
+        """Return the columns of `steps.parquet` about these updates, of `arrived` that came in time."""
         staleness = self.staleness[: self.m]
         return {
             "updates": self.m,
@@ -72,7 +72,7 @@ class StepInput:
         }
 
     def notes(self) -> dict[str, NDArray[Any]]:
-        """Return what is kept beside the rows, as arrays [n]."""
+        """Return the arrays [n] that the history keeps beside the rows."""
         return {
             "staleness": self.staleness,
             "n_samples": self.n_samples,

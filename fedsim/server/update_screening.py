@@ -1,10 +1,11 @@
-"""What the server does about updates that hold NaN or infinity, or are longer than a limit.
+"""Policies for updates that hold NaN or infinity, or are longer than a limit.
 
-- `skip_and_record`: they take their place in the buffer, are left out of the step and recorded as `nonfinite`.
-- `clip`: those that are too long are shortened to the limit; those that are not finite are left out.
+- `skip_and_record`: such updates fill their place in the buffer, and the step leaves them out and records them as
+  `nonfinite`.
+- `clip`: the server shortens long updates to the limit and leaves out those that are not finite.
 - `stop`: the run ends with an error that names step, client, job and value.
 
-Norms are taken in float64, and only where there is a limit. A job's place in time never depends on its numbers.
+Norms are computed in float64, and only if there is a limit. A job's place in time never depends on its numbers.
 """
 
 from __future__ import annotations
@@ -38,52 +39,59 @@ SKIP = UpdateScreening()
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What the policy makes of a step's updates."""
+class Screened:
+    """The updates of a step after the policy."""
 
     rows: Sequence[torch.Tensor] | torch.Tensor
-    """All of them [n] x [P], the clipped ones shortened."""
+    """[n] x [P] all updates, the clipped ones shortened."""
     usable: NDArray[np.bool_]
-    """[n] Which may be used."""
+    """[n] whether the step may use each of them."""
     clipped: int = 0
+    """Number of updates that were shortened."""
 
 
-def judge(how: UpdateScreening, arrivals: StepInput, rows: Sequence[torch.Tensor] | torch.Tensor) -> Judged:
-    """Apply the policy to rows [n] x [P], of which `arrivals.reports` says whether they are finite.
+def screen(
+    screening: UpdateScreening, arrivals: StepInput, rows: Sequence[torch.Tensor] | torch.Tensor
+) -> Screened:
+    """Apply the policy to rows [n] x [P]; `arrivals.reports` tells which of them are finite.
 
     Raises RunError with policy `stop`.
     """
     finite = arrivals.reports.finite
-    if how.policy == "stop" and not finite.all():
+    if screening.policy == "stop" and not finite.all():
         i = int(np.argmin(finite))
         raise RunError(f"{_named(arrivals, i)} {_not_finite(rows[i])}; [bad_updates] policy is 'stop'")
-    if how.limit is None:
-        return Judged(rows, finite)
+    if screening.limit is None:
+        return Screened(rows, finite)
     norms = np.array([_norm(row) if ok else np.inf for row, ok in zip(rows, finite.tolist(), strict=True)])
-    long = finite & (norms > how.limit)
+    long = finite & (norms > screening.limit)
     if not long.any():
-        return Judged(rows, finite)
-    if how.policy == "stop":
+        return Screened(rows, finite)
+    if screening.policy == "stop":
         i = int(np.argmax(long))
         raise RunError(
-            f"{_named(arrivals, i)} has norm {norms[i]:.6g}: expected at most {how.limit:.6g}, the limit of "
+            f"{_named(arrivals, i)} has norm {norms[i]:.6g}: expected at most {screening.limit:.6g}, the limit of "
             "[bad_updates], whose policy is 'stop'"
         )
-    if how.policy == "clip":
-        factors = np.divide(how.limit, norms, out=np.ones(len(norms)), where=long).tolist()
+    if screening.policy == "clip":
+        factors = np.divide(screening.limit, norms, out=np.ones(len(norms)), where=long).tolist()
         cut = [row if factor == 1.0 else row * factor for row, factor in zip(rows, factors, strict=True)]
-        return Judged(cut, finite, int(long.sum()))
-    return Judged(rows, finite & ~long)
+        return Screened(cut, finite, int(long.sum()))
+    return Screened(rows, finite & ~long)
 
 
 def diverged(
-    what: str, step: int, rule: str, clients: NDArray[np.int64], rows: Sequence[torch.Tensor] | torch.Tensor
+    problem: str,
+    step: int,
+    rule: str,
+    clients: NDArray[np.int64],
+    rows: Sequence[torch.Tensor] | torch.Tensor,
 ) -> RunError:
-    """Return the error of a step whose outcome is not finite, though its rows [m] x [P] are."""
+    """Return the error for a step whose result is not finite although its rows [m] x [P] are."""
     norms = np.array([_norm(row) for row in rows])
     i = int(np.argmax(norms))
     return RunError(
-        f"step {step}, rule {rule!r}: {what}; the longest update of the step is client {clients[i]}'s, with norm "
+        f"step {step}, rule {rule!r}: {problem}; the longest update of the step is client {clients[i]}'s, with norm "
         f"{norms[i]:.6g}. Where updates grow, a smaller train.lr or a limit in [bad_updates] helps"
     )
 
@@ -100,5 +108,5 @@ def _not_finite(row: torch.Tensor) -> str:
 
 
 def _norm(row: torch.Tensor) -> float:
-    """A fresh tensor in float64: neither overflow nor where the row lies in memory moves the last bit."""
+    # A new tensor in float64: neither overflow nor the row's alignment in memory changes the last bit.
     return float(row.double().norm())

@@ -31,7 +31,7 @@ AVERAGES = frozenset({"convex"})
         ("refl", {}, AVERAGES),
         ("term", {"normaliser": "cohort"}, AVERAGES),
         ("term", {"normaliser": "running"}, frozenset()),
-        ("term", {"normaliser": "released"}, frozenset()),
+        ("term_released", {}, frozenset()),
         ("fedmdfg", {}, frozenset({"descent"})),
         ("fedasync", {}, frozenset()),
         ("fedbuff", {}, frozenset()),

@@ -157,7 +157,7 @@ def stack(rows: Any, losses: Any) -> Stack:
     m = len(rows)
     zeros, ones = np.zeros(m, dtype=np.int64), np.ones(m, dtype=np.int64)
     gram = (rows @ rows.T)[None]
-    return Stack(gram, m, np.arange(m), losses, ones, zeros, zeros, ones, ones > 0, 0, 10, 10, 0)
+    return Stack(gram, losses, m, np.arange(m), ones, zeros, zeros, ones, ones > 0, 0, 10, 10, 0)
 
 
 def test_the_search_takes_what_the_paper_would_have_taken() -> None:

@@ -93,6 +93,7 @@ rule qfedsgd          guard             (0, inf)
 rule refl             beta              [0, 1]
 rule term             t                 (0, inf)
 rule term             smoothing         (0, 1]
+rule term_released    t                 (0, inf)
 wrapper clipped       norm              (0, inf)
 wrapper clipped       median_multiple   (0, inf)
 wrapper discounted    a                 (0, inf)

@@ -34,7 +34,7 @@ _OPTIONS: dict[str, list[Raw]] = {
     "fedmdfg": [{"search": 3}, {"absent": False}, {"guard": 1e-6}],
     "fedmgda_plus": [{"epsilon": 1.0}, {"epsilon": 1.0, "normalise": False}, {"lambda0": "samples"}],
     "afl": [{"partial": "importance"}, {"gamma_lambda": 1.0}],
-    "term": [{"normaliser": "cohort", "t": 3.0}, {"normaliser": "released"}],
+    "term": [{"normaliser": "cohort", "t": 3.0}],
     "mifa": [{"divisor": "all"}],
     "fedfa": [{"form": "easyfl"}, {"form": "gfedplat"}],
     "fedasync": [{"alpha": 1.0, "staleness": "hinge"}],

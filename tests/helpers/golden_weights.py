@@ -129,7 +129,7 @@ def check_fedfa(case: Case, name: str) -> None:
 
 
 def check_term(case: Case, name: str) -> None:
-    weights, models = _rounds(case, "term", t=float(case["t"]), normaliser="released")
+    weights, models = _rounds(case, "term_released", t=float(case["t"]))
     assert_close(weights * weights.shape[1], case["weights"], EXACT, "weights")
     assert_close(models, case["w_after"], EXACT, "models")
 

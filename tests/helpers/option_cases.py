@@ -271,6 +271,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "refl": {"beta": 0.7},
         "term": {"t": 2.0, "normaliser": "cohort", "smoothing": 0.3},
+        "term_released": {"t": 2.0},
     },
     "wrapper": {
         "clipped": {"norm": 0.5, "median_multiple": 0.5},

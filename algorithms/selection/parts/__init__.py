@@ -1,1 +1,1 @@
-"""What several selectors compute: draws, expected durations, groups, hours of the day."""
+"""Shared parts of selectors: draws, expected durations, groups, hours of the day."""

@@ -1,4 +1,4 @@
-"""Orders and draws that many selectors share. Ties are always broken at random, never by a client's number."""
+"""Orders and draws that selectors share. Ties are broken at random, never by a client's number."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def proportional(clients: Clients, weights: Floats | Ints, k: int, rng: np.rando
 
 
 def share_of(n: int, share: float) -> int:
-    """Return how many of `n` a share of them is, rounded down: 29 % of 100 are 29, though 0.29 * 100 < 29."""
+    """Return `share` of `n`, rounded down: 29 % of 100 are 29, although 0.29 * 100 < 29 in floating point."""
     return int(round(n * share, 9))
 
 
 def part(k: int, share: float, rng: np.random.Generator) -> int:
-    """Return how many of `k` places a share of them is, rounded down; of less than one place one, with that chance.
+    """Return `share` of `k` places, rounded down; less than one place is the probability of one.
 
-    So a share is kept where places are filled one at a time, as buffered and asynchronous pacings do.
+    The share then also holds if places are filled one at a time, as in buffered and asynchronous pacing.
     """
     places = round(k * share, 9)
     return int(places) if places >= 1 else int(places > 0 and rng.random() < places)
@@ -51,6 +51,6 @@ def others(clients: Clients, chosen: Clients) -> Clients:
 
 
 def topped_up(chosen: Clients, clients: Clients, k: int, rng: np.random.Generator) -> Clients:
-    """Return `chosen` with clients drawn uniformly from the rest behind them, `k` in all if there are so many."""
+    """Return `chosen`, followed by clients drawn uniformly from the rest: `k` in all, or all clients."""
     rest = others(clients, chosen)
     return np.concatenate([chosen, rng.permutation(rest)[: max(k - len(chosen), 0)]])

@@ -1,4 +1,4 @@
-"""Clients by group: what each has most of, or a column of what the world's trace knows about them."""
+"""Groups of clients: by most frequent label, or by a column that the world's trace has about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedsim.engine.selector import Ints, View
 def groups(view: View, by: str) -> Ints:
     """Return [K] the group of each client, numbered from 0 without gaps.
 
-    `client`: each is its own. `label`: the most frequent label. Any other name is a column of `about`.
+    `client`: each client is a group. `label`: the most frequent label. Any other name is a column of `about`.
     """
     if by == "client":
         return np.arange(view.n_clients)

@@ -1,12 +1,12 @@
-"""What a server learns about the hours of the day at which its clients are there, by looking whenever it chooses.
+"""Learning the hours of the day at which clients are online, from one observation per choice of a server.
 
-A look stands for the time since the look before, an hour at most, and is booked on the hour of the day at which it
-happens. Clients that work are neither seen nor missed, nor are those that had a job since the last step and may not be
-chosen: their updates may wait for the next. The hour of the day is that of the virtual clock; which hour has which
-number does not matter.
+An observation counts for the time since the one before, an hour at most, in the hour of the day at which it happens.
+Clients that work count neither as online nor as offline. Nor do clients that had a job since the last step and may not
+be chosen: their updates may wait for the next step. The hour of the day is that of the virtual clock; its origin does
+not matter.
 
-The chance that client i is there in hour h: p = (seen + q) / (watched + 1), in hours, with its chance over all hours
-q = (Σ seen + 1) / (Σ watched + 2). So what is unknown counts as one hour of the client's own mean.
+The chance that client i is online in hour h is p = (seen + q) / (watched + 1), in hours, with its chance over all hours
+q = (Σ seen + 1) / (Σ watched + 2). An unobserved hour thus counts as one hour of the client's own mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOUR_US = 3600 * US
 
 
 def looked(view: View, state: State) -> State:
-    """Return the state after another look: `seen` and `watched` [K, 24] in hours, and `looked_us`."""
+    """Return the state after another observation: `seen` and `watched` [K, 24] in hours, and `looked_us`."""
     if "seen" not in state:
         empty = np.zeros((view.n_clients, HOURS))
         state = {**state, "seen": empty, "watched": empty, "looked_us": view.now_us - HOUR_US}
@@ -36,7 +36,7 @@ def looked(view: View, state: State) -> State:
 
 
 def chances(state: State, clients: Clients, start_us: Ints, end_us: Ints) -> Floats:
-    """Return [c] the chance that each client is there at an instant between `start_us` and `end_us` [c], or [1]."""
+    """Return [c] the chance that each client is online at an instant between `start_us` and `end_us` [c], or [1]."""
     seen, watched = state["seen"][clients], state["watched"][clients]
     mean = (seen.sum(axis=1) + 1) / (watched.sum(axis=1) + 2)
     by_hour = (seen + mean[:, None]) / (watched + 1)
@@ -44,7 +44,7 @@ def chances(state: State, clients: Clients, start_us: Ints, end_us: Ints) -> Flo
 
 
 def overlaps(start_us: Ints, end_us: Ints) -> Floats:
-    """Return [c, 24] the share of each stretch of at least a microsecond that lies in each hour of the day."""
+    """Return [c, 24] the share of each interval of at least a microsecond that lies in each hour of the day."""
     end_us = np.maximum(end_us, start_us + 1)
     spent = _until(end_us) - _until(start_us)
     return np.asarray(spent / (end_us - start_us)[:, None])

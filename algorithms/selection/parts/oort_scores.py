@@ -1,4 +1,4 @@
-"""The parts of Oort: what a client is worth, how patient the server is, who is barred. Formulas stand in `oort.py`."""
+"""Parts of Oort: scores of clients, preferred duration of a round, barred clients. `oort.py` has the formulas."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Rating:
         preferred_us: float,
         rng: np.random.Generator,
     ) -> tuple[Clients, Clients]:
-        """Return who of `clients` is chosen for a score, and who to be explored; `share` of k is meant for these."""
+        """Return the clients chosen for their score and those to explore, for whom `share` of k places is meant."""
         times = durations_us(view, clients).astype(np.float64)
         scores = self.scores(view, clients, times, preferred_us)
         tried = view.last_step[clients] >= 0
@@ -52,7 +52,7 @@ class Rating:
         return part(k, share, rng) if self.variant == "paper" else k - share_of(k, 1 - share)
 
     def scores(self, view: View, clients: Clients, times_us: Floats, preferred_us: float) -> Floats:
-        """Return [c] the score of each client; of those that no step has used yet, the weight of exploring it."""
+        """Return [c] the score of each client; for clients that no step has used yet, the weight of exploring them."""
         tried = view.last_step[clients] >= 0
         slow = self._slowness(times_us, preferred_us)
         fresh = np.minimum(view.n_samples[clients], self.few_samples).astype(np.float64)
@@ -126,11 +126,11 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long the server prefers a round to be, and when it becomes more patient.
+    """The preferred duration T of a round, and how it adapts.
 
-    State: `gains` the utility gained by step, the last 2 W of them; `seen` the steps that were counted; `exploited` [K]
-    whose last choice was for a score; `preferred_us` T; for "fedscale" the `percentile`, for "paper" the `step_us` by
-    which T grows.
+    State: `gains`, the utility gained in each of the last 2 W steps; `seen`, the steps counted; `exploited` [K],
+    whether the client's last choice was for its score; `preferred_us`, T; for "fedscale" the `percentile`, for "paper"
+    the `step_us` by which T grows.
     """
 
     variant: Variant
@@ -145,7 +145,7 @@ class Pace:
         return {"gains": np.zeros(0), "seen": 0, "percentile": self.percentile}
 
     def after(self, view: View, state: State) -> State:
-        """Return the state with all steps up to now counted and T up to date."""
+        """Return the state with all steps up to now counted and the current T."""
         after = dict(state)
         if "preferred_us" not in state and self.variant == "paper":
             first = float(np.nanpercentile(known_us(view), self.percentile))
@@ -196,7 +196,7 @@ def places(k: int, explorers: int, tried: Mask) -> tuple[int, int]:
 
 
 def not_barred(view: View, limit: int | Literal["never"], share: float, rng: np.random.Generator) -> Clients:
-    """Return the candidates that are not barred: those with more than `limit` updates are, most frequent first."""
+    """Return the candidates that are not barred; clients with more than `limit` updates are, most frequent first."""
     if limit == "never":
         return view.candidates
     over, most = np.flatnonzero(view.received > limit), share_of(view.n_clients, share)

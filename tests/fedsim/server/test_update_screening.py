@@ -18,7 +18,7 @@ from fedsim.common.errors import ConfigError, RunError
 from fedsim.config.run import RunConfig
 from fedsim.invariants import check
 from fedsim.server.step_input import StepInput
-from fedsim.server.update_screening import SKIP, Judged, Policy, UpdateScreening, diverged, judge
+from fedsim.server.update_screening import SKIP, Policy, Screened, UpdateScreening, diverged, screen
 from fedsim.training.attack import attacked
 from fedsim.training.job import Reports
 from small import run, small
@@ -169,7 +169,7 @@ INF = float("inf")
 ROWS = torch.tensor([[3.0, 4, 0], [0, 5, 12], [INF, 0, 0], [7, 0, 24], [0, float("nan"), -INF]])
 
 
-def judged(policy: Policy, limit: float | None, rows: torch.Tensor = ROWS, jobs: Any = ()) -> Judged:
+def judged(policy: Policy, limit: float | None, rows: torch.Tensor = ROWS, jobs: Any = ()) -> Screened:
     n = len(rows)
     clients = 10 + np.arange(n)
     finite = rows.isfinite().all(dim=1).numpy()
@@ -177,7 +177,7 @@ def judged(policy: Policy, limit: float | None, rows: torch.Tensor = ROWS, jobs:
     arrivals = StepInput(
         7, clients, 0 * clients, 0 * clients + 1, clients, reports, jobs=np.array(jobs, np.int64)
     )
-    return judge(UpdateScreening(policy, limit), arrivals, rows)
+    return screen(UpdateScreening(policy, limit), arrivals, rows)
 
 
 @pytest.mark.parametrize(
