@@ -180,6 +180,19 @@ def test_the_files_that_the_architecture_names_are_there() -> None:
     assert not [name for name in sorted(named) if not (ROOT / name).exists()]
 
 
+def test_files_that_pages_name_exist() -> None:
+    example = "algorithms/selection/rested.py"  # where a reader would save it
+    for page in PAGES:
+        named = re.findall(
+            r"`((?:fedsim|analysis|algorithms|scenarios|tests|benchmarks)/[\w/]+\.\w+)`", page.read_text()
+        )
+        if page.name == "CONTRIBUTING.md":
+            named = re.findall(r"`((?:[a-z_]+/)+(?:test_)\w+\.py)`", page.read_text())
+            assert len(named) > 15
+            named = [name if name.startswith("tests/") else f"tests/{name}" for name in named]
+        assert [name for name in named if name != example and not (ROOT / name).exists()] == [], page.name
+
+
 def test_the_architecture_names_methods_that_its_nouns_have() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     [row] = [line for line in page.splitlines() if line.startswith("| `Trainer`")]

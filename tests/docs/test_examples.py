@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedsim import analysis
 import inputs
 import programs
+from fedsim import analysis
 from fedsim.config.load import load
 from fedsim.runs.simulate import simulate
 

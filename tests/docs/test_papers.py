@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedsim import analysis
 import inputs
+from fedsim import analysis
 from fedsim.common.files import from_toml
 from fedsim.config.data import federation
 from fedsim.config.load import load
