@@ -36,8 +36,7 @@ import pydantic
 import pydantic_core
 
 from fedsim.common import option_requirements as idle
-from fedsim.common.errors import ConfigError, Error, RunError, closest, in_words
-from fedsim.common.errors import found as as_found
+from fedsim.common.errors import ConfigError, Error, RunError, closest, in_words, shown
 
 if TYPE_CHECKING:
     import importlib.metadata
@@ -208,7 +207,7 @@ def idle_options(
     """Return the options that need another one, and what each lacks; see `fedsim.common.option_requirements.given`."""
     make = factory(kind, name)
     known = {key: value for key, value in options.items() if key in options_of(make, given)}
-    return list(idle.given(_options_model(make, name, tuple(given)).model_validate(known)))
+    return list(idle.lacks_in(_options_model(make, name, tuple(given)).model_validate(known)))
 
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
@@ -268,7 +267,7 @@ def checked_options(
                 )
                 continue
             what = in_words(found["msg"]).removeprefix("Value error, ")
-            problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {as_found(found['input'])}")
+            problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {shown(found['input'])}")
     problems += [
         f"{kind} {name!r}, option {key!r}: {wrong}"
         for key, value in options.items()
@@ -289,9 +288,7 @@ def _out_of_range(value: Any) -> str:
         return ""
     if isinstance(value, int):
         return (
-            ""
-            if abs(value) < 2**31
-            else f"expected a whole number below 2^31 in size, found {as_found(value)}"
+            "" if abs(value) < 2**31 else f"expected a whole number below 2^31 in size, found {shown(value)}"
         )
     if not math.isfinite(value):
         return f"expected a finite number, found {value!r}"

@@ -135,7 +135,7 @@ def test_a_removed_working_directory_is_said(
 @pytest.mark.parametrize(
     ("arms", "message"),
     [
-        (("A", "a"), "the arms 'A' and 'a' would have one folder where case makes no difference"),
+        (("A", "a"), "the arms 'A' and 'a' would have one folder where file names ignore case"),
         (("report.html", "b"), "'report.html' is the name of a file that fedsim writes"),
         (("Arms.json", "b"), "'Arms.json' is the name of a file"),
         (("con", "b"), "'con' is not a name for a folder on every system"),

@@ -249,8 +249,8 @@ def test_a_folder_that_is_taken_is_refused_before_the_first_run(tmp_path: Path) 
     ("names", "message"),
     [
         (("a", "a"), "'a' and 'a' would have the same folder"),
-        (("x/A", "x/a"), "'x/A' and 'x/a' would have one folder where case makes no difference"),
-        (("X", "x/a"), "'x/a' would lie in the folder of 'X'"),
+        (("x/A", "x/a"), "'x/A' and 'x/a' would have one folder where file names ignore case"),
+        (("X", "x/a"), "'x/a' would be in the folder of 'X'"),
     ],
 )
 def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, str], message: str) -> None:
