@@ -89,13 +89,13 @@ def _lines_of(name: str, error: Exception) -> list[str]:
     return [f"{name}: {message}", *getattr(error, "__notes__", ())]
 
 
-def closest(name: str, known: Iterable[str], beside: Iterable[str] = ()) -> str:
+def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
     """Return `; did you mean 'x'?` for the known name closest to `name`, or the known names if none is close.
 
-    Names in `beside` may be suggested too, but are not listed.
+    Names in `others` may be suggested too, but are not listed.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, [*names, *beside], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(names)}" if names else ""

@@ -58,13 +58,13 @@ def _across(config: RunConfig) -> Iterator[tuple[str, str]]:
         spread = jitter.downlink or jitter.compute or jitter.uplink
         yield "cost.jitter.law", "" if spread else "without a spread; give downlink, compute or uplink"
     if config.train.loss_samples != "all":
-        asked = _asks_for_losses(config)
-        yield "train.loss_samples", "" if asked else "where neither the rule nor the selector asks for losses"
+        asks = _asks_for_losses(config)
+        yield "train.loss_samples", "" if asks else "where neither the rule nor the selector asks for losses"
     if not config.evaluate.personal:
         client = config.client
-        own = plugins.build("client", client.name, client.working_options()).personal
+        personal = plugins.build("client", client.name, client.working_options()).personal
         lacks = f"with the client method {client.name!r}, which has no personal models"
-        yield "evaluate.personal", "" if own else lacks
+        yield "evaluate.personal", "" if personal else lacks
 
 
 def _of_dropout(config: RunConfig) -> Iterator[tuple[str, str]]:

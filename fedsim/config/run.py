@@ -41,7 +41,7 @@ class TaskSection(PluginSection):
     """`[task]`: the data, and the number of clients that share it."""
 
     kind: ClassVar[str] = "task"
-    given: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
+    supplied: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
     clients: Count
     """K, number of registered clients."""
     data_dir: Path | None = None
@@ -59,7 +59,7 @@ class ModelSection(PluginSection):
     """`[model]`: the network; by default the one that the task names."""
 
     kind: ClassVar[str] = "model"
-    given: ClassVar[tuple[str, ...]] = ("in_shape", "n_classes")
+    supplied: ClassVar[tuple[str, ...]] = ("in_shape", "n_classes")
 
 
 class PartitionSection(PluginSection):
@@ -79,7 +79,7 @@ class WrapSection(PluginSection):
     """`[[algorithm.wrap]]`: a wrapper around the rule."""
 
     kind: ClassVar[str] = "wrapper"
-    given: ClassVar[tuple[str, ...]] = ("rule",)
+    supplied: ClassVar[tuple[str, ...]] = ("rule",)
 
     def named(self) -> dict[str, Any]:
         """Return the name together with the options that have an effect."""

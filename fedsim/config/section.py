@@ -47,19 +47,19 @@ def run_name(name: str) -> str:
     return name
 
 
-def check_distinct(names: Iterable[str], what: str) -> None:
+def check_distinct(names: Iterable[str], plural: str) -> None:
     """Raise ConfigError for names whose folders are equal or nested on a file system that ignores case."""
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
             same = "the same folder" if other == name else "one folder where file names ignore case"
-            raise ConfigError(f"{what} {other!r} and {name!r} would have {same}: rename one of them")
+            raise ConfigError(f"{plural} {other!r} and {name!r} would have {same}: rename one of them")
         known[name.lower()] = name
     for name in known.values():
         experiment, slash, _ = name.partition("/")
         if slash and experiment.lower() in known:
             raise ConfigError(
-                f"{what} {name!r} would be in the folder of {known[experiment.lower()]!r}: rename one of them"
+                f"{plural} {name!r} would be in the folder of {known[experiment.lower()]!r}: rename one of them"
             )
 
 
@@ -78,7 +78,7 @@ class PluginSection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
     kind: ClassVar[str]
-    given: ClassVar[tuple[str, ...]] = ()
+    supplied: ClassVar[tuple[str, ...]] = ()
     name: str
 
     @property
@@ -89,14 +89,14 @@ class PluginSection(BaseModel):
     @pydantic.model_validator(mode="after")
     def _check_options(self) -> PluginSection:
         try:
-            plugins.check(self.kind, self.name, self.options, self.given, type(self).model_fields)
+            plugins.check(self.kind, self.name, self.options, self.supplied, type(self).model_fields)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
 
     def idle_options(self) -> list[tuple[str, str]]:
         """Return the options that depend on another one, and what each lacks to have an effect, or ""."""
-        return plugins.idle_options(self.kind, self.name, self.options, self.given)
+        return plugins.idle_options(self.kind, self.name, self.options, self.supplied)
 
     def working_options(self) -> dict[str, Any]:
         """Return the options that have an effect."""
@@ -105,4 +105,4 @@ class PluginSection(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """Return the table with the default of every option."""
         fixed = self.model_dump(mode="json", exclude_none=True, exclude={"wrap", *self.options})
-        return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)
+        return fixed | plugins.resolved(self.kind, self.name, self.options, self.supplied)

@@ -123,7 +123,7 @@ class _Jobs:
     before: list[Row]
 
     def part(self, which: Ints) -> _Jobs:
-        """Return the jobs `which`, with rows of their own to train into."""
+        """Return the jobs `which`, with new rows to train into."""
         places = which.tolist()
         starts, before = [self.starts[i] for i in places], [self.before[i] for i in places]
         return _Jobs(

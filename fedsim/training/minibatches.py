@@ -41,10 +41,8 @@ def orders(seed: int, purpose: str, clients: Ints, nths: Ints, epochs: Ints, siz
         return np.concatenate([orders(seed, purpose, *(c[part] for c in columns)) for part in parts])
     most = int(sizes.max(initial=0))
     if most > 2**_POSITION_BITS:
-        client = int(clients[int(sizes.argmax())])
-        raise DataError(
-            f"client {client} has {most:,} samples: at most {2**_POSITION_BITS:,} can be shuffled"
-        )
+        client, limit = clients[sizes.argmax()], 2**_POSITION_BITS
+        raise DataError(f"client {client} has {most:,} samples: at most {limit:,} can be shuffled")
     owner = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     position = np.arange(len(owner)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     noise = mixed(np.arange(most, dtype=np.uint64))[position]
@@ -94,9 +92,9 @@ class Steps:
         """
         per_epoch = -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
         whole = sgd.epochs * per_epoch
-        some = np.maximum(1, np.floor(cohort.shares * whole + 1e-9)).astype(np.int64)
+        part = np.maximum(1, np.floor(cohort.shares * whole + 1e-9)).astype(np.int64)
         epochs = np.ceil(cohort.shares * sgd.epochs).astype(np.int64)
-        total = np.where(cohort.shares == 1.0, whole, np.minimum(some, epochs * per_epoch))
+        total = np.where(cohort.shares == 1.0, whole, np.minimum(part, epochs * per_epoch))
         widths = -(-sizes // _EVEN) * _EVEN
         if sgd.batch_size is not None:
             widths = np.minimum(widths, -(-sgd.batch_size // even) * even)

@@ -68,8 +68,8 @@ class Network:
         ValueError for another shape or type.
         """
         if flat.shape != (self.P,) or flat.dtype != torch.float32:
-            found = f"{list(flat.shape)} {flat.dtype}"
-            raise ValueError(f"expected flat parameters [{self.P}] torch.float32, found {found}")
+            actual = f"{list(flat.shape)} {flat.dtype}"
+            raise ValueError(f"expected flat parameters [{self.P}] torch.float32, found {actual}")
         self.module.to(flat.device)  # for its buffers
         for slot, parameter in zip(self.slots, self.module.parameters(), strict=True):
             parameter.data = flat[slot.start : slot.stop].view(slot.shape)
@@ -149,9 +149,9 @@ def _check_parameters(name: str, module: nn.Module) -> None:
                 "so on, with the widths that follow from in_shape"
             )
         if parameter.dtype != torch.float32 or not parameter.requires_grad:
-            found = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
+            actual = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
             raise ConfigError(
-                f"model {name!r}: expected float32 parameters that are all trained, found {path} with {found}"
+                f"model {name!r}: expected float32 parameters that are all trained, found {path} with {actual}"
             )
     if next(module.parameters(), None) is None:
         raise ConfigError(f"model {name!r} has no parameters")
@@ -231,17 +231,11 @@ def _forward_costs(
         for m in module.modules()
         if next(m.children(), None) is None or next(m.parameters(False), None) is not None
     ]
-    samples = torch.zeros(1, *in_shape)
     try:
-        out = _eval_forward(name, module, samples)
+        out = _eval_forward(name, module, torch.zeros(1, *in_shape))
     finally:
         for hook in hooks:
             hook.remove()
-    if samples._version:  # evaluations keep the gathered samples, so that they must not change
-        raise ConfigError(
-            f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
-            "inplace = true only in layers after the first"
-        )
     _check_logits(name, out, n_classes)
     return sum(operations), max(numbers)
 
@@ -250,12 +244,18 @@ def _eval_forward(name: str, module: nn.Module, samples: torch.Tensor) -> object
     was_training = module.training
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            return module.eval()(samples)
+            out: object = module.eval()(samples)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         shape = tuple(samples.shape[1:])
         raise ConfigError(f"model {name!r} does not take samples of shape {shape}: {error}") from error
     finally:
         module.train(was_training)
+    if samples._version:  # evaluations keep the gathered samples, so that they must not change
+        raise ConfigError(
+            f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
+            "inplace = true only in layers after the first"
+        )
+    return out
 
 
 def _check_logits(name: str, out: object, n_classes: int) -> None:
