@@ -293,7 +293,7 @@ def test_a_folder_of_several_runs_asks_for_one_of_them(
     (tmp_path / "study.json").touch()
     code, _, err = call("resume", tmp_path, capsys=capsys)
     assert (
-        f"{tmp_path} is the folder of a study: name one of its runs, or go on with it by fedsim study" in err
+        f"{tmp_path} is the folder of a study: name one of its runs, or continue it with fedsim study" in err
     )
     for arm in ("fedavg", "fedfv"):
         (tmp_path / arm).mkdir()
