@@ -205,7 +205,12 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     result = dict(base)
     for key, value in changes.items():
         below = result.get(key)
-        tables = isinstance(value, Mapping) and isinstance(below, Mapping)
-        same = tables and value.get("name") in (None, below.get("name"))
-        result[key] = merged(below, value) if same else value
+        if (
+            isinstance(value, Mapping)
+            and isinstance(below, Mapping)
+            and value.get("name") in (None, below.get("name"))
+        ):
+            result[key] = merged(below, value)
+        else:
+            result[key] = value
     return result

@@ -50,7 +50,7 @@ class WorkbenchSpec:
     """Whether the aggregation rule asks for loss and accuracy after training."""
     device: str = "cpu"
     client: str = "plain"
-    """Name of the client-side method."""
+    """Name of the client method."""
     client_options: Mapping[str, Any] = field(default_factory=dict)
     some: tuple[int, ...] | None = None
     """The clients of partial evaluations; None if there are none."""
@@ -59,6 +59,6 @@ class WorkbenchSpec:
     adversaries: tuple[Adversary, ...] = ()
 
     def method(self) -> ClientMethod:
-        """Build the client-side method. Raises ConfigError if an attack needs the memory that it uses itself."""
+        """Build the client method. Raises ConfigError if an attack needs the memory that it uses itself."""
         method: ClientMethod = plugins.build("client", self.client, self.client_options)
         return with_memory(method, self.client, self.adversaries)
