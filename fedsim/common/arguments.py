@@ -1,4 +1,4 @@
-"""Arguments of the functions that users call, checked by their annotations before anything else happens."""
+"""Checks the arguments of public functions against their annotations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
     Path: ("a path", "paths"),
     np.ndarray: ("an array of numbers", "arrays of numbers"),
 }
-"""One and several of a type, in words; others go by their names."""
+"""The singular and the plural of a type in messages; other types go by their names."""
 _FROM = {
     "Cell": "Study.cells holds",
     "Document": "analysis.run_document returns",
@@ -37,16 +37,16 @@ _FROM = {
     "StudyFolder": "fedsim.studies.run.opened returns",
     "Trace": "fedsim.read_trace returns",
 }
-"""Where users get an object of a class from."""
-_LARGE = 2**63
-"""Beyond what arrays hold."""
+"""Where users get an object of a class."""
+_TOO_LARGE = 2**63
+"""The smallest whole number that arrays cannot hold."""
 _LISTS = (Sequence, Collection, Iterable, list)
 
 
 def checked(function: Checked) -> Checked:
-    """Raise ConfigError where a call of a function, or of a class, is given something else than its annotations say.
+    """Decorate a function or a class so that a call raises ConfigError for arguments that do not match annotations.
 
-    The message names the argument, or its entry; what was expected, and where it is had from; and what was found.
+    The message names the argument or its entry, the expected type and where users get it, and the value found.
     """
     if isinstance(function, type):
         function.__init__ = checked(function.__init__)  # type: ignore[misc]
@@ -58,19 +58,19 @@ def checked(function: Checked) -> Checked:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            given = signature.bind(*args, **kwargs).arguments
-        except TypeError:  # one is missing, or too many: the call says which
+            arguments = signature.bind(*args, **kwargs).arguments
+        except TypeError:  # a missing or superfluous argument: the call itself raises the better error
             return function(*args, **kwargs)
         for name, hint in hints().items():
-            if name in single and name in given:
-                check(name, given[name], hint)
+            if name in single and name in arguments:
+                check(name, arguments[name], hint)
         return function(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
 class _Unknown(type):
-    """A class that only type checkers import, of which the name is known, or its module."""
+    """Stands for a class or a module that only type checkers import, under its name."""
 
     def __getattr__(cls, name: str) -> _Unknown:
         if name.startswith("__"):
@@ -84,73 +84,72 @@ class _Names(dict[str, Any]):
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the annotations of a function's parameters; a class that only type checkers import has but its name."""
+    """Return the annotations of a function's parameters; classes that only type checkers import are `_Unknown`."""
     known = _Names(vars(builtins) | inspect.unwrap(function).__globals__)
     return {n: hint for n, hint in get_type_hints(function, localns=known).items() if n != "return"}
 
 
 def check(name: str, value: Any, hint: Any) -> None:
-    """Raise ConfigError, as `checked` does, for an argument that is not what an annotation says."""
-    if _is(value, hint):
+    """Raise ConfigError, as `checked` does, for an argument that does not match an annotation."""
+    if _matches(value, hint):
         return
     for kind in _alternatives(hint):
         if get_origin(kind) in _LISTS and isinstance(value, (list, tuple)):
-            position = next(i for i, each in enumerate(value) if not _is(each, get_args(kind)[0]))
+            position = next(i for i, each in enumerate(value) if not _matches(each, get_args(kind)[0]))
             check(f"{name}[{position}]", value[position], get_args(kind)[0])
     near = closest(value, known) if isinstance(value, str) and (known := _literals(hint)) else ""
-    near = near if "did you mean" in near else ""  # all that are known stand there already
-    large = isinstance(value, Integral) and abs(int(value)) >= _LARGE
-    wanted = _words(hint).replace(
-        "a whole number", "a whole number below 2^63 in size" if large else "a whole number"
-    )
+    near = near if "did you mean" in near else ""  # the message lists all known values already
+    wanted = _words(hint)
+    if isinstance(value, Integral) and abs(int(value)) >= _TOO_LARGE:
+        wanted = wanted.replace("a whole number", "a whole number below 2^63 in size")
     raise ConfigError(f"{name}: expected {wanted}, found {described(value)}{near}")
 
 
 def _literals(hint: Any) -> list[str]:
-    """Return the values that an annotation names."""
+    """Return the values of the Literals in an annotation."""
     return [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
 
 
-def _is(value: Any, hint: Any) -> bool:
-    """Say whether a value is what an annotation asks for."""
+def _matches(value: Any, hint: Any) -> bool:
+    """Return whether a value matches an annotation."""
     if hint is ArrayLike or np.ndarray in (hint, get_origin(hint)):
         return _numeric(value)
     kinds = _alternatives(hint)
     if len(kinds) > 1:
-        return any(_is(value, kind) for kind in kinds)
+        return any(_matches(value, kind) for kind in kinds)
     if (origin := get_origin(hint)) is not None:
-        return _is_generic(value, origin, get_args(hint))
+        return _matches_generic(value, origin, get_args(hint))
     if isinstance(hint, _Unknown):
         return hint.__name__ in (c.__name__ for c in type(value).__mro__)
     if hint is int:
-        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < _LARGE
+        return not isinstance(value, bool) and isinstance(value, Integral) and abs(int(value)) < _TOO_LARGE
     if hint is float:
         return not isinstance(value, bool) and isinstance(value, Real) and _is_float(value)
     return hint is Any or isinstance(hint, TypeVar) or isinstance(value, hint or type(None))
 
 
-def _is_generic(value: Any, origin: Any, of: tuple[Any, ...]) -> bool:
+def _matches_generic(value: Any, origin: Any, of: tuple[Any, ...]) -> bool:
     if origin is Literal:
         return isinstance(value, str) and value in of
     if origin is tuple:
         fits = isinstance(value, (tuple, list)) and (of[-1] is ... or len(value) == len(of))
-        return fits and all(map(_is, value, [of[0]] * len(value) if of[-1] is ... else of))
+        return fits and all(map(_matches, value, [of[0]] * len(value) if of[-1] is ... else of))
     if origin in _LISTS:
-        return _is_list(value, origin, of[0])
+        return _matches_list(value, origin, of[0])
     return callable(value) if origin is Callable else isinstance(value, origin)
 
 
-def _is_list(value: Any, origin: Any, of: Any) -> bool:
+def _matches_list(value: Any, origin: Any, of: Any) -> bool:
     if isinstance(value, np.ndarray):
-        return value.ndim == 1 and _is(value[:1].tolist(), list[of])
+        return value.ndim == 1 and _matches(value[:1].tolist(), list[of])
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return False
-    if isinstance(value, Mapping) and of is not str:  # its keys may be what is asked for
+    if isinstance(value, Mapping) and of is not str:  # the keys of a mapping may be the list of names
         return False
     if origin is Iterable and not isinstance(value, Collection):
-        return True  # going through it would leave nothing
+        return True  # checking the entries of an iterator would exhaust it
     ordered = hasattr(value, "__len__") and (origin is not Sequence or hasattr(value, "__getitem__"))
-    return ordered and all(_is(each, of) for each in value)
+    return ordered and all(_matches(each, of) for each in value)
 
 
 def _is_float(value: Real) -> bool:
@@ -177,13 +176,16 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 def _words(hint: Any, *, several: bool = False) -> str:
     """Return what an annotation asks for, in words."""
     kinds = _alternatives(hint)
-    if Path in kinds:  # may be given as text
+    if Path in kinds:  # a path may be text, so `str` needs no mention
         kinds = tuple(kind for kind in kinds if kind is not str)
     if len(kinds) > 1:
         first, *others = dict.fromkeys(_words(kind, several=several) for kind in kinds)
         source = first[first.find(", as ") :] if ", as " in first else ""
         return f"{',' if source else ''} or ".join([first, *(other.replace(source, "") for other in others)])
-    (kind,) = kinds
+    return _words_of(kinds[0], several)
+
+
+def _words_of(kind: Any, several: bool) -> str:
     origin, of = get_origin(kind), get_args(kind)
     if kind is ArrayLike:
         kind = np.ndarray

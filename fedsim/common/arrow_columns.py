@@ -1,7 +1,6 @@
-"""Arrow columns of NumPy arrays, and back.
+"""Conversions between Arrow columns and NumPy arrays, without copies where Arrow needs none.
 
-Arrow's own conversions import pandas where it is installed, which takes longer than to convert the largest world; these
-do not, and copy nothing that Arrow would not.
+Arrow's own conversions import pandas if it is installed, which is slow; these do not.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:
-    """Return a column of numbers."""
+    """Return a column of numbers on the memory of `values`."""
     plain = np.ascontiguousarray(values)
     return pa.Array.from_buffers(
         pa.from_numpy_dtype(plain.dtype), len(plain), [None, pa.py_buffer(plain.data)]
@@ -30,33 +29,33 @@ def texts(words: Sequence[str]) -> pa.StringArray:
 
 
 def flags(values: NDArray[np.bool_]) -> pa.BooleanArray:
-    """Return a column of truth values."""
+    """Return a column of booleans."""
     bits = np.packbits(values, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(bits.data)])
 
 
 def coded(codes: NDArray[Any], words: Sequence[str]) -> pa.DictionaryArray:
-    """Return the words that codes mean, in a dictionary of those that occur."""
-    there = np.bincount(codes, minlength=len(words)) > 0
-    place = np.cumsum(there, dtype=np.int8) - np.int8(1)
-    found = [word for word, occurs in zip(words, there.tolist(), strict=True) if occurs]
-    return pa.DictionaryArray.from_arrays(numbers(place[codes]), texts(found))
+    """Return a dictionary column of the words with these codes; its dictionary has only words that occur."""
+    occurs = np.bincount(codes, minlength=len(words)) > 0
+    place = np.cumsum(occurs, dtype=np.int8) - np.int8(1)
+    occurring = [word for word, flag in zip(words, occurs.tolist(), strict=True) if flag]
+    return pa.DictionaryArray.from_arrays(numbers(place[codes]), texts(occurring))
 
 
 def column(values: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column of numbers, truth values or words in a dictionary; one that is a column already as it is."""
+    """Return a column of type `kind`: numbers, booleans or a dictionary of words. Arrow columns are returned as is."""
     if isinstance(values, pa.Array):
         return values
     if pa.types.is_dictionary(kind):
-        place: dict[str, int] = {}
-        codes = [place.setdefault(word, len(place)) for word in values]
-        return coded(np.array(codes, dtype=np.int64), list(place))
+        code_of: dict[str, int] = {}
+        codes = [code_of.setdefault(word, len(code_of)) for word in values]
+        return coded(np.array(codes, dtype=np.int64), list(code_of))
     plain = np.asarray(values).astype(kind.to_pandas_dtype())
     return flags(plain) if pa.types.is_boolean(kind) else numbers(plain)
 
 
 def array(column: pa.ChunkedArray | pa.Array) -> NDArray[Any]:
-    """Return what a column holds; numbers that lie in one piece are not copied, and cannot be written to."""
+    """Return the values of a column. Numbers in a single chunk are not copied, and are read-only."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if column.null_count or not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.asarray(column.to_numpy(zero_copy_only=False))

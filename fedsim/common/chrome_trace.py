@@ -1,7 +1,7 @@
-"""Writing Chrome's trace event format, which Perfetto opens: events go to the file one by one, nothing is held.
+"""Writes Chrome's trace event format, which Perfetto opens, event by event.
 
-The format is "Trace Event Format" (Google, 2016), in the form of a JSON object; `ts` and `dur` are microseconds.
-Perfetto colours a span by its name, digits apart, and ignores `cname`, which only the older viewer of Chrome reads.
+The format is "Trace Event Format" (Google, 2016) as a JSON object; `ts` and `dur` are microseconds. Perfetto colours a
+span by its name without digits, and ignores `cname`.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class ChromeTrace:
-    """An open trace file. A track is a thread `tid` of a process `pid`; both count from 1, as 0 means the idle task."""
+    """An open trace file. A track is a thread `tid` of a process `pid`; both start at 1, since 0 is the idle task."""
 
     def __init__(self, file: IO[str]) -> None:
-        self._file, self._between = file, "\n"
+        self._file, self._separator = file, "\n"
 
     def event(self, ph: str, pid: int, tid: int, name: str, **fields: Any) -> None:
-        """Append an event of phase `ph`; `fields` are its others: `ts`, `dur`, `args`, ..."""
+        """Append an event of phase `ph` with further `fields`, such as `ts`, `dur` and `args`."""
         text = _encode({"ph": ph, "pid": pid, "tid": tid, "name": name} | fields)
-        self._file.write(self._between + text)
-        self._between = ",\n"
+        self._file.write(self._separator + text)
+        self._separator = ",\n"
 
     def span(self, track: tuple[int, int], name: str, ts: float, dur: float, **fields: Any) -> None:
-        """Append something that lasted."""
+        """Append a span from `ts` of length `dur`."""
         self.event("X", *track, name, ts=ts, dur=dur, **fields)
 
     def instant(self, track: tuple[int, int], name: str, ts: float, args: Mapping[str, Any]) -> None:
-        """Append something that happened on a track."""
+        """Append an instantaneous event."""
         self.event("i", *track, name, ts=ts, s="t", args=args)
 
     def counter(self, track: tuple[int, int], name: str, ts: float, values: Mapping[str, float]) -> None:
-        """Append the values that something has from now on."""
+        """Append the values of a counter from `ts` on."""
         self.event("C", *track, name, ts=ts, args=values)
 
     def process(self, pid: int, name: str) -> None:
-        """Name a process and put it in its place among the others."""
+        """Name a process, and sort it by its `pid`."""
         self.event("M", pid, pid, "process_name", args={"name": name})
         self.event("M", pid, pid, "process_sort_index", args={"sort_index": pid})
 
     def thread(self, pid: int, tid: int, name: str) -> None:
-        """Name a track and put it in its place among the others."""
+        """Name a track, and sort it by its `tid`."""
         self.event("M", pid, tid, "thread_name", args={"name": name})
         self.event("M", pid, tid, "thread_sort_index", args={"sort_index": tid})
 
 
 @contextmanager
 def writing(path: Path, about: Mapping[str, Any]) -> Iterator[ChromeTrace]:
-    """Open a trace file for events; `about` goes into it as metadata, which viewers show but do not need."""
+    """Open a trace file for events, with the metadata `about`."""
     with path.open("w", encoding="utf-8") as file:
         file.write('{"displayTimeUnit":"ms","traceEvents":[')
         yield ChromeTrace(file)

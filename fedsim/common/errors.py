@@ -1,19 +1,19 @@
-"""Every error that fedsim raises on purpose.
+"""The errors that fedsim raises, and helpers for their messages.
 
 fedsim.Error
 ├─ ConfigError      bad key, type, range or combination; names the field and the file
 ├─ DataError        a data set is missing, truncated or cannot be partitioned as asked
 ├─ TraceError       overlapping or reversed intervals, a world that ends; names client and row
 ├─ SolverError      a subproblem was not solved; carries the Gram matrix
-├─ RunError         a run cannot go on, or its folder cannot be written
-│  ├─ FolderError   a folder is missing, foreign, damaged, in use, in the way, or has not what was asked for
-│  ├─ SomeFailed    of several runs some failed, and the others are done
-│  ├─ LethalJob     a client's training kills the process that does it, again and again
-│  └─ ServerLost    the server's process died, or rows for it were lost with their node
-└─ CheckpointError  a part is missing, or was made by a different config
+├─ RunError         a run cannot continue, or its folder cannot be written
+│  ├─ FolderError   a folder is missing, foreign, damaged, in use or in the way, or lacks what was asked for
+│  ├─ SomeFailed    some of several runs failed, and the others finished
+│  ├─ LethalJob     a client's training kills its worker process each time
+│  └─ ServerLost    the server's process died, or updates for it were lost with their node
+└─ CheckpointError  a part is missing, or was made by a different configuration
 
-The first three, FolderError and CheckpointError say that what was handed over is at fault: exit code 2 on the command
-line, unless a run had begun.
+ConfigError, DataError, TraceError, FolderError and CheckpointError are errors of the input: the command line exits with
+code 2, unless a run has begun.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import Any
 
 
 class Error(Exception):
-    """The base of all errors raised by fedsim."""
+    """The base class of all errors that fedsim raises."""
 
 
 class ConfigError(Error):
-    """A configuration holds a bad key, type, range or combination."""
+    """A configuration has a bad key, type, range or combination."""
 
 
 class DataError(Error):
-    """A data set is missing or malformed, or cannot be divided as asked."""
+    """A data set is missing or malformed, or cannot be divided among clients as asked."""
 
 
 class TraceError(Error):
-    """A trace is malformed, or a world was asked about a time that it does not cover."""
+    """A trace is malformed, or its world does not cover a time that is needed."""
 
 
 class SolverError(Error):
-    """A subproblem was not solved to its tolerance; `matrix` is the Gram matrix given to the solver."""
+    """A subproblem was not solved to its tolerance; `matrix` is the solver's Gram matrix."""
 
     def __init__(self, message: str, matrix: Any = None) -> None:
         super().__init__(message)
@@ -48,79 +48,79 @@ class SolverError(Error):
 
 
 class RunError(Error):
-    """A run cannot go on, or its folder cannot be written."""
+    """A run cannot continue, or its folder cannot be written."""
 
 
 class FolderError(RunError):
-    """A folder is missing, foreign, damaged, in use or in the way, or does not hold what was asked for."""
+    """A folder is missing, foreign, damaged, in use or in the way, or lacks what was asked for."""
 
 
 class SomeFailed(RunError):
-    """Of several runs some failed; `errors` says why, by name, and `results` are those of the others."""
+    """Some of several runs failed: `errors` by the name of the run, and the `results` of the others."""
 
     def __init__(self, errors: Mapping[str, Exception], results: Sequence[Any]) -> None:
-        lines = [line for name, error in errors.items() for line in _said(name, error)]
+        lines = [line for name, error in errors.items() for line in _lines_of(name, error)]
         super().__init__("\n".join([f"{len(errors)} of {len(errors) + len(results)} runs failed", *lines]))
         self.errors, self.results = errors, results
 
 
 class LethalJob(RunError):
-    """A job killed its worker process each time that it was tried."""
+    """A job killed its worker process each time."""
 
 
 class ServerLost(RunError):
-    """The server's process died, or what it needed was lost: its state is gone, and a new one goes on from an older."""
+    """The server's process or an input of it was lost, and with it the state; a new server resumes from older state."""
 
 
 class CheckpointError(Error):
-    """A checkpoint misses a part or was made by a different configuration."""
+    """A checkpoint lacks a part, or was made by a different configuration."""
 
 
 class EndOfWorld(UserWarning):
-    """A run goes on for longer than its world is described."""
+    """A run is longer than the horizon of its world."""
 
 
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
 
 
-def _said(name: str, error: Exception) -> list[str]:
-    """Return what an error says with its notes, for the run of this name."""
-    what = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-    return [f"{name}: {what}", *getattr(error, "__notes__", ())]
+def _lines_of(name: str, error: Exception) -> list[str]:
+    """Return the message and the notes of an error of the run `name`."""
+    message = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+    return [f"{name}: {message}", *getattr(error, "__notes__", ())]
 
 
-def closest(name: str, known: Iterable[str], beside: Iterable[str] = ()) -> str:
-    """Return `; did you mean 'x'?` for the known name nearest to `name`, or the known names if none is near.
+def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str:
+    """Return `; did you mean 'x'?` for the known name closest to `name`, or the known names if none is close.
 
-    Names in `beside` may have been meant as well, and are not listed.
+    Names in `others` may be suggested too, but are not listed.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, [*names, *beside], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, [*names, *others], n=1, cutoff=0.6)
     if near:
         return f"; did you mean {near[0]!r}?"
     return f"; known: {', '.join(names)}" if names else ""
 
 
 def short(text: str, most: int = 200) -> str:
-    """Return a text for a message: of a long one the beginning, and how long it is."""
+    """Return a text for a message; a long text is cut, with its length."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} signs)"
 
 
-def found(value: object) -> str:
-    """Return a value for a message, as Python writes it; a long one is cut."""
+def shown(value: object) -> str:
+    """Return the `repr` of a value for a message, shortened if it is long."""
     try:
         return short(repr(value))
-    except ValueError:  # Python writes no number of thousands of digits
+    except ValueError:  # Python refuses to print integers with thousands of digits
         return "a number of thousands of digits"
 
 
 def described(value: object) -> str:
-    """Return what an argument is for a message: a plain value as Python writes it, of others the type."""
-    shown = found(value)
+    """Return an argument for a message: the `repr` of a plain value, otherwise the type, with the `repr` if short."""
+    text = shown(value)
     if value is None or isinstance(value, (str, bytes, int, float)):
-        return shown
+        return text
     name = type(value).__name__
-    return name if "\n" in shown or len(shown) > 80 or shown.startswith(("<", name)) else f"{name} {shown}"
+    return name if "\n" in text or len(text) > 80 or text.startswith(("<", name)) else f"{name} {text}"
 
 
 _WORDS = {
@@ -132,8 +132,8 @@ _WORDS = {
 }
 
 
-def in_words(said: str) -> str:
-    """Return what pydantic says of a value in the words of TOML."""
-    for theirs, ours in _WORDS.items():
-        said = said.replace(theirs, ours)
-    return said
+def in_words(message: str) -> str:
+    """Return a message of pydantic in the terms of TOML."""
+    for pydantic_term, toml_term in _WORDS.items():
+        message = message.replace(pydantic_term, toml_term)
+    return message

@@ -1,4 +1,4 @@
-"""Files written all or nothing, and files read as what they are: data that may be damaged, or made up by others."""
+"""Atomic writing of files, and reading of files that may be damaged or malicious."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from fedsim.common.errors import Error, FolderError, RunError, closest
 from fedsim.common.units import show_bytes
 
 PARQUET_ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, TypeError, MemoryError)
-"""What pyarrow raises for bytes that are no sound Parquet file."""
+"""The exceptions of pyarrow for damaged Parquet files."""
 MOST_PARTS = 100
-"""Parts of a dotted key of TOML."""
+"""Most parts of a dotted key in TOML."""
 _KEY = re.compile(r"\s*[\w\"'-]+\s*")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, flush it to disk and put it in place of `path` in one step.
+    """Write a file with `write` beside `path`, flush it to disk, and replace `path` by it in one step.
 
-    A write that fails leaves the file that was there, and nothing beside it. A link at `path` is replaced, never
-    followed. Raises RunError that names the file and, if there is no room, how much of it is left, and FolderError for
-    what is no file: a device such as /dev/null would be replaced by one, for all programs.
+    A failed write leaves the previous file, and nothing beside it. A link at `path` is replaced, never followed.
+    Raises RunError that names the file, with the free space if the disk is full, and FolderError if `path` is a device
+    such as /dev/null, which a file would replace for all programs.
     """
     if path.name in ("", ".."):
         raise FolderError(f"{path}: expected the name of a file to write, found that of a folder")
-    beside = path.with_name(f".{path.name}.tmp")
+    temporary = path.with_name(f".{path.name}.tmp")
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise FolderError(f"{path}: expected a file to write, found a device, a pipe or a socket")
-        beside.unlink(missing_ok=True)  # left by a process that was killed, or a link that leads elsewhere
-        write(beside)
-        with beside.open("rb+") as file:
+        temporary.unlink(missing_ok=True)  # left by a killed process, or a link to another place
+        write(temporary)
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        beside.replace(path)
+        temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
         raise RunError(f"{path}: cannot be written: {error.strerror or error}{room(path, error)}") from error
     finally:
         with suppress(OSError):
-            beside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
 def make_directory(path: Path) -> None:
-    """Make a folder, and those that it lies in, unless it is there.
+    """Make a folder and its parents, unless they exist.
 
-    Raises FolderError if a file is in the way, and RunError if it cannot be made otherwise.
+    Raises FolderError if a file is in the way, and RunError if the folder cannot be made for another reason.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -64,15 +64,15 @@ def make_directory(path: Path) -> None:
         raise unmade(path, "the folder", error) from error
 
 
-def unmade(path: Path, what: str, error: OSError) -> RunError:
-    """Return the error of a folder that cannot be made."""
+def unmade(path: Path, noun: str, error: OSError) -> RunError:
+    """Return the error for a folder that cannot be made; `noun` is its name in the message."""
     kind = FolderError if isinstance(error, (FileExistsError, NotADirectoryError)) else RunError
-    return kind(f"{path}: {what} cannot be made: {error.strerror or error}")
+    return kind(f"{path}: {noun} cannot be made: {error.strerror or error}")
 
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text in one step. Raises RunError as `write_atomically` does."""
-    write_atomically(path, lambda beside: _put(beside, text))
+    write_atomically(path, lambda temporary: _put(temporary, text))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush to disk which files a folder holds."""
+    """Flush the list of files of a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -90,14 +90,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def refuse_links(folder: Path, wrong: type[Error]) -> None:
-    """Raise `wrong` if anything within a folder is a link: what is written there would go elsewhere."""
+    """Raise `wrong` if a folder contains a link, through which a run would write outside of its folder."""
     for path in folder.rglob("*"):
         if path.is_symlink():
             raise wrong(f"{path} is a link to {os.readlink(path)}: a run writes into its own folder alone")
 
 
 def from_json(text: str) -> Any:
-    """Return what a JSON text says. Raises ValueError, also for one that is nested too deeply to be read."""
+    """Parse a JSON text. Raises ValueError, also for a text that is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -105,7 +105,7 @@ def from_json(text: str) -> Any:
 
 
 def from_toml(text: str) -> dict[str, Any]:
-    """Return what a TOML text says. Raises ValueError, also for one that is nested too deeply to be read."""
+    """Parse a TOML text. Raises ValueError, also for a text that is nested too deeply."""
     if (parts := _longest_key(text)) > MOST_PARTS:
         raise ValueError(f"expected keys of at most {MOST_PARTS} parts, found one of {parts:,}")
     try:
@@ -115,7 +115,7 @@ def from_toml(text: str) -> dict[str, Any]:
 
 
 def _longest_key(text: str) -> int:
-    """Return of how many parts the longest dotted key of a TOML text is; each costs a table, and its depth."""
+    """Return an upper bound of the parts of the longest dotted key in a TOML text; each part is a nested table."""
     longest = parts = 1
     for piece in text.split(".")[1:-1]:
         parts = parts + 1 if _KEY.fullmatch(piece) else 1
@@ -126,16 +126,16 @@ def _longest_key(text: str) -> int:
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Return a writer of a table with a checksum for each page.
 
-    Columns of 64 bits, whose values rarely come twice, are not looked up in a dictionary: it takes most of the time.
+    Columns of 64 bits have no dictionary: their values rarely repeat, and the dictionary takes most of the time.
     """
     repeated = [field.name for field in schema if field.type.bit_width < 64]
     return pq.ParquetWriter(path, schema, use_dictionary=repeated, write_page_checksum=True)
 
 
 def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a Parquet file, or these columns of it, and check every value's encoding and every page's checksum.
+    """Read a Parquet file, or some of its columns, and check every value's encoding and every page's checksum.
 
-    Raises `wrong`, which names the file and the column that is missing or what else is wrong.
+    Raises `wrong`, which names the file and the missing column or another fault.
     """
     if not path.is_file():
         raise wrong(
@@ -152,10 +152,10 @@ def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None =
 def parquet_table(source: Path | pa.NativeFile, columns: Sequence[str] | None = None) -> pa.Table:
     """Read and check a Parquet file. Raises one of PARQUET_ERRORS."""
     with pq.ParquetFile(source, page_checksum_verification=True) as file:
-        found = file.schema_arrow.names
+        names = file.schema_arrow.names
         for name in columns or ():
-            if name not in found:
-                raise ValueError(f"there is no column {name!r}{closest(name, found)}")
+            if name not in names:
+                raise ValueError(f"there is no column {name!r}{closest(name, names)}")
         table = file.read(None if columns is None else list(columns))
     table.validate(full=True)
     return table
@@ -166,7 +166,7 @@ def _put(path: Path, text: str) -> None:
 
 
 def room(path: Path, error: Exception) -> str:
-    """Say how much room is left where a file cannot be written, if that is the reason."""
+    """Return the free space for a message if a file cannot be written because the disk is full; else ""."""
     if not (isinstance(error, OSError) and error.errno in _FULL) and "os error 28" not in str(error):
         return ""
     try:
@@ -177,5 +177,5 @@ def room(path: Path, error: Exception) -> str:
 
 
 def _seen_from(path: Path) -> str:
-    """Say from which folder a relative path was looked for: that in which the command runs."""
+    """Return the working directory for a message about a relative path."""
     return "" if path.is_absolute() else f", seen from {Path.cwd()}"

@@ -1,4 +1,4 @@
-"""What a process may use of its machine, and what it has used. It imports nothing that takes time."""
+"""The cores that a process may use, and the memory that it has used. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -14,38 +14,41 @@ _PROCESSES = Path("/proc")
 
 
 def cores() -> int:
-    """Return how many cores this process may use, at least one: as its affinity and the quota of its container say."""
-    there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, math.ceil(min(there, _quota())))
+    """Return the number of cores that this process may use by its affinity and its container's quota, at least 1."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _quota())))
 
 
 def _quota() -> float:
-    """Return how many cores' time the control group of this process gets; infinity if it says nothing."""
+    """Return the CPU quota of this process's control group in cores; infinity without a quota."""
     with suppress(OSError, ValueError, ZeroDivisionError):
         quota, period = (_CGROUP / "cpu.max").read_text().split()
         return int(quota) / int(period)
     with suppress(OSError, ValueError, ZeroDivisionError):
-        first = (_CGROUP / "cpu" / name for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
-        quota, period = (path.read_text() for path in first)
+        version_1 = (_CGROUP / "cpu" / name for name in ("cpu.cfs_quota_us", "cpu.cfs_period_us"))
+        quota, period = (path.read_text() for path in version_1)
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     return math.inf
 
 
 def forget_peak() -> None:
-    """Let `peak_bytes` begin anew, where the system can: what runs before took does not count for the next."""
+    """Reset `peak_bytes`, if the system can, so that earlier runs of this process do not count."""
     with suppress(OSError):
         (_PROCESSES / "self" / "clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
-    """Return the highest resident memory of this process so far."""
+    """Return the peak resident memory of this process in bytes."""
     with suppress(OSError, ValueError, KeyError):
         return _sizes("self", "status")["VmHWM"]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def peak_share(process: int | None = None) -> int:
-    """Return the same of this or another process, where pages that others have too count by its share of them now."""
+    """Return the peak memory of a process in bytes, where a page shared by n processes counts 1/n; 0 if unknown.
+
+    The shares are those of the present. `process` is the id of a process, None for this one.
+    """
     name = "self" if process is None else str(process)
     with suppress(OSError, ValueError, KeyError):
         resident = _sizes(name, "status")
@@ -54,6 +57,6 @@ def peak_share(process: int | None = None) -> int:
 
 
 def _sizes(process: str, file: str) -> dict[str, int]:
-    """Return the bytes that the system says of a process. Raises OSError where there is none, or no such file."""
+    """Return the sizes in bytes from a file in /proc of a process. Raises OSError if there is no such file."""
     lines = [line.split() for line in (_PROCESSES / process / file).read_text().splitlines()]
     return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[-1:] == ["kB"]}

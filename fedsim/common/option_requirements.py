@@ -1,11 +1,11 @@
-"""Options that have no effect beside others: said where an option is declared, and found where one is given.
+"""Requirements of options: annotations for options that have no effect beside certain values of other options.
 
-The annotation of an option, in a table of the configuration or in the signature of a plug-in, says what it needs:
+The annotation of an option, in a table of the configuration or in the signature of a plug-in, names what it needs:
 
     percentile: Annotated[float, Field(ge=0, le=100), With("variant", "fedscale")] = 30.0
     law: Annotated[Literal["same", "uniform"], Unless("chance", 0)] = "same"
 
-Such an option may always have its default, so that a configuration with every default written out can be run.
+The default of such an option is always allowed, so that a configuration with every default written out can run.
 """
 
 from __future__ import annotations
@@ -18,68 +18,69 @@ from pydantic import BaseModel
 
 
 class With:
-    """The option has an effect only where another one of its table has one of these values."""
+    """The option has an effect only if another option of its table has one of these values."""
 
     def __init__(self, option: str, *values: Any) -> None:
         self.option, self.values = option, values
 
     def lacks(self, table: Any) -> str:
-        """Say what is missing in the option's table for it to have an effect; empty if nothing."""
-        found = getattr(table, self.option)
-        if found in self.values:
+        """Return what the option's table lacks for the option to have an effect; "" if nothing."""
+        value = getattr(table, self.option)
+        if value in self.values:
             return ""
         if self.values == (None,):
             return f"beside {self.option!r}; leave one of them out"
-        wanted = " or ".join(_said(self.option, value) for value in self.values)
-        return f"with {_said(self.option, found)}; it needs {wanted}"
+        wanted = " or ".join(_assignment(self.option, wanted) for wanted in self.values)
+        return f"with {_assignment(self.option, value)}; it needs {wanted}"
 
 
 class Unless(With):
-    """The option has an effect only where another one of its table has none of these values."""
+    """The option has an effect only if another option of its table has none of these values."""
 
     def lacks(self, table: Any) -> str:
-        """Say what is missing in the option's table for it to have an effect; empty if nothing."""
-        found = getattr(table, self.option)
-        if found not in self.values:
+        """Return what the option's table lacks for the option to have an effect; "" if nothing."""
+        value = getattr(table, self.option)
+        if value not in self.values:
             return ""
-        if found is None:
+        if value is None:
             return f"without {self.option!r}"
-        return f"with {_said(self.option, found)}; it needs another {self.option!r}"
+        return f"with {_assignment(self.option, value)}; it needs another {self.option!r}"
 
 
 class Where:
-    """The option has an effect only where something holds of its table; if not, `lacks` says why."""
+    """The option has an effect only if `holds(table)` is true; otherwise `lacks` is the reason in the message."""
 
     def __init__(self, holds: Callable[[Any], bool], lacks: str) -> None:
         self._holds, self._lacks = holds, lacks
 
     def lacks(self, table: Any) -> str:
-        """Say what is missing in the option's table for it to have an effect; empty if nothing."""
+        """Return what the option's table lacks for the option to have an effect; "" if nothing."""
         return "" if self._holds(table) else self._lacks
 
 
-def given(table: BaseModel, path: str = "", default: Any = None) -> Iterator[tuple[str, str]]:
-    """Go through the options that need another one and differ from their defaults, tables inside included.
+def lacks_in(table: BaseModel, path: str = "", default: Any = None) -> Iterator[tuple[str, str]]:
+    """Yield the options with requirements that differ from their defaults, in the table and in the tables inside it.
 
-    Yields the place of each, from `path` on, and what it lacks to have an effect; that is empty if it has one.
-    `default` is the table that stands for none.
+    Yields the place of each option, such as `devices.fault_length` after `path`, and what it lacks to have an effect,
+    or "". `default` is the default of the whole table, if it has one.
     """
     for name, field in type(table).model_fields.items():
         value, plain = getattr(table, name), field.get_default(call_default_factory=True, validated_data={})
         if isinstance(value, BaseModel):
-            yield from given(value, f"{path}{name}.", plain)
+            yield from lacks_in(value, f"{path}{name}.", plain)
         elif value != plain and (default is None or value != getattr(default, name)):
-            needed = [what for what in field.metadata if isinstance(what, With | Where)]
-            if needed:
-                yield f"{path}{name}", next(filter(None, (what.lacks(table) for what in needed)), "")
+            requirements = [entry for entry in field.metadata if isinstance(entry, With | Where)]
+            if requirements:
+                lacks = (requirement.lacks(table) for requirement in requirements)
+                yield f"{path}{name}", next(filter(None, lacks), "")
 
 
 def refusal(place: str, lacks: str) -> str:
-    """Return the line that refuses an option without effect."""
+    """Return the message that refuses an option without effect."""
     return f"{place}: it would have no effect {lacks}"
 
 
-def _said(option: str, value: Any) -> str:
+def _assignment(option: str, value: Any) -> str:
     if value is None:
         return f"no {option!r}"
     if isinstance(value, str):
@@ -88,10 +89,10 @@ def _said(option: str, value: Any) -> str:
 
 
 def without(table: Mapping[str, Any], places: Iterable[str]) -> dict[str, Any]:
-    """Return nested tables without what stands at these places, such as `devices.fault_length` or `wrap.0.b`."""
-    found = deepcopy(dict(table))
+    """Return nested tables without the keys at these places, such as `devices.fault_length` or `wrap.0.b`."""
+    reduced = deepcopy(dict(table))
     for place in places:
-        below: Any = found
+        below: Any = reduced
         *path, last = place.split(".")
         for step in path:
             if isinstance(below, list | tuple):
@@ -100,4 +101,4 @@ def without(table: Mapping[str, Any], places: Iterable[str]) -> dict[str, Any]:
                 below = below[step]  # a single table may stand for a list of one
         if isinstance(below, dict):
             below.pop(last, None)
-    return found
+    return reduced

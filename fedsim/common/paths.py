@@ -1,4 +1,4 @@
-"""Paths that people give, checked before anything is imported that could not open them."""
+"""Checks of paths from users, before slow imports and before libraries that fail on such paths."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedsim.common.errors import ConfigError, described
 
 
 def as_path(path: Any, name: str) -> Path:
-    """Return the path that an argument of this name gives. Raises ConfigError for what is none, or is no UTF-8."""
+    """Return the argument `name` as a path. Raises ConfigError if it is no path, or no valid UTF-8."""
     if not isinstance(path, (str, Path)):
         raise ConfigError(f"{name}: expected a path, found {described(path)}")
     check_text(str(path), name)
@@ -19,7 +19,7 @@ def as_path(path: Any, name: str) -> Path:
 
 
 def check_text(text: str, name: str) -> None:
-    """Raise ConfigError for a path that not all libraries can open: with bytes that are no UTF-8, or with a NUL."""
+    """Raise ConfigError for a path that some libraries cannot open, with invalid UTF-8 or a NUL character."""
     if "\0" in text:
         raise ConfigError(f"{name}: expected a path, found one with a NUL in it: {text!r}")
     try:
@@ -29,8 +29,8 @@ def check_text(text: str, name: str) -> None:
 
 
 def check_working_directory() -> None:
-    """Raise ConfigError where there is none any more: libraries that are loaded then end the process."""
+    """Raise ConfigError if the working directory has been removed, since some libraries end the process then."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise ConfigError("the working directory has been removed: change to one that is there") from None
+        raise ConfigError("the working directory has been removed: change to one that exists") from None

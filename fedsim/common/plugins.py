@@ -1,16 +1,16 @@
-"""Finding plug-ins: the module's name is the plug-in's name, and its factory has the same name.
+"""Finds and builds plug-ins: a plug-in, its module and its factory have the same name.
 
-`fedfv` in the folder of rules is `algorithms/fedfv.py: fedfv(...)`. Code that lives elsewhere is named
-`package.module:factory` or `path/to/file.py:factory`. There is no registry to edit. A distribution that is installed
-beside fedsim gives its plug-ins short names by entry points of the groups in `GROUPS`:
+The rule `fedfv` is `algorithms/fedfv.py: fedfv(...)`. Code in other places is named `package.module:factory` or
+`path/to/file.py:factory`. There is no registry to edit. An installed distribution can give its plug-ins short names
+with entry points of the groups in `GROUPS`:
 
     [project.entry-points."fedsim.rules"]
     strongest = "my_package.rules:strongest"
 
-The factory's annotation says what it returns, as for any plug-in in an installed module. Where a shipped plug-in has
-the same name, that one is taken.
+A factory in an installed module must annotate its return type. A plug-in that fedsim ships takes precedence over an
+entry point of the same name.
 
-A name with a colon is code: who runs a configuration of others runs what it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
+A name with a colon is code: running a configuration runs the code that it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import pydantic_core
 
-from fedsim.common import option_requirements as idle
-from fedsim.common.errors import ConfigError, Error, RunError, closest, in_words
-from fedsim.common.errors import found as as_found
+from fedsim.common import option_requirements
+from fedsim.common.errors import ConfigError, Error, RunError, closest, in_words, shown
 
 if TYPE_CHECKING:
     import importlib.metadata
@@ -71,9 +70,9 @@ GROUPS = {
 """The group of entry points of each kind."""
 
 _provided: dict[str, Any] = {}
-"""Modules that were made from texts, by the path that names them."""
+"""Modules made from source texts, by the path in a plug-in's name."""
 _installed: set[str] = set()
-"""Installed modules that plug-ins were named by, which are no files elsewhere."""
+"""Installed modules that names of plug-ins referred to."""
 
 PRODUCTS = {
     "rule": "Algorithm",
@@ -88,43 +87,43 @@ PRODUCTS = {
     "metric": "float",
     "adversary": "Attack",
 }
-"""What the factory of a kind returns by its annotation (a metric is itself the function)."""
+"""The return type of a factory of each kind (a metric is itself the function)."""
 SIZES = (1e-30, 1e30)
-"""Of an option that is no whole number, and not 0: float32 has hardly more."""
+"""Least and largest size of a fractional option other than 0, close to the limits of float32."""
 _CHECKED = ("task", "client", "selector", "adversary")
-"""Kinds whose products are checked by the names of their classes; those who build the others say more."""
+"""Kinds whose products `build` checks by the names of their classes; the callers check the others."""
 _PREFIX = "fedsim_plugin_"
-"""What the names of modules begin with that were read from files elsewhere."""
+"""Prefix of the names of modules that were read from files."""
 ONLY_SHIPPED = "FEDSIM_ONLY_SHIPPED"
-"""The environment variable that refuses all plug-ins but those of this installation's own folders."""
+"""The environment variable that allows only the plug-ins that fedsim ships."""
 
 
 def names(kind: str) -> list[str]:
-    """List the plug-ins of a kind (a key of `PACKAGES`), sorted: those shipped, and those of entry points."""
+    """Return the sorted names of the plug-ins of a kind (a key of `PACKAGES`), shipped and of entry points."""
     return sorted(shipped(kind) | entry_points(kind).keys())
 
 
 def shipped(kind: str) -> set[str]:
     """Return the names of the plug-ins in the folder of a kind; modules that start with `_` are private."""
     package = importlib.import_module(PACKAGES[kind])
-    found = pkgutil.iter_modules(package.__path__)
-    return {m.name for m in found if not m.ispkg and not m.name.startswith("_")}
+    modules = pkgutil.iter_modules(package.__path__)
+    return {m.name for m in modules if not m.ispkg and not m.name.startswith("_")}
 
 
 @cache
 def entry_points(kind: str) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
-    """Return the entry points of other distributions by name, those of shipped plug-ins left out."""
-    import importlib.metadata  # reads what is said about each installed distribution: tens of milliseconds
+    """Return the entry points of other distributions by name, except for names of shipped plug-ins."""
+    import importlib.metadata  # slow: reads the metadata of all installed distributions
 
-    found: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    points: dict[str, list[importlib.metadata.EntryPoint]] = {}
     for point in importlib.metadata.entry_points(group=GROUPS[kind]):
         if point.name not in shipped(kind):
-            found.setdefault(point.name, []).append(point)
-    return found
+            points.setdefault(point.name, []).append(point)
+    return points
 
 
 def distribution(kind: str, name: str) -> str | None:
-    """Return the distribution whose entry point gives a plug-in its name; None for one that is shipped."""
+    """Return the distribution whose entry point names a plug-in; None for a shipped plug-in."""
     points = entry_points(kind).get(name, ())
     return ", ".join(str(point.dist and point.dist.name) for point in points) or None
 
@@ -135,10 +134,10 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
         return _elsewhere(kind, name)
     if name.endswith(".py"):
         raise ConfigError(
-            f"{kind} {name!r}: expected the function in the file as well, such as '{name}:{Path(name).stem}'"
+            f"{kind} {name!r}: expected the name of the function too, such as '{name}:{Path(name).stem}'"
         )
     imported = getattr(sys.modules.get(f"{PACKAGES[kind]}.{name}"), name, None)
-    if callable(imported):  # looking through the folder takes as long as reading the rest of a configuration
+    if callable(imported):  # much faster than listing the folder
         return imported  # type: ignore[no-any-return]
     if name not in shipped(kind):
         if points := entry_points(kind).get(name, ()):
@@ -152,28 +151,29 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
     return _member(_opened(kind, name, f"{PACKAGES[kind]}.{name}"), name, kind, name)
 
 
-def build(kind: str, name: str, options: Mapping[str, Any], **given: Any) -> Any:
-    """Call a plug-in's factory with `options` from a config (checked against its signature) and `given` values.
+def build(kind: str, name: str, options: Mapping[str, Any], **supplied: Any) -> Any:
+    """Call a plug-in's factory with `options` of a configuration and with the arguments `supplied` by fedsim.
 
-    Raises ConfigError that names each unknown option, each wrong type and the closest known option.
+    The options are checked against the factory's signature. Raises ConfigError that names each unknown option, with
+    the closest known one, and each wrong type.
     """
     make = factory(kind, name)
-    checked = checked_options(kind, name, make, options, given)
+    checked = checked_options(kind, name, make, options, supplied)
     if lines := [
-        idle.refusal(f"{kind} {name!r}, option {place!r}", lacks)
-        for place, lacks in idle_options(kind, name, options, given)
+        option_requirements.refusal(f"{kind} {name!r}, option {place!r}", lacks)
+        for place, lacks in idle_options(kind, name, options, supplied)
         if lacks
     ]:
         raise ConfigError("\n".join(lines))
     with contained(f"{kind} {name!r}"):
-        made = make(**checked, **given)
-    if kind in _CHECKED and PRODUCTS[kind] not in (c.__name__ for c in type(made).__mro__):
+        product = make(**checked, **supplied)
+    if kind in _CHECKED and PRODUCTS[kind] not in (c.__name__ for c in type(product).__mro__):
         raise ConfigError(
-            f"{kind} {name!r} returned {type(made).__name__}, expected an instance of {PRODUCTS[kind]}"
+            f"{kind} {name!r} returned {type(product).__name__}, expected an instance of {PRODUCTS[kind]}"
         )
-    if kind == "partitioner" and not callable(made):
-        raise ConfigError(f"partitioner {name!r} returned {type(made).__name__}, expected a function")
-    return made
+    if kind == "partitioner" and not callable(product):
+        raise ConfigError(f"partitioner {name!r} returned {type(product).__name__}, expected a function")
+    return product
 
 
 def summary(kind: str, name: str) -> str:
@@ -181,10 +181,10 @@ def summary(kind: str, name: str) -> str:
     return (inspect.getdoc(factory(kind, name)) or "").strip().split("\n")[0]
 
 
-def options_of(make: Callable[..., Any], given: Iterable[str] = ()) -> dict[str, inspect.Parameter]:
-    """Return the factory's parameters that a config may set: all but those in `given`."""
+def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[str, inspect.Parameter]:
+    """Return the factory's parameters that a configuration may set: all except those in `supplied`."""
     parameters = inspect.signature(make).parameters
-    hidden = set(given)
+    hidden = set(supplied)
     return {
         n: p
         for n, p in parameters.items()
@@ -193,44 +193,51 @@ def options_of(make: Callable[..., Any], given: Iterable[str] = ()) -> dict[str,
 
 
 def check(
-    kind: str, name: str, options: Mapping[str, Any], given: Iterable[str], beside: Iterable[str] = ()
+    kind: str, name: str, options: Mapping[str, Any], supplied: Iterable[str], others: Iterable[str] = ()
 ) -> None:
-    """Raise ConfigError if there is no such plug-in or it would not take these options; `given` are set elsewhere.
+    """Raise ConfigError if there is no such plug-in, or if it does not accept these options.
 
-    `beside` are the keys that stand beside its options whatever the plug-in, of which one may have been meant.
+    Args:
+        kind: a key of `PACKAGES`.
+        name: the plug-in.
+        options: its options in a configuration.
+        supplied: parameters that fedsim sets.
+        others: other keys of the plug-in's table, which a message may suggest.
     """
-    checked_options(kind, name, factory(kind, name), options, given, beside)
+    checked_options(kind, name, factory(kind, name), options, supplied, others)
 
 
 def idle_options(
-    kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]
+    kind: str, name: str, options: Mapping[str, Any], supplied: Iterable[str]
 ) -> list[tuple[str, str]]:
-    """Return the options that need another one, and what each lacks; see `fedsim.common.option_requirements.given`."""
+    """Return the options that depend on another one, and what each lacks to have an effect, or ""."""
     make = factory(kind, name)
-    known = {key: value for key, value in options.items() if key in options_of(make, given)}
-    return list(idle.given(_options_model(make, name, tuple(given)).model_validate(known)))
+    known = {key: value for key, value in options.items() if key in options_of(make, supplied)}
+    return list(
+        option_requirements.lacks_in(_options_model(make, name, tuple(supplied)).model_validate(known))
+    )
 
 
-def resolved(kind: str, name: str, options: Mapping[str, Any], given: Iterable[str]) -> dict[str, Any]:
-    """Return the options with the defaults of those not named; defaults of None, or that TOML lacks, are left out."""
-    known = options_of(factory(kind, name), given)
+def resolved(kind: str, name: str, options: Mapping[str, Any], supplied: Iterable[str]) -> dict[str, Any]:
+    """Return the options with all defaults, except for defaults that TOML cannot express, such as None."""
+    known = options_of(factory(kind, name), supplied)
     defaults = {n: plain(p.default) for n, p in known.items() if p.default is not p.empty}
-    given_or_not = {n: v for n, v in defaults.items() if v is not None} | dict(options)
-    return {n: list(v) if isinstance(v, tuple) else v for n, v in given_or_not.items()}
+    values = {n: v for n, v in defaults.items() if v is not None} | dict(options)
+    return {n: list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
 
 def plain(value: Any) -> Any:
-    """Return an option as TOML can say it: a path as text, a set as a list; None for what it cannot, such as code."""
+    """Return an option as a TOML value: a path as text, a set as a list; None for other values, such as code."""
     try:
-        found = pydantic_core.to_jsonable_python(value, exclude_none=True)
+        jsonable = pydantic_core.to_jsonable_python(value, exclude_none=True)
     except ValueError:
         return None
-    return None if _holds_none(found) else found
+    return None if _contains_none(jsonable) else jsonable
 
 
-def _holds_none(value: Any) -> bool:
+def _contains_none(value: Any) -> bool:
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return value is None or any(map(_holds_none, parts))
+    return value is None or any(map(_contains_none, parts))
 
 
 def checked_options(
@@ -238,49 +245,50 @@ def checked_options(
     name: str,
     make: Callable[..., Any],
     options: Mapping[str, Any],
-    given: Iterable[str],
-    beside: Iterable[str] = (),
+    supplied: Iterable[str],
+    others: Iterable[str] = (),
 ) -> dict[str, Any]:
-    """Check and convert `options` by the annotations of the factory's parameters."""
-    known = options_of(make, given)
+    """Return `options` converted by the annotations of the factory's parameters. Raises ConfigError as `check` does."""
+    plugin, known = f"{kind} {name!r}", options_of(make, supplied)
     problems = [
-        f"{kind} {name!r} has no option {key!r}{closest(key, known, beside)}"
-        for key in options
-        if key not in known
+        f"{plugin} has no option {key!r}{closest(key, known, others)}" for key in options if key not in known
     ]
     parameters = inspect.signature(make).parameters
     if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         problems += [
-            f"{kind} {name!r}: its function must take the argument {key!r}, found ({', '.join(parameters)})"
-            for key in given
+            f"{plugin}: its function must take the argument {key!r}, found ({', '.join(parameters)})"
+            for key in supplied
             if key not in parameters
         ]
+    model, valid = (
+        _options_model(make, name, tuple(supplied)),
+        {k: v for k, v in options.items() if k in known},
+    )
     try:
-        values = _options_model(make, name, tuple(given)).model_validate(
-            {k: v for k, v in options.items() if k in known}
-        )
+        values = model.model_validate(valid)
     except pydantic.ValidationError as error:
-        for found in error.errors():
-            option = ".".join(map(str, found["loc"]))
-            if found["type"] == "missing":
-                problems.append(
-                    f"{kind} {name!r} needs the option {option!r}: it is a parameter of its function, without a default"
-                )
-                continue
-            what = in_words(found["msg"]).removeprefix("Value error, ")
-            problems.append(f"{kind} {name!r}, option {option!r}: {what}, found {as_found(found['input'])}")
+        problems += [_problem(plugin, detail) for detail in error.errors()]
     problems += [
-        f"{kind} {name!r}, option {key!r}: {wrong}"
-        for key, value in options.items()
-        if key in known and key != "seed" and value != known[key].default and (wrong := _out_of_range(value))
+        f"{plugin}, option {key!r}: {fault}"
+        for key, value in valid.items()
+        if key != "seed" and value != known[key].default and (fault := _out_of_range(value))
     ]
     if problems:
         raise ConfigError("\n".join(problems))
     return {k: getattr(values, k) for k in options}
 
 
+def _problem(plugin: str, detail: Mapping[str, Any]) -> str:
+    """Return the message for an error of pydantic."""
+    option = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "missing":
+        return f"{plugin} needs the option {option!r}: it is a parameter of its function, without a default"
+    message = in_words(detail["msg"]).removeprefix("Value error, ")
+    return f"{plugin}, option {option!r}: {message}, found {shown(detail['input'])}"
+
+
 def _out_of_range(value: Any) -> str:
-    """Say what no option may be: a number with which arithmetic would overflow, or vanish; nothing if it may."""
+    """Return the fault of a number with which arithmetic would overflow or underflow; "" for other values."""
     if isinstance(value, Mapping):
         return next(filter(None, map(_out_of_range, value.values())), "")
     if isinstance(value, (list, tuple)):
@@ -289,9 +297,7 @@ def _out_of_range(value: Any) -> str:
         return ""
     if isinstance(value, int):
         return (
-            ""
-            if abs(value) < 2**31
-            else f"expected a whole number below 2^31 in size, found {as_found(value)}"
+            "" if abs(value) < 2**31 else f"expected a whole number below 2^31 in size, found {shown(value)}"
         )
     if not math.isfinite(value):
         return f"expected a finite number, found {value!r}"
@@ -302,41 +308,42 @@ def _out_of_range(value: Any) -> str:
 
 
 @cache
-def _options_model(make: Callable[..., Any], name: str, given: tuple[str, ...]) -> type[pydantic.BaseModel]:
-    """Return what checks a factory's options; making it takes milliseconds."""
-    hints = inspect.get_annotations(_unreturning(make), eval_str=True)
+def _options_model(
+    make: Callable[..., Any], name: str, supplied: tuple[str, ...]
+) -> type[pydantic.BaseModel]:
+    """Return the model that checks a factory's options; cached, because making it is slow."""
+    hints = inspect.get_annotations(_without_return(make), eval_str=True)
     fields: dict[str, Any] = {
         n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
-        for n, p in options_of(make, given).items()
+        for n, p in options_of(make, supplied).items()
     }
     config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     return pydantic.create_model(f"{name}_options", __config__=config, **fields)
 
 
 def smaller_is_better(metric: str) -> bool:
-    """Say whether smaller values of a metric are the better ones: its file says so by `SMALLER_IS_BETTER = True`."""
+    """Return whether smaller values of a metric are better, which its file states by `SMALLER_IS_BETTER = True`."""
     try:
         module = sys.modules[factory("metric", metric).__module__]
-    except ConfigError:  # no metric, such as another column of a frame
+    except ConfigError:  # not a metric, but another column of a frame
         return False
     return bool(getattr(module, "SMALLER_IS_BETTER", False))
 
 
-def number_of(metric: str, found: Any) -> float:
-    """Return what the metric of this name returned, a number. Raises RunError."""
+def number_of(metric: str, value: Any) -> float:
+    """Return the value that a metric returned as a float. Raises RunError if it is no number."""
     import numpy as np  # not needed to list plug-ins
 
-    if np.ndim(found) or not isinstance(found, (int, float, np.number, np.bool_)):
-        what = f"an array of shape {list(np.shape(found))}" if np.ndim(found) else type(found).__name__
-        raise RunError(f"metric {metric!r}: expected a number, found {what}")
-    return float(found)
+    if np.ndim(value) or not isinstance(value, (int, float, np.number, np.bool_)):
+        fault = f"an array of shape {list(np.shape(value))}" if np.ndim(value) else type(value).__name__
+        raise RunError(f"metric {metric!r}: expected a number, found {fault}")
+    return float(value)
 
 
-def _unreturning(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Return something with the annotations of a factory's parameters alone.
+def _without_return(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the annotations of a factory's parameters, without that of its return value.
 
-    That of what it makes may name torch, which a factory may import when it is called: so that a configuration is read
-    without it.
+    The latter may name torch, which reading a configuration should not import.
     """
     if not inspect.isfunction(make):
         return make
@@ -346,91 +353,90 @@ def _unreturning(make: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def sources(plugins: Iterable[str]) -> dict[str, str]:
-    """Return the text of each file that plug-ins are named by, by the path in the name, to `provide` elsewhere."""
+    """Return the text of each file that names of plug-ins refer to, by its path, for `provide` in another process."""
     paths = {where for where, _, _ in (name.rpartition(":") for name in plugins) if where.endswith(".py")}
     return {path: Path(path).read_text(encoding="utf-8") for path in sorted(paths)}
 
 
 def provide(texts: Mapping[str, str]) -> None:
-    """Take the texts of `sources` for the files at their paths, where this process sees none or others."""
+    """Use the texts of `sources` in place of the files at their paths, unless this process has equal files."""
     for where, text in texts.items():
         path = Path(where)
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            beside = Path(folder) / path.name
-            beside.write_text(text, encoding="utf-8")
-            _provided[where] = _from_file(beside)
+            copy = Path(folder) / path.name
+            copy.write_text(text, encoding="utf-8")
+            _provided[where] = _from_file(copy)
 
 
 def _elsewhere(kind: str, name: str) -> Callable[..., Any]:
     if os.environ.get(ONLY_SHIPPED, "0") not in ("", "0"):
-        raise ConfigError(f"{kind} {name!r} is code from elsewhere, and {ONLY_SHIPPED} refuses it")
+        raise ConfigError(f"{kind} {name!r} is code that fedsim does not ship, and {ONLY_SHIPPED} refuses it")
     where, _, member = name.rpartition(":")
     if not where.endswith(".py"):
         _installed.add(where)
     module = _provided.get(where) or _opened(kind, name, where)
-    found = _member(module, member, kind, name)
+    make = _member(module, member, kind, name)
     if not where.endswith(".py"):
-        _check_meant(found, kind, name)
-    return found
+        _check_returns(make, kind, name)
+    return make
 
 
-def _check_meant(found: Callable[..., Any], kind: str, name: str) -> None:
-    """Refuse functions of a module that are no plug-ins: else the text of a configuration could call `os.system`."""
-    said = found if isinstance(found, type) else getattr(found, "__annotations__", {}).get("return")
-    known = (
-        {said.rpartition(".")[2]}
-        if isinstance(said, str)
-        else {c.__name__ for c in getattr(said, "__mro__", ())}
-    )
-    if PRODUCTS[kind] not in known:
+def _check_returns(make: Callable[..., Any], kind: str, name: str) -> None:
+    """Raise ConfigError for functions that are no plug-ins; else a configuration could call `os.system`."""
+    returned = make if isinstance(make, type) else getattr(make, "__annotations__", {}).get("return")
+    if isinstance(returned, str):
+        classes = {returned.rpartition(".")[2]}
+    else:
+        classes = {c.__name__ for c in getattr(returned, "__mro__", ())}
+    if PRODUCTS[kind] not in classes:
         raise ConfigError(
             f"{kind} {name!r}: expected a function whose annotation says that it returns a {PRODUCTS[kind]}, "
-            f"found {said!r}"
+            f"found {returned!r}"
         )
 
 
 def _opened(kind: str, name: str, where: str) -> Any:
-    """Import the module or file of a plug-in. Raises ConfigError that says what is wrong with it, and in which line."""
+    """Import the module or file of a plug-in. Raises ConfigError with the fault and its line."""
     try:
         return _imported(where)
     except Error:
         raise
-    except BaseException as error:  # whatever somebody's own code raises
+    except BaseException as error:  # a user's module may raise anything
         if not isinstance(error, Exception) and not _ends_the_process(error):
             raise
-        known = isinstance(error, (ImportError, OSError, SyntaxError))
-        said = str(error) if known else _said(error)
-        raise ConfigError(f"cannot import the {kind} {name!r}: {said}{line_of(error)}") from error
+        plain_message = isinstance(error, (ImportError, OSError, SyntaxError))
+        message = str(error) if plain_message else _with_type(error)
+        raise ConfigError(f"cannot import the {kind} {name!r}: {message}{line_of(error)}") from error
 
 
 @contextmanager
 def contained(whose: str = "") -> Iterator[None]:
-    """Raise RunError for what a plug-in raises beyond `Exception`, such as SystemExit: it would end the process.
+    """Raise RunError if a plug-in raises a BaseException such as SystemExit, which would end the process.
 
-    whose: the plug-in, for the message; it may be `sys.exit` itself, which has no line of its own.
+    Args:
+        whose: the name of the plug-in in the message. If it is given, only the plug-in runs in the body, and any
+            SystemExit is the plug-in's.
     """
     try:
         yield
     except BaseException as error:
-        exits = whose != "" and isinstance(
-            error, SystemExit
-        )  # the program's own code raises none in such a call
+        exits = whose != "" and isinstance(error, SystemExit)
         if isinstance(error, Exception) or not (exits or _ends_the_process(error)):
             raise
-        named = f"{whose}: " if whose else ""
+        prefix = f"{whose}: " if whose else ""
         raise RunError(
-            f"{named}{_said(error)}{line_of(error)}: a plug-in may end a run by an Exception alone"
+            f"{prefix}{_with_type(error)}{line_of(error)}: a plug-in may end a run by an Exception alone"
         ) from error
 
 
-def _said(error: BaseException) -> str:
+def _with_type(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _ends_the_process(error: BaseException) -> bool:
-    """Whether a plug-in raised this, beyond `Exception`; not so a real Ctrl-C in the middle of one."""
+    """Return whether a plug-in raised this BaseException, which is not the case for a real Ctrl-C within one."""
     root = _root(error)
     if not line_of(error) or type(root).__module__.partition(".")[0] == "fedsim":
         return False
@@ -442,7 +448,7 @@ def _ends_the_process(error: BaseException) -> bool:
 
 
 def _root(error: BaseException) -> BaseException:
-    """Return what an error was raised from first: SimPy raises a copy of what a process raises."""
+    """Return the first cause of an error: SimPy raises copies of the errors of processes."""
     seen = {id(error)}
     while error.__cause__ is not None and id(error.__cause__) not in seen:
         error = error.__cause__
@@ -458,9 +464,9 @@ def _tracebacks(error: BaseException) -> Iterator[types.TracebackType]:
 
 
 def line_of(error: BaseException) -> str:
-    """Return the last line of a plug-in's own file that an error went through, in brackets; nothing if there is none.
+    """Return the last line of a plug-in's file in the traceback of an error, as ` (file, line n)`, or "".
 
-    A syntax error says its own line.
+    It is empty for a syntax error, whose message has the line.
     """
     if isinstance(error, SyntaxError):
         return ""
@@ -474,10 +480,10 @@ def line_of(error: BaseException) -> str:
 
 
 class _TextLoader(SourceFileLoader):
-    """Compiles a file's text each time: bytecode is looked up by second and size, which an edit may not change."""
+    """Compiles a file each time: cached bytecode is matched by second and size, which an edit may not change."""
 
     def path_stats(self, path: Any) -> Mapping[str, Any]:
-        """Say that there is no bytecode."""
+        """Raise OSError, so that no cached bytecode is used."""
         raise OSError
 
 
@@ -505,11 +511,9 @@ def _from_file(path: Path) -> Any:
 
 
 def _member(module: Any, member: str, kind: str, name: str) -> Callable[..., Any]:
-    found = getattr(module, member, None)
-    if not callable(found):
-        known = [
-            n for n, value in vars(module).items() if inspect.isfunction(value) and not n.startswith("_")
-        ]
+    value = getattr(module, member, None)
+    if not callable(value):
+        functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and not n.startswith("_")]
         where = name.rpartition(":")[0] or module.__name__
-        raise ConfigError(f"{kind} {name!r}: {where} has no function {member!r}{closest(member, known)}")
-    return found  # type: ignore[no-any-return]
+        raise ConfigError(f"{kind} {name!r}: {where} has no function {member!r}{closest(member, functions)}")
+    return value  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Tensors on memory that others share."""
+"""Tensors on the memory of NumPy arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def shared_tensor(array: NDArray[np.generic]) -> torch.Tensor:
-    """Return a tensor on an array's memory, which may be shared and read-only: it must not be written to."""
+    """Return a tensor on an array's memory, without torch's warning about read-only arrays. Do not write to it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""Ctrl-C once asks a run to stop where it can go on later; twice, it stops now."""
+"""Ctrl-C: the first stops a run at a point from which it can resume, the second at once."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from types import FrameType
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-"""SIGTERM is what schedulers of clusters send before they take a machine away."""
+"""Schedulers of clusters send SIGTERM before they take a machine away."""
 
 
 class Interrupts:
-    """Whether somebody asked to stop."""
+    """Records in `asked` whether a signal asked to stop, and then calls `on_asked`."""
 
-    def __init__(self, told: Callable[[], None] = lambda: None) -> None:
-        self.asked, self._told = False, told
+    def __init__(self, on_asked: Callable[[], None] = lambda: None) -> None:
+        self.asked, self._on_asked = False, on_asked
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """Listen to the signals while the body runs; the first sets `asked`, the second raises KeyboardInterrupt.
+        """Handle the signals while the body runs; the first sets `asked`, the second raises KeyboardInterrupt.
 
-        In another thread than the main one nothing is heard: signals end up there.
+        Does nothing outside of the main thread, which alone receives signals.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -41,4 +41,4 @@ class Interrupts:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True
-        self._told()
+        self._on_asked()

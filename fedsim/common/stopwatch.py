@@ -1,4 +1,4 @@
-"""Wall-clock seconds by part of the engine. They go into the manifest and into profiles, never into a table."""
+"""Measures wall-clock seconds by part of the program, for the manifest and profiles, never for tables."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ import numpy as np
 from numpy.typing import NDArray
 
 DRIVER, SERVER, WORKER = "driver", "server", "worker"
-"""Labels of the processes that keep time."""
+"""Labels of the processes with a stopwatch."""
 ENGINE = "engine"
-"""What no part covers, in the process that runs the event loop."""
+"""The name of time outside of all parts, in the process that runs the event loop."""
 IDLE = "idle"
-"""The same in a process that waits to be called."""
+"""The name of time outside of all parts, in a process that waits for calls."""
 SHORT_S = 20e-6
-"""Shorter spans are not held one by one; their seconds count all the same."""
+"""Shorter spans are not recorded; their seconds count all the same."""
 MOST_SPANS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """When parts were entered and for how long, arrays [n] in the order in which they were left.
+    """When parts were entered and for how long: arrays [n] in the order in which the parts were left.
 
-    A part within another lies within its span: unlike the seconds of `Times`, these are inclusive.
+    The seconds of a span include the parts within it, unlike the seconds of `Times`.
     """
 
     parts: tuple[str, ...]
     part: NDArray[np.int16]
     """Index into `parts`."""
     depth: NDArray[np.int16]
-    """Number of parts around it."""
+    """Number of parts around the span."""
     start_s: NDArray[np.float64]
-    """From the origin of the stopwatch."""
+    """Seconds since the stopwatch was started."""
     seconds: NDArray[np.float64]
     shortest_s: float
-    """Shorter ones were left out."""
+    """Shorter spans were left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What a stopwatch found: plain data that travels between processes."""
+    """The measurements of a stopwatch, as plain data for other processes."""
 
     label: str
-    """Whose time it is: `driver`, `server`, `worker 0`."""
+    """The process: `driver`, `server` or `worker 0`."""
     origin_s: float
     """When the stopwatch was started, in seconds since 1970."""
     total_s: float
     seconds: dict[str, float]
-    """By part, without the parts within it; what none covers is named too. They add up to `total_s`."""
+    """Seconds by part, without the parts within it, and of `rest`. They add up to `total_s`."""
     rest: str
-    """The name of what no part covers: `engine` or `idle`."""
+    """The name of time outside of all parts: `engine` or `idle`."""
     spans: Spans | None
-    """None unless they were asked for."""
+    """None if the stopwatch records no spans."""
 
     def parts(self) -> dict[str, float]:
-        """Return the seconds of each part to 0.1 ms, by name, without what none of them covers."""
+        """Return the seconds of each part by name, to 0.1 ms, without `rest`."""
         return {name: round(s, 4) for name, s in sorted(self.seconds.items()) if name != self.rest}
 
     def all_parts(self) -> dict[str, float]:
-        """Return the same with what none of them covers: they add up to the total, rounded alike."""
+        """Return the seconds of each part and of `rest`, to 0.1 ms; they add up to the rounded total."""
         parts = self.parts()
         return parts | {self.rest: round(round(self.total_s, 4) - sum(parts.values()), 4)}
 
 
 class Part:
-    """A named part: entering it halts the one around it, leaving it lets that go on."""
+    """A named part of the program: entering it stops the part around it, and leaving it resumes that part."""
 
     __slots__ = ("_watch", "name", "seconds")
 
@@ -91,7 +91,7 @@ class Part:
 
 
 class _RecordedPart(Part):
-    """A part that also notes when it was entered and left."""
+    """A part that also records when it was entered and left."""
 
     __slots__ = ("_log", "_number")
 
@@ -111,18 +111,18 @@ class _RecordedPart(Part):
 
 
 class _Log:
-    """Spans in compact columns, at most `most` of them: if there are more, the shortest are dropped."""
+    """At most `most` spans in compact columns; the shortest are dropped if there are more."""
 
     def __init__(self, most: int) -> None:
         self.most, self.least_s = most, SHORT_S
         self.parts: list[str] = []
         self.entered: list[float] = []
-        """When the parts that are open now were entered."""
+        """When each open part was entered."""
         self._part, self._depth = array("h"), array("h")
         self._start, self._seconds = array("d"), array("d")
 
     def add(self, part: int, entered: float, seconds: float) -> None:
-        """Note a span unless it is short; `entered` is what `perf_counter` said."""
+        """Record a span unless it is short; `entered` is a time of `perf_counter`."""
         if seconds < self.least_s:
             return
         self._part.append(part)
@@ -133,7 +133,7 @@ class _Log:
             self._thin()
 
     def _thin(self) -> None:
-        """Keep the longer half, and from now on none that is shorter. Whatever is around a span that stays, stays."""
+        """Keep the longer half, and record only spans as long from now on. The spans around a kept span stay too."""
         seconds = np.array(self._seconds)
         kept = np.sort(np.argsort(seconds, kind="stable")[-(self.most // 2 or 1) :])
         self.least_s = float(seconds[kept].min())
@@ -145,7 +145,7 @@ class _Log:
         )
 
     def spans(self, origin: float) -> Spans:
-        """Return what is noted, with times from `origin`."""
+        """Return the recorded spans, with times since `origin`."""
         return Spans(
             tuple(self.parts),
             np.array(self._part, dtype=np.int16),
@@ -159,13 +159,12 @@ class _Log:
 class Stopwatch:
     """Adds up the seconds spent in named parts, each without the parts within it.
 
-    It belongs to one thread. At any time exactly one part runs, or what no part covers: so all of them add up to the
-    total.
+    It belongs to one thread. At any time exactly one part runs, or the rest, so that all of them add up to the total.
 
     Args:
-        rest: the name of what no part covers.
-        spans: whether to note when each part was entered and left as well.
-        most_spans: how many of these to hold.
+        rest: the name of time outside of all parts.
+        spans: whether to record when each part was entered and left.
+        most_spans: most spans to keep.
     """
 
     def __init__(self, rest: str = ENGINE, *, spans: bool = False, most_spans: int = MOST_SPANS) -> None:
@@ -173,30 +172,30 @@ class Stopwatch:
         self._rest = Part(self, rest)
         self._parts: dict[str, Part] = {rest: self._rest}
         self.current = self._rest
-        """The part that runs, since `since`; for `Part` alone, like `around`, the parts that it halted."""
+        """The part that runs since `since`. `Part` alone uses these, and `around`, the parts that wait for it."""
         self.around: list[Part] = []
         self.origin_s = time()
         self.started = self.since = perf_counter()
 
     def part(self, name: str) -> Part:
-        """Charge the body of a `with` to `name`."""
+        """Return a context manager that adds the time of its body to `name`."""
         part = self._parts.get(name)
         if part is None:
-            made = Part(self, name) if self._log is None else _RecordedPart(self, name, self._log)
-            part = self._parts[name] = made
+            part = Part(self, name) if self._log is None else _RecordedPart(self, name, self._log)
+            self._parts[name] = part
         return part
 
     @property
     def recording(self) -> bool:
-        """Whether spans are noted."""
+        """Whether spans are recorded."""
         return self._log is not None
 
     def total(self) -> float:
-        """Seconds since the stopwatch was made."""
+        """Return the seconds since the stopwatch was made."""
         return perf_counter() - self.started
 
     def dump(self, label: str) -> Times:
-        """Return what was found so far, as plain data."""
+        """Return the measurements so far, as plain data."""
         now = perf_counter()
         self.current.seconds += now - self.since
         self.since = now
@@ -214,6 +213,6 @@ class Stopwatch:
         return self.dump("").parts()
 
     def report(self) -> dict[str, float]:
-        """Return the parts, what none of them covers under its own name, and the `total`, to 0.1 ms: they add up."""
-        found = self.dump("")
-        return found.all_parts() | {"total": round(found.total_s, 4)}
+        """Return the seconds of each part and of the rest, and their `total`, to 0.1 ms."""
+        times = self.dump("")
+        return times.all_parts() | {"total": round(times.total_s, 4)}

@@ -1,4 +1,4 @@
-"""What people see in a terminal. Names and texts from files are shown there and never obeyed."""
+"""Terminal output in which names and texts from files cannot act as control sequences or markup."""
 
 from __future__ import annotations
 
@@ -18,58 +18,58 @@ from rich.text import Text
 
 _LEAST_COLUMNS = 80
 PLAIN = "fedsim.plain"
-"""How streams are to write signs that their encoding lacks: with letters like them, else as a question mark."""
-_LETTERS = {"±": "+-", "–": "-", "−": "-", "…": "...", "×": "x", "µ": "u", "²": "2", "≤": "<=", "≥": ">="}
+"""The error handler of streams for characters that their encoding lacks: similar letters, or a question mark."""
+_SIMILAR = {"±": "+-", "–": "-", "−": "-", "…": "...", "×": "x", "µ": "u", "²": "2", "≤": "<=", "≥": ">="}
 
 
-def _plainly(error: UnicodeError) -> tuple[str, int]:
+def _replaced(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
-    lacking = error.object[error.start : error.end]
-    return "".join(_LETTERS.get(sign) or _spelled(sign) for sign in lacking), error.end
+    characters = error.object[error.start : error.end]
+    return "".join(_SIMILAR.get(c) or _spelled(c) for c in characters), error.end
 
 
-def _spelled(sign: str) -> str:
-    """Return a Greek letter as a word, such as `eta`, and a question mark for all else."""
-    name = unicodedata.name(sign, "")
+def _spelled(character: str) -> str:
+    """Return the name of a Greek letter, such as `eta`, and a question mark for other characters."""
+    name = unicodedata.name(character, "")
     return name.rpartition(" ")[2].lower() if name.startswith("GREEK ") else "?"
 
 
-codecs.register_error(PLAIN, _plainly)
+codecs.register_error(PLAIN, _replaced)
 
 
-class _Unread(io.FileIO):
-    """An output that drops what is written once its reader has exited."""
+class _Output(io.FileIO):
+    """An output stream that discards all data once its reader has exited."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or let all that follows go nowhere."""
+        """Write the data; if the reader has exited, discard this and all later data."""
         try:
             return super().write(data)
         except BrokenPipeError:
-            os.dup2(nowhere := os.open(os.devnull, os.O_WRONLY), self.fileno())
-            os.close(nowhere)
+            os.dup2(null := os.open(os.devnull, os.O_WRONLY), self.fileno())
+            os.close(null)
             return len(data)
 
 
 def _is_file(stream: Any, number: int) -> bool:
     try:
         return bool(stream.fileno() == number)
-    except (OSError, ValueError, AttributeError):  # a program of Python has put something else there
+    except (OSError, ValueError, AttributeError):  # Python code has replaced the stream
         return False
 
 
 def keep_streams_open() -> None:
-    """Let a command do its work though standard output or error is closed, or its reader goes away (`| head -1`)."""
+    """Let a command finish even if standard output or error is closed, or its reader exits (`| head -1`)."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         try:
             os.fstat(number)
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            if nowhere != number:  # else a file of the run would be given the number, and what is printed
-                os.dup2(nowhere, number)
-                os.close(nowhere)
+            null = os.open(os.devnull, os.O_WRONLY)
+            if null != number:  # the number must not be free: a file of the run would get it, and the output
+                os.dup2(null, number)
+                os.close(null)
         stream = getattr(sys, name)
         if stream is not None and not _is_file(stream, number):
             continue
@@ -78,13 +78,13 @@ def keep_streams_open() -> None:
             with suppress(OSError):
                 stream.flush()
             text = {key: getattr(stream, key) for key in text}
-        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(_Unread(number, "w", closefd=False)), **text))
+        setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(_Output(number, "w", closefd=False)), **text))
 
 
 def visible(text: str) -> str:
-    """Return a text with what does not print written out, such as an escape as `\\x1b`; lines and tabs stay.
+    """Return a text with nonprinting characters as escapes such as `\\x1b`, except for newlines and tabs.
 
-    An escape sequence could move the cursor or hide text, and a mark of direction turn a name around.
+    An escape sequence could move the cursor or hide text, and a direction mark could reverse a name.
     """
     if text.isprintable():
         return text
@@ -92,7 +92,7 @@ def visible(text: str) -> str:
 
 
 def shown(text: str) -> Text:
-    """Return a text for a table: brackets in it are no markup."""
+    """Return a text for a table, without markup."""
     return Text(visible(text))
 
 
@@ -102,20 +102,20 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 class Terminal(Console):
-    """A console to which brackets are brackets, and in which nothing that a file says is carried out."""
+    """A console without markup and control sequences."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Print; a table of which columns cannot wrap is not cut: a terminal below 80 columns breaks its lines."""
+        """Print. In a terminal below 80 columns a table with columns that cannot wrap breaks its lines, uncut."""
         if self.width < _LEAST_COLUMNS and any(map(_stays_whole, objects)):
             Terminal(file=self.file, width=_LEAST_COLUMNS).print(*objects, **options, crop=False)
         else:
             super().print(*objects, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the text as it is; what does not print is written out."""
+        """Return the text without markup, with nonprinting characters as escapes."""
         return super().render_str(visible(text), **options)
 
 

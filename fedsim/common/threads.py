@@ -1,8 +1,8 @@
-"""Work in several threads: parts that release the interpreter's lock and write to places of their own.
+"""A thread pool for work that releases the interpreter lock and writes to separate memory.
 
-The number of threads changes no bit of the work. Libraries have one thread each all the while
-(`fedsim.runs.simulate.one_thread`): theirs wait for one another in a loop and change bits. Modes of torch, such as
-`inference_mode`, are each thread's own.
+The number of threads changes no bit of a result. Libraries use one thread each in the meantime
+(`fedsim.runs.simulate.one_thread`), because their own threads change bits and wait for each other in busy loops. Modes
+of torch, such as `inference_mode`, belong to a single thread.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 
 Part = TypeVar("Part")
-Done = TypeVar("Done")
+Result = TypeVar("Result")
 
 VARIABLE = "FEDSIM_THREADS"
-"""The variable of the environment that says how many threads to use at most."""
+"""The environment variable for the most threads to use."""
 MOST, _LIMIT = 8, 1024
-"""More threads than these do not read memory faster; more than those are a slip."""
+"""The default limit, beyond which threads do not read memory faster, and the largest valid limit."""
 
 
 class _Threads:
-    """The threads of this process, started when they are first needed, and anew in a process that was forked."""
+    """The thread pool of this process, started when it is first needed, and anew in a forked process."""
 
     def __init__(self) -> None:
         self._most: int | None = None
@@ -35,7 +35,7 @@ class _Threads:
 
     @property
     def most(self) -> int:
-        """How many there are at most. Raises ConfigError."""
+        """The most threads. Raises ConfigError."""
         if self._most is None:
             self._most = _allowed()
         return self._most
@@ -45,15 +45,15 @@ class _Threads:
         self._most = count
 
     def pool(self) -> ThreadPoolExecutor:
-        """Return the threads."""
-        wanted = (os.getpid(), self.most)
-        if self._pool is None or self._pool[:2] != wanted:
-            self._pool = (*wanted, ThreadPoolExecutor(self.most, "fedsim"))
+        """Return the thread pool."""
+        key = (os.getpid(), self.most)
+        if self._pool is None or self._pool[:2] != key:
+            self._pool = (*key, ThreadPoolExecutor(self.most, "fedsim"))
         return self._pool[2]
 
 
 def _allowed() -> int:
-    """Return how many threads to use: as many as there are cores, or as the environment says."""
+    """Return the most threads: the environment variable's number, by default the number of cores, at most 8."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return min(cores(), MOST)
@@ -66,18 +66,18 @@ _threads = _Threads()
 
 
 def most() -> int:
-    """Return how many threads are used at most."""
+    """Return the most threads that are used."""
     return _threads.most
 
 
 def gain() -> float:
-    """Return how many times as fast much work is: 1.5 was measured with two threads; more are taken to add as much."""
+    """Return the estimated speed-up of long work: 1.5 with two threads, as measured, and 0.5 for each further one."""
     return 1.0 + 0.5 * (_threads.most - 1)
 
 
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
-    """Use so many threads at most meanwhile."""
+    """Use at most `count` threads in the body."""
     before, _threads.most = _threads.most, count
     try:
         yield
@@ -85,30 +85,30 @@ def at_most(count: int) -> Iterator[None]:
         _threads.most = before
 
 
-def in_order(work: Callable[[Part], Done], parts: Iterable[Part], *, worth: bool) -> Iterator[Done]:
-    """Yield what `work` makes of each part, in their order; a few at a time in several threads if it is `worth` it.
+def in_order(work: Callable[[Part], Result], parts: Iterable[Part], *, worth: bool) -> Iterator[Result]:
+    """Yield the results of `work` for the parts, in their order; use several threads if that is `worth` it.
 
-    Not from within such work. Raises what the first part that fails raises.
+    Raises the error of the first part that fails. `work` must not call this function.
     """
     if not worth or _threads.most < 2:
         yield from map(work, parts)
         return
     pool, ahead = _threads.pool(), 2 * _threads.most
-    under_way: deque[Future[Done]] = deque()
+    submitted: deque[Future[Result]] = deque()
     try:
         for part in parts:
-            under_way.append(pool.submit(work, part))
-            if len(under_way) == ahead:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
-    finally:  # nobody writes any more when this returns, whatever happened
-        for future in under_way:
+            submitted.append(pool.submit(work, part))
+            if len(submitted) == ahead:
+                yield submitted.popleft().result()
+        while submitted:
+            yield submitted.popleft().result()
+    finally:  # also after an error, no thread may still write when this returns
+        for future in submitted:
             future.cancel()
-        wait(under_way)
+        wait(submitted)
 
 
 def each(work: Callable[[Part], object], parts: Iterable[Part], *, worth: bool) -> None:
-    """Do `work` on all parts; see `in_order`."""
+    """Call `work` for all parts; see `in_order`."""
     for _ in in_order(work, parts, worth=worth):
         pass

@@ -1,4 +1,4 @@
-"""Times are integer microseconds inside fedsim; people write and read durations such as `90s`, `1.5h`, `7d`."""
+"""Times and sizes: integer microseconds and bytes inside fedsim, texts such as `1.5h` and `20 MB` for users."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def to_us(seconds: float) -> int:
 
 
 def duration_us(text: str | float) -> int:
-    """Read a duration: a number of seconds, or parts such as `1d12h`, `90 s`, `250ms`. Returns microseconds.
+    """Return a duration in microseconds, from a number of seconds or a text such as `1d12h`, `90 s` or `250ms`.
 
-    Raises ValueError when a part has no number or no known unit (a number alone needs none), or the duration is
+    Raises ValueError if a part has no number or no known unit (a single number needs none), or if the duration is
     negative or too long for 64 bits.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
@@ -45,17 +45,17 @@ def duration_us(text: str | float) -> int:
 
 
 def size_bytes(text: str | float) -> int:
-    """Read a size: a number of bytes, or a text such as `20 MB` (10^6) or `4 GiB` (2^30). Returns bytes.
+    """Return a size in bytes, from a number of bytes or a text such as `20 MB` (10^6) or `4 GiB` (2^30).
 
-    Raises ValueError when a part has no number or no known unit, or the size is negative or too large for 64 bits.
+    Raises ValueError if a part has no number or no known unit, or if the size is negative or too large for 64 bits.
     """
     if isinstance(text, (int, float)) and not isinstance(text, bool):
-        found: float = text
+        size: float = text
     else:
-        found = _sum_of_parts(str(text), _BYTES, "size such as '20 MB' or '4 GiB'", bare="")
-    if not 0 <= found < 2**63:
+        size = _sum_of_parts(str(text), _BYTES, "size such as '20 MB' or '4 GiB'", bare="")
+    if not 0 <= size < 2**63:
         raise ValueError(f"expected a size from 0 to 9.2e18 bytes, found {text!r}")
-    return round(found)
+    return round(size)
 
 
 def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str, bare: str) -> float:
@@ -76,7 +76,7 @@ def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str
 
 
 def show_us(time_us: int) -> str:
-    """Write a virtual time for people: `3d 04:05:06`, or `1.250 s` below a minute."""
+    """Return a virtual time as a text such as `3d 04:05:06`, or `1.250 s` below a minute."""
     if abs(time_us) < 60 * US:
         return f"{time_us / US:.3f} s"
     seconds = time_us // US
@@ -86,7 +86,7 @@ def show_us(time_us: int) -> str:
 
 
 def show_wall(seconds: float) -> str:
-    """Write a duration on the wall clock for people: `45 s`, `12 min`, `3.4 h`; a dash for none."""
+    """Return a wall-clock duration as a text such as `45 s`, `12 min` or `3.4 h`; a dash if it is not finite."""
     if not math.isfinite(seconds):
         return "-"
     if seconds < 120:
@@ -95,7 +95,7 @@ def show_wall(seconds: float) -> str:
 
 
 def show_bytes(n: float) -> str:
-    """Write a size for people, in powers of 1024: `1.5 GiB`."""
+    """Return a size as a text in powers of 1024, such as `1.5 GiB`."""
     size = float(n)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

@@ -1,4 +1,4 @@
-"""The tables of a configuration about clients that do not play fair, and about updates that nobody should use."""
+"""The tables `[adversary]`, for attacking clients, and `[bad_updates]`, for updates that the server screens."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fedsim.training.attack import Adversary
 
 
 class AdversarySection(PluginSection):
-    """`[adversary]`, or `[[adversary]]` for several: what some clients do to what they send, who and when."""
+    """`[adversary]`, or `[[adversary]]` for several: an attack, the clients that carry it out, and when."""
 
     kind: ClassVar[str] = "adversary"
     clients: tuple[int, ...] | None = None
-    """Who, or instead: """
+    """Numbers of the attacking clients. Give either this or `share`."""
     share: float | None = Field(None, gt=0, le=1)
-    """how many of the clients, drawn once. Tables with equal shares draw the same clients."""
+    """Share of the clients that attack, drawn once. Tables with equal shares draw the same clients."""
     after: Duration = 0
-    """Virtual time from which on jobs that are handed out are attacked."""
+    """Attack only jobs dispatched at this virtual time or later."""
     until: Duration | None = None
-    """Virtual time before which they are handed out."""
+    """Attack only jobs dispatched before this virtual time."""
     steps: tuple[int, int] | None = None
-    """First and last server step whose model the attacked jobs start from; the last is not among them."""
+    """[first, end]: attack only jobs that start from the model of server steps first to end - 1."""
     chance: float = Field(1.0, gt=0, le=1)
-    """Probability that a job is attacked; one draw per job for all tables."""
+    """Probability that a job is attacked. All tables use the same draw of a job."""
 
     @pydantic.model_validator(mode="after")
-    def _check_who_and_when(self) -> AdversarySection:
+    def _check_together(self) -> AdversarySection:
         lines = []
         if (self.clients is None) == (self.share is None):
             lines.append("give 'clients', such as [0, 3], or 'share', such as 0.2")
@@ -47,7 +47,7 @@ class AdversarySection(PluginSection):
         return self
 
     def adversary(self) -> Adversary:
-        """Return the same as plain values; a share is not drawn yet."""
+        """Return the table as plain values; the clients of a `share` are not drawn yet."""
         return Adversary(
             name=self.name,
             options=self.options,
@@ -61,17 +61,17 @@ class AdversarySection(PluginSection):
 
 
 def listed(tables: Any) -> Any:
-    """Read one table as a list of one."""
+    """Return a single table as a tuple of one."""
     return (tables,) if isinstance(tables, Mapping) else tables
 
 
 class BadUpdatesSection(Section):
-    """`[bad_updates]`: what the server does about updates that hold NaN or infinity, or are too long."""
+    """`[bad_updates]`: what the server does with updates that contain NaN or infinity, or are too long."""
 
     policy: Policy = "skip_and_record"
     """See `fedsim.server.update_screening`."""
     limit: float | None = Field(None, gt=0, le=1e30)
-    """Norm above which an update is too long; none by default."""
+    """Norm above which an update is too long; no limit by default."""
 
     @pydantic.model_validator(mode="after")
     def _check_limit(self) -> BadUpdatesSection:
@@ -80,5 +80,5 @@ class BadUpdatesSection(Section):
         return self
 
     def rule(self) -> UpdateScreening:
-        """Return what the server is told."""
+        """Return the server's policy."""
         return UpdateScreening(self.policy, self.limit)

@@ -1,4 +1,4 @@
-"""The table of a configuration that decides when a run is saved: `[checkpoint]`."""
+"""The table `[checkpoint]`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from fedsim.config.section import LARGEST, Count, Section, Whole
 
 
 class CheckpointSection(Section):
-    """`[checkpoint]`: when a run is saved so that it can go on; see docs/reliability.md."""
+    """`[checkpoint]`: when a run writes checkpoints, from which it can resume; see docs/reliability.md."""
 
     every_steps: Whole = 0
-    """Server steps; 0: never because of steps."""
+    """Server steps between checkpoints; 0 disables this trigger."""
     every_s: float = Field(300.0, ge=0, le=LARGEST)
-    """Seconds of wall time; 0: never because of time."""
+    """Seconds of wall time between checkpoints; 0 disables this trigger."""
     keep: Count | Literal["all"] = 2
-    """The last so many; those of a run that is done are removed, unless it is `all`."""
+    """Number of latest checkpoints to keep. A finished run removes its checkpoints unless this is `all`."""

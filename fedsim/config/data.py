@@ -1,4 +1,4 @@
-"""The data that a configuration describes, divided among clients."""
+"""Builds the task of a configuration, and divides its data among clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedsim.data.split import federate
 from fedsim.data.validation import checked
 
 _CLIENT_BYTES = 500
-"""What a client takes at least, with one sample and one interval of its world."""
+"""Least memory of a client with one sample and one interval of its world."""
 
 
 def federation(config: RunConfig) -> tuple[Task, FederatedData]:
@@ -39,8 +39,8 @@ def _task(config: RunConfig) -> Task:
     free = psutil.virtual_memory().available
     if section.clients * _CLIENT_BYTES > free:
         raise ConfigError(
-            f"task.clients: expected at most {free // _CLIENT_BYTES:,}, for which there is room in the "
-            f"{show_bytes(free)} that are free, found {section.clients:,}"
+            f"task.clients: expected at most {free // _CLIENT_BYTES:,}, which fit into the {show_bytes(free)} of free "
+            f"memory, found {section.clients:,}"
         )
     data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA") or "data")
     task = plugins.build(

@@ -1,4 +1,4 @@
-"""Reading TOML, `--set` assignments, and saying what pydantic finds wrong in lines to act on."""
+"""Reads TOML files and `--set` assignments, and turns validation errors into one readable line each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any, TypeVar, get_args
 
 import pydantic
 
-from fedsim.common.errors import ConfigError, closest, in_words, short
-from fedsim.common.errors import found as as_found
+from fedsim.common.errors import ConfigError, closest, in_words, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 _SHOULD = "Input should be "
 _TABLE = "Input should be a valid dictionary or instance of "
 _TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
-"""What pydantic calls the kinds of a value that may be of several kinds."""
+"""pydantic's names for the members of a union of plain types."""
 _AT_LINE = re.compile(r"at line (\d+)")
 _BARE = re.compile(r"=\s*[^\s\"'\[{#=][^\"']*[A-Za-z]")
-"""An assignment of a word, or of a number with a unit, without quotes."""
+"""An assignment of an unquoted word, or of an unquoted number with a unit."""
 _LONGEST_LINE = 80
 
 
@@ -28,13 +27,13 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file. Raises ConfigError that names the file and, for a syntax error, the line."""
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8-sig")  # Windows may put a mark before the text
+        text = file.read_text(encoding="utf-8-sig")  # Windows editors may write a byte order mark
     except FileNotFoundError:
         siblings = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
         near = closest(file.name, siblings) if siblings else ""
         raise ConfigError(f"{file}: there is no such file{near if 'mean' in near else ''}") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: cannot be read: expected text in UTF-8, save it so: {error}") from error
+        raise ConfigError(f"{file}: cannot be read: expected text in UTF-8: {error}") from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{file}: cannot be read: {error}") from error
     try:
@@ -43,21 +42,20 @@ def read_toml(path: Path | str) -> dict[str, Any]:
         raise ConfigError(f"{file}: not valid TOML: {error}{_in_line(text, str(error))}") from error
 
 
-def _in_line(text: str, said: str) -> str:
-    """Return the line of a text that an error is about, with what is mostly wrong there."""
-    place = _AT_LINE.search(said)
-    if place is None:
+def _in_line(text: str, message: str) -> str:
+    """Return the line that a TOML error is about, with a hint if the line lacks quotes."""
+    match = _AT_LINE.search(message)
+    if match is None:
         return ""
-    line = text.split("\n")[int(place[1]) - 1].strip()
+    line = text.split("\n")[int(match[1]) - 1].strip()
     unquoted = "; text needs quotes" if _BARE.search(line) else ""
     return f": {line[:_LONGEST_LINE]!r}{unquoted}"
 
 
 def assign(config: dict[str, Any], text: str) -> None:
-    """Carry out an assignment such as `pacing.buffer=20` in nested tables; missing tables are made.
+    """Make an assignment such as `pacing.buffer=20` in nested tables, and create missing tables.
 
-    The value is read as TOML; what is no TOML value is taken as text, so quotes are not needed. Raises
-    ConfigError.
+    The value is parsed as TOML; anything else is a string, so that text needs no quotes. Raises ConfigError.
     """
     path, sign, value = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
@@ -76,8 +74,8 @@ def assign(config: dict[str, Any], text: str) -> None:
 
 
 def problems(error: pydantic.ValidationError, model: type[pydantic.BaseModel], file: Path | str) -> str:
-    """Write each error as `file: world.horizonn: unknown key; did you mean 'horizon'?`, one to a line."""
-    return "\n".join(line for found in _merged(error.errors()) for line in _lines(found, model, str(file)))
+    """Return each error as a line such as `file: world.horizonn: unknown key; did you mean 'horizon'?`."""
+    return "\n".join(line for detail in _merged(error.errors()) for line in _lines(detail, model, str(file)))
 
 
 def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
@@ -97,50 +95,52 @@ def _value(text: str) -> Any:
 
 
 def _merged(errors: Sequence[Any]) -> list[dict[str, Any]]:
-    """Put together what is wrong with a value that may be of several kinds: one error for each kind, with its tag."""
+    """Merge the errors of a value of a union type, of which pydantic reports one for each member."""
     merged: list[dict[str, Any]] = []
     for error in errors:
-        loc, said = error["loc"], str(error["msg"]).partition(", unable to parse")[0]
-        found = {**error, "msg": said}
-        if said.startswith(_SHOULD) and len(loc) > 1 and _TAG.fullmatch(str(loc[-1])):
-            found["loc"] = loc[:-1]
+        loc, message = error["loc"], str(error["msg"]).partition(", unable to parse")[0]
+        detail = {**error, "msg": message}
+        if message.startswith(_SHOULD) and len(loc) > 1 and _TAG.fullmatch(str(loc[-1])):
+            detail["loc"] = loc[:-1]
             if merged and merged[-1]["loc"] == loc[:-1]:
-                merged[-1]["msg"] += f" or {said.removeprefix(_SHOULD)}"
+                merged[-1]["msg"] += f" or {message.removeprefix(_SHOULD)}"
                 continue
-        merged.append(found)
+        merged.append(detail)
     return merged
 
 
-def _lines(found: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[str]:
-    loc, kind = found["loc"], found["type"]
-    place = ".".join([file + ":", *map(str, loc)]).replace(":.", ": ", 1) if loc else f"{file}:"
-    place = place if place.endswith(":") else place + ":"
+def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[str]:
+    loc, kind, value = detail["loc"], detail["type"], detail["input"]
+    place = f"{file}: {'.'.join(map(str, loc))}:" if loc else f"{file}:"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        key = str(loc[-1])
-        if len(loc) > 1 and key in model.model_fields:
-            table = _models(model.model_fields[key].annotation)
-            yield f"{place} unknown key; " + (
-                f"[{key}] is a table of its own" if table else f"{key!r} stands above the first table"
-            )
-        else:
-            yield f"{place} unknown key{closest(key, _known(model, loc[:-1]))}"
-    elif kind in ("model_type", "model_attributes_type") or str(found["msg"]).startswith(_TABLE):
+        yield f"{place} unknown key{_meant(model, loc)}"
+    elif kind in ("model_type", "model_attributes_type") or str(detail["msg"]).startswith(_TABLE):
         such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
-        yield f"{place} expected a table{such}, found {as_found(found['input'])}"
+        yield f"{place} expected a table{such}, found {shown(value)}"
     elif kind == "missing":
         yield f"{place} missing"
     elif kind in ("value_error", "assertion_error"):
-        said = str(found["ctx"]["error"]) if "error" in found.get("ctx", {}) else found["msg"]
-        yield from (f"{place} {short(line, 1000)}" for line in said.split("\n"))
-    elif kind == "tuple_type" and isinstance(found["input"], Mapping):
+        message = str(detail["ctx"]["error"]) if "error" in detail.get("ctx", {}) else detail["msg"]
+        yield from (f"{place} {short(line, 1000)}" for line in message.split("\n"))
+    elif kind == "tuple_type" and isinstance(value, Mapping):
         yield f"{place} expected a list of tables, each written [[{'.'.join(map(str, loc))}]], found a single table"
     else:
-        said = in_words(found["msg"])
-        yield f"{place} {said[0].lower()}{said[1:]}, found {as_found(found['input'])}"
+        message = in_words(detail["msg"])
+        yield f"{place} {message[0].lower()}{message[1:]}, found {shown(value)}"
+
+
+def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
+    """Return where the unknown key at the end of `loc` belongs, or the closest valid key."""
+    key = str(loc[-1])
+    if len(loc) == 1 or key not in model.model_fields:
+        return closest(key, _known(model, loc[:-1]))
+    if _models(model.model_fields[key].annotation):
+        return f"; [{key}] is a table of its own"
+    return f"; {key!r} belongs above the first table"
 
 
 def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """Return the keys of the table at `loc`; list indices and tags of unions in it are passed over."""
+    """Return the keys of the table at `loc`, whose list indices and tags of unions are skipped."""
     tables = [model]
     for step in loc:
         inner = [

@@ -1,4 +1,4 @@
-"""The tables `[world.join]` and `[world.confound]` of a configuration."""
+"""The tables `[world.join]` and `[world.confound]`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from fedsim.worlds.matching import How, correlation_of
 _OTHERS = ("compute", "network", "faults")
 
 
-def _checked_assign(given: Any) -> Any:
-    """Check the whole of `assign` at once: the members of a union would each complain of their own."""
-    table = given if isinstance(given, dict) else {"": given}
+def _checked_assign(assign: Any) -> Any:
+    """Check `assign` as a whole, since each member of the union would report an error of its own."""
+    table = assign if isinstance(assign, dict) else {"": assign}
     lines = []
-    for source, how in table.items():
+    for source, matching in table.items():
         if source and source not in _OTHERS:
             lines.append(f"there is no source {source!r} to assign{closest(source, _OTHERS)}")
-        elif isinstance(how, bool) or not isinstance(how, str | int | float):
-            lines.append(f"expected 'independent', 'rank' or a number from -1 to 1, found {how!r}")
+        elif isinstance(matching, bool) or not isinstance(matching, str | int | float):
+            lines.append(f"expected 'independent', 'rank' or a number from -1 to 1, found {matching!r}")
         else:
             try:
-                correlation_of(how)
+                correlation_of(matching)
             except ConfigError as error:
                 lines.append(str(error))
     if lines:
         raise ValueError("\n".join(lines))
-    return given
+    return assign
 
 
 Assign = Annotated[How | dict[str, How], BeforeValidator(_checked_assign)]
@@ -43,18 +43,19 @@ class JoinConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     availability: Path
-    """Who is online when, and all that no other source gives. Sources are traces or TOML files with a `[world]`."""
+    """The source of availability, and of everything that no other source provides. A source is a trace file or a TOML
+    file with a `[world]` table."""
     compute: Path | None = None
-    """Computing speeds."""
+    """The source of computing speeds."""
     network: Path | None = None
-    """Downlink and uplink speeds."""
+    """The source of downlink and uplink speeds."""
     faults: Path | None = None
-    """Faults."""
+    """The source of faults."""
     assign: Assign = "independent"
-    """Who gets whose speed: `independent`, `rank` (those most online are the fastest), a rank correlation from -1 to
-    1, or a table of these by source."""
+    """How clients of the sources are matched: `independent`, `rank` (the clients that are online most are the
+    fastest), a rank correlation from -1 to 1, or a table of these by source."""
     replace: bool | None = None
-    """Draw clients with replacement; by default only from sources that have too few."""
+    """Draw clients with replacement; by default only from sources with too few clients."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> JoinConfig:
@@ -70,7 +71,7 @@ class JoinConfig(BaseModel):
 
     @property
     def sources(self) -> dict[str, Path]:
-        """The files by what is taken from them."""
+        """The files by the key that names them."""
         named = {key: getattr(self, key) for key in ("availability", "compute", "network", "faults")}
         return {key: path for key, path in named.items() if path is not None}
 
@@ -81,21 +82,23 @@ class ConfoundConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: str
-    """`availability`, `compute`, `downlink`, `uplink`, `faults`, `night`, or a numeric fact that the world carries."""
+    """A property of the world's clients: `availability`, `compute`, `downlink`, `uplink`, `faults`, `night`, or a
+    numeric fact in the world's trace."""
     to: str
-    """`label`, `n_samples`, `loss`, or another fact about the data's clients."""
+    """A property of the data's clients: `label`, `n_samples`, `loss`, or another fact."""
     labels: Annotated[tuple[int | str, ...], Unless("to", "n_samples", "loss")] = ()
-    """Of `to = "label"`: the share of samples with these counts. Of a fact in words: those clients that have one of
-    these."""
+    """With `to = "label"`: the property is the share of samples with one of these labels. With a fact in words: it is
+    whether the client's fact is one of these."""
     run: Path | None = None
-    """Of `to = "loss"`: the folder of the run whose last evaluation counts."""
+    """With `to = "loss"`: the folder of the run whose last evaluation provides the losses."""
     strength: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Rank correlation without its sign: 0 is independent, 1 perfectly sorted."""
+    """Absolute rank correlation: 0 is independent, 1 perfectly sorted."""
     sign: Literal["positive", "negative"] = "positive"
-    """Whether more of the one goes with more or with less of the other."""
+    """Sign of the rank correlation."""
     night_start: Annotated[float, Field(ge=0, le=24), With("what", "night")] = 0.0
-    """Of `what = "night"`: hour of the day."""
+    """With `what = "night"`: hour of the day at which the night begins."""
     night_end: Annotated[float, Field(ge=0, le=24), With("what", "night")] = 6.0
+    """With `what = "night"`: hour of the day at which the night ends."""
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> ConfoundConfig:

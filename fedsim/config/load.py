@@ -1,4 +1,4 @@
-"""Reading configurations: a TOML file or nested dictionaries, assignments `--set`, arms."""
+"""Reads configurations: a TOML file or nested dictionaries, with `--set` assignments and arms."""
 
 from __future__ import annotations
 
@@ -35,74 +35,78 @@ _NAMES: dict[str, type[PluginSection]] = {
     "algorithm.name": AlgorithmSection,
     "adversary.name": AdversarySection,
 }
-"""Keys that name a plug-in, and the table that they stand in."""
+"""The tables of the keys that name a plug-in."""
 _DECIDE_MODE = ("model", "client")
-"""Tables on which depends how groups of clients can train: another one asks for `train.mode` anew."""
+"""Tables that determine the possible batching modes: naming another plug-in in them drops `train.mode`."""
 
 
 def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     """Read a TOML file into one run, or into one run for each of its `[arms.NAME]` tables.
 
-    An arm's keys replace those of the file. `sets` are `a.b=value` assignments made before that. Raises ConfigError
-    with one line for each problem.
+    Assignments `sets`, such as `a.b=value`, change the file's keys; then each arm's keys replace them. Raises
+    ConfigError with one line for each problem.
     """
     path = as_path(path, "path")
     if isinstance(sets, str):
         raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
     if not isinstance(sets, Iterable) or not all(isinstance(text, str) for text in sets):
         raise ConfigError(f"sets: expected assignments such as ('train.lr=0.1',), found {sets!r}")
-    given = read_toml(path)
-    if {"run", "seeds"} <= given.keys():
+    written = read_toml(path)
+    if {"run", "seeds"} <= written.keys():
         raise ConfigError(
             f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
         )
-    raw = changed(deepcopy(given), sets)
+    raw = changed(deepcopy(written), sets)
     if "name" not in raw:
         _check_stem(path)
-    found = parse(raw, path.name, default_name=path.stem, before=given)
+    runs = parse(raw, path.name, default_name=path.stem, before=written)
     arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
-    check_effect(given, sets, arms)
-    return found
+    check_effect(written, sets, arms)
+    return runs
 
 
 def _check_stem(path: Path) -> None:
-    """Raise ConfigError if a file's own name cannot be that of its run."""
+    """Raise ConfigError if the name of the file cannot be the name of a run."""
     try:
         run_name(path.stem)
     except ValueError as error:
         raise ConfigError(
-            f"{path.name}: name: the file says none, and its own does not do: {error}; give one with "
+            f"{path.name}: name: missing, and the name of the file cannot be the run's: {error}; give one with "
             'name = "..." in the file, or --set name=...'
         ) from error
 
 
 def check_effect(
-    given: dict[str, Any], sets: Sequence[str], over: Mapping[str, Mapping[str, Any]], table: str = ""
+    written: dict[str, Any], sets: Sequence[str], overlays: Mapping[str, Mapping[str, Any]], table: str = ""
 ) -> None:
-    """Raise ConfigError if an assignment `a.b=value` changes a configuration, but nothing once others are laid over it.
+    """Raise ConfigError if an assignment `a.b=value` changes a configuration, but none of its overlays.
 
-    `over` are these, each for itself, by their places in the file; the configuration is itself in its `table`.
+    Args:
+        written: the configuration without the assignments.
+        sets: the assignments.
+        overlays: the arms or levels whose keys replace those of the configuration, by their tables in the file.
+        table: the table that holds the configuration, such as `run.`, for the message.
     """
-    if not over:
+    if not overlays:
         return
-    base = changed(deepcopy(given), sets)
+    base = changed(deepcopy(written), sets)
     for number, text in enumerate(sets):
         try:
-            without = changed(deepcopy(given), [*sets[:number], *sets[number + 1 :]])
+            without = changed(deepcopy(written), [*sets[:number], *sets[number + 1 :]])
         except ConfigError:  # another assignment needs this one
             continue
-        if without != base and all(merged(base, o) == merged(without, o) for o in over.values()):
+        if without != base and all(merged(base, o) == merged(without, o) for o in overlays.values()):
             raise ConfigError(
-                f"--set {table}{text}: no effect, as each of {', '.join(over)} says otherwise; set it there, such as "
-                f"{next(iter(over))}.{text}"
+                f"--set {table}{text}: no effect, as each of {', '.join(overlays)} replaces it; set it there, such as "
+                f"{next(iter(overlays))}.{text}"
             )
 
 
 def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
-    """Make assignments `a.b=value` in a configuration, and return it.
+    """Make assignments `a.b=value` in a configuration in place, and return it.
 
-    Naming another plug-in (`algorithm.name=fedlf`) drops the options of the one before; keys that all plug-ins of the
-    table share stay. Raises ConfigError.
+    Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
+    the table share stay. Raises ConfigError.
     """
     names = [text for text in sets if text.partition("=")[0].strip() in _NAMES]
     for text in names:
@@ -125,16 +129,22 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
 def parse(
     raw: Mapping[str, Any], source: str, default_name: str, before: Mapping[str, Any] | None = None
 ) -> list[RunConfig]:
-    """Check a configuration given as nested dictionaries; `source` names it in messages.
+    """Check a configuration given as nested dictionaries, and return its runs.
 
-    A key that others leave without effect is refused, unless it has one in another arm, or in what was `before`.
+    Raises ConfigError for a key without effect, unless it has an effect in another arm or in `before`.
+
+    Args:
+        raw: the configuration.
+        source: its name in messages.
+        default_name: the name of the run if the configuration has none.
+        before: the configuration before assignments were made.
     """
     runs = []
     raws, sources = _runs(raw, source, default_name)
-    for found in checked(raws, sources, lambda: _before(before, default_name)):
-        if isinstance(found, ConfigError):
-            raise found
-        runs.append(found)
+    for run in checked(raws, sources, lambda: _before(before, default_name)):
+        if isinstance(run, ConfigError):
+            raise run
+        runs.append(run)
     return runs
 
 
@@ -143,12 +153,12 @@ def checked(
     sources: Sequence[str],
     before: Callable[[], Sequence[RunConfig]] = lambda: (),
 ) -> list[RunConfig | ConfigError]:
-    """Check the runs of one file, named by `sources`, together: each, or what is wrong with it."""
+    """Check the runs of one file together, named by `sources`; return each run, or its error."""
     return settled(raws, sources, _validated, before)
 
 
 def _before(raw: Mapping[str, Any] | None, default_name: str) -> list[RunConfig]:
-    """Return the runs of a configuration as it was; none where it was none."""
+    """Return the runs of the configuration before assignments; an empty list if it was invalid."""
     if raw is None:
         return []
     try:
@@ -160,7 +170,7 @@ def _before(raw: Mapping[str, Any] | None, default_name: str) -> list[RunConfig]
 def _runs(
     raw: Mapping[str, Any], source: str, default_name: str
 ) -> tuple[list[Mapping[str, Any]], list[str]]:
-    """Return each arm's own configuration, or the one that there is, and how messages name it."""
+    """Return the configurations of the arms, or of the single run, and their names in messages."""
     base = {"name": default_name} | dict(raw)
     arms = base.pop("arms", None)
     if arms is None:
@@ -177,7 +187,10 @@ def _runs(
 
 
 def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
-    """Check one run; keys without effect are left to `fedsim.config.requirements.settled`. Raises ConfigError."""
+    """Check one run except for keys without effect, which `fedsim.config.requirements.settled` finds.
+
+    Raises ConfigError.
+    """
     try:
         return RunConfig.model_validate(raw)
     except pydantic.ValidationError as error:
@@ -185,7 +198,10 @@ def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay `changes` over `base`, table by table; a table that names another plug-in replaces the one below."""
+    """Return `base` with the keys of `changes` replaced, table by table.
+
+    A table that names another plug-in replaces the whole table.
+    """
     result = dict(base)
     for key, value in changes.items():
         below = result.get(key)

@@ -1,4 +1,4 @@
-"""The table of a configuration that decides how the rows of absent clients are kept: `[memory]`."""
+"""The table `[memory]`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
 
 
 class MemorySection(Section):
-    """`[memory]`: how the server keeps the rows of absent clients; see docs/memory.md."""
+    """`[memory]`: how the server stores the history, the remembered updates of absent clients; see docs/memory.md."""
 
     history: Wish = "auto"
-    """The rung of the ladder; `auto` takes the first one that fits into the budget, float32 without one."""
+    """Storage of the history. `auto` takes the first storage that fits into the budget, and float32 without a budget.
+    """
     budget: Size | None = None
-    """For the history on the server's device, such as `"8 GB"`; on the processor it includes the Gram matrices."""
+    """Most memory of the history on the server's device, such as `"8 GB"`; on the CPU it includes the Gram matrices."""
     host_budget: Size | None = None
-    """For the Gram matrices and the rows kept on the host, where the server is on a GPU."""
+    """Most memory of the Gram matrices and of updates stored on the host, if the server is on a GPU."""
     slots: Count | None = None
-    """Most clients remembered."""
+    """Most clients whose updates are remembered."""
 
     def plan(self, size: HistorySize, device: str) -> HistoryPlan:
-        """Return the plan for a history of this size. Raises ConfigError if there is none."""
+        """Return the plan for a history of this size. Raises ConfigError if no storage fits."""
         return choose(
             size,
             wish=self.history,
@@ -30,5 +31,5 @@ class MemorySection(Section):
         )
 
     def chosen(self, plan: HistoryPlan) -> MemorySection:
-        """Return the table that asks for exactly this plan, whatever the budget and the machine."""
+        """Return the table that gives exactly this plan on any machine, without a budget."""
         return MemorySection(history=plan.rung, slots=plan.remembered if plan.capped else None)

@@ -1,7 +1,7 @@
-"""Keys of a configuration that would have no effect beside others: which they are, and when they are refused.
+"""Finds the keys of a configuration that have no effect beside other keys, and refuses them.
 
-What a table or a plug-in knows alone its annotations say (`fedsim.common.option_requirements`); what takes two tables
-is here.
+Requirements within one table or plug-in are annotations (`fedsim.common.option_requirements`); requirements across two
+tables are functions here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
-from fedsim.common.option_requirements import given, refusal, without
+from fedsim.common.option_requirements import lacks_in, refusal, without
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
 from fedsim.config.timing import StopSection
@@ -21,56 +21,56 @@ from fedsim.server.rule_factory import build_rule
 
 _LEAVE = "dropout.leave"
 Lacks = dict[str, str]
-"""By key that needs another one: what it lacks to have an effect, nothing if it has one."""
+"""What each key that depends on another one lacks to have an effect; empty if it has an effect."""
 
 
 def lacks_of(config: RunConfig) -> Lacks:
-    """Return the keys that are given, differ from their defaults and need others, and what each of them lacks."""
-    found: Lacks = {}
+    """Return what each key lacks that differs from its default and depends on another key."""
+    lacks: Lacks = {}
     for name in type(config).model_fields:
         value = getattr(config, name)
         tables = enumerate(value) if isinstance(value, tuple) else [("", value)]
         for number, table in tables:
             if isinstance(table, BaseModel):
-                found |= _of_table(table, f"{name}.{number}." if number != "" else f"{name}.")
-    return found | dict(_across(config))
+                lacks |= _of_table(table, f"{name}.{number}." if number != "" else f"{name}.")
+    return lacks | dict(_across(config))
 
 
 def _of_table(table: BaseModel, path: str) -> Lacks:
-    found = dict(given(table, path))
+    lacks = dict(lacks_in(table, path))
     if isinstance(table, PluginSection):
-        found |= {f"{path}{place}": lacks for place, lacks in table.idle_options()}
+        lacks |= {f"{path}{place}": lack for place, lack in table.idle_options()}
     for number, wrapper in enumerate(getattr(table, "wrap", ())):
-        found |= _of_table(wrapper, f"{path}wrap.{number}.")
+        lacks |= _of_table(wrapper, f"{path}wrap.{number}.")
     if (options := getattr(table, "scenario_options", None)) is not None:
-        found |= {f"{path}options.{place}": lacks for place, lacks in options()}
-    return found
+        lacks |= {f"{path}options.{place}": lack for place, lack in options()}
+    return lacks
 
 
 def _across(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Go through the keys that need a key of another table."""
+    """Yield the keys that depend on a key of another table."""
     yield from _of_dropout(config)
     yield from _of_staleness(config)
     yield from _of_stop(config.stop)
     yield from _of_memory(config)
     jitter = config.cost.jitter
     if jitter.law != "lognormal":
-        some = jitter.downlink or jitter.compute or jitter.uplink
-        yield "cost.jitter.law", "" if some else "without a spread; give downlink, compute or uplink"
+        spread = jitter.downlink or jitter.compute or jitter.uplink
+        yield "cost.jitter.law", "" if spread else "without a spread; give downlink, compute or uplink"
     if config.train.loss_samples != "all":
-        asked = _asks_for_losses(config)
-        yield "train.loss_samples", "" if asked else "where neither the rule nor the selector asks for losses"
+        asks = _asks_for_losses(config)
+        yield "train.loss_samples", "" if asks else "where neither the rule nor the selector asks for losses"
     if not config.evaluate.personal:
         client = config.client
-        own = plugins.build("client", client.name, client.working_options()).personal
-        lacks = f"with the client method {client.name!r}, which has no models of clients"
-        yield "evaluate.personal", "" if own else lacks
+        personal = plugins.build("client", client.name, client.working_options()).personal
+        lacks = f"with the client method {client.name!r}, which has no personal models"
+        yield "evaluate.personal", "" if personal else lacks
 
 
 def _of_dropout(config: RunConfig) -> Iterator[tuple[str, str]]:
     pacing, dropout = config.pacing.pacing(), config.dropout
     if dropout.leave == "bernoulli":
-        nothing = 'with dropout.chance = 0; give a chance, or say that nothing is lost with leave = "ignore"'
+        nothing = 'with dropout.chance = 0; give a chance, or set leave = "ignore" to lose nothing'
         yield _LEAVE, nothing if not dropout.chance else ""
     if dropout.partial:
         yield "dropout.partial", "" if pacing.deadline_us else "without a deadline; give pacing.deadline"
@@ -80,7 +80,7 @@ def _of_dropout(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def _of_staleness(config: RunConfig) -> Iterator[tuple[str, str]]:
-    newest = 'with pacing.late = "drop", where every update is of the newest model'
+    newest = 'with pacing.late = "drop", where every update starts from the newest model'
     lacks = newest if config.pacing.pacing().cancels else ""
     if config.pacing.max_staleness is not None:
         yield "pacing.max_staleness", lacks
@@ -97,18 +97,12 @@ def _of_stop(stop: StopSection) -> Iterator[tuple[str, str]]:
 
 
 def _of_memory(config: RunConfig) -> Iterator[tuple[str, str]]:
-    asked = [
-        key
-        for key, value in (
-            ("algorithm.memory", config.algorithm.memory),
-            ("memory.slots", config.memory.slots),
-        )
-        if value
-    ]
-    if asked:
+    values = {"algorithm.memory": config.algorithm.memory, "memory.slots": config.memory.slots}
+    keys = [key for key, value in values.items() if value]
+    if keys:
         remembers = _rule_of(config).needs.memory > 0
         lacks = f"with the rule {config.algorithm.name!r}, which remembers no absent clients"
-        yield from ((key, "" if remembers else lacks) for key in asked)
+        yield from ((key, "" if remembers else lacks) for key in keys)
 
 
 def _rule_of(config: RunConfig) -> Any:
@@ -128,12 +122,12 @@ def _asks_for_losses(config: RunConfig) -> bool:
 
 
 def refusals(lacks: Lacks) -> list[str]:
-    """Return a line for each key without effect."""
+    """Return a message for each key without effect."""
     return [refusal(key, lack) for key, lack in lacks.items() if lack]
 
 
 def refuse_idle(config: RunConfig) -> None:
-    """Raise ConfigError if a key has no effect: of a run that is not read from a file with others."""
+    """Raise ConfigError for keys without effect in a run that was not read from a file with several arms."""
     if lines := refusals(lacks_of(config)):
         raise ConfigError("\n".join(f"{config.name}: {line}" for line in lines))
 
@@ -144,33 +138,37 @@ def settled(
     check: Callable[[Mapping[str, Any], str], RunConfig],
     before: Callable[[], Sequence[RunConfig]] = lambda: (),
 ) -> list[RunConfig | ConfigError]:
-    """Check configurations of one file: return each, or what is wrong with it.
+    """Check the configurations of one file; return each, or its error.
 
-    A key without effect is refused unless it has one in another of them, or in those `before`; then it is
-    left out here.
+    A key without effect is an error, unless it has an effect in another configuration of the file or in those
+    `before`; then it is left out.
     """
-    found: list[RunConfig | ConfigError] = []
-    for raw, source in zip(raws, sources, strict=True):
-        try:
-            found.append(check(raw, source))
-        except ConfigError as error:
-            found.append(error)
-    lacks = [lacks_of(one) if not isinstance(one, ConfigError) else {} for one in found]
+    checked = [_or_error(check, raw, source) for raw, source in zip(raws, sources, strict=True)]
+    lacks = [lacks_of(config) if not isinstance(config, ConfigError) else {} for config in checked]
     if not any(map(refusals, lacks)):
-        return found
-    useful = {key for known in (*lacks, *map(lacks_of, before())) for key, lack in known.items() if not lack}
-    for i, known in enumerate(lacks):
-        idle = {key for key, lack in known.items() if lack}
-        if lines := refusals({key: known[key] for key in known if key in idle - useful}):
-            found[i] = ConfigError("\n".join(f"{sources[i]}: {line}" for line in lines))
+        return checked
+    useful = {key for keys in (*lacks, *map(lacks_of, before())) for key, lack in keys.items() if not lack}
+    for i, keys in enumerate(lacks):
+        idle = {key for key, lack in keys.items() if lack}
+        if lines := refusals({key: lack for key, lack in keys.items() if key in idle - useful}):
+            checked[i] = ConfigError("\n".join(f"{sources[i]}: {line}" for line in lines))
         elif idle:
-            found[i] = check(_without(raws[i], idle), sources[i])
-    return found
+            checked[i] = check(_without(raws[i], idle), sources[i])
+    return checked
+
+
+def _or_error(
+    check: Callable[[Mapping[str, Any], str], RunConfig], raw: Mapping[str, Any], source: str
+) -> RunConfig | ConfigError:
+    try:
+        return check(raw, source)
+    except ConfigError as error:
+        return error
 
 
 def _without(raw: Mapping[str, Any], idle: set[str]) -> dict[str, Any]:
-    """Return a configuration that is the same without keys that have no effect."""
-    found = without(raw, idle - {_LEAVE})
+    """Return an equivalent configuration without the keys that have no effect."""
+    reduced = without(raw, idle - {_LEAVE})
     if _LEAVE in idle:
-        found["dropout"]["leave"] = "ignore"
-    return found
+        reduced["dropout"]["leave"] = "ignore"
+    return reduced

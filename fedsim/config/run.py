@@ -1,7 +1,7 @@
 """The configuration of a run: frozen pydantic models, one per TOML table. This file is its reference manual.
 
-A table that names a plug-in (`task`, `model`, `partition`, `selection`, `client`, `algorithm`) holds the plug-in's own
-options beside its name; they are checked against the signature of its factory. Unknown keys are refused everywhere.
+A table that names a plug-in (`task`, `model`, `partition`, `selection`, `client`, `algorithm`) holds the plug-in's
+options beside its name, which are checked against the signature of the plug-in's factory. Unknown keys are errors.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ if TYPE_CHECKING:
 
 
 class TaskSection(PluginSection):
-    """`[task]`: the data and how many clients share it."""
+    """`[task]`: the data, and the number of clients that share it."""
 
     kind: ClassVar[str] = "task"
-    given: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
+    supplied: ClassVar[tuple[str, ...]] = ("clients", "seed", "data_dir")
     clients: Count
     """K, number of registered clients."""
     data_dir: Path | None = None
-    """Where the data set lies or is downloaded to; otherwise $FEDSIM_DATA, otherwise `data`."""
+    """The folder of the data set, or to download it to. By default $FEDSIM_DATA, or `data` if that is not set."""
     pool: Literal["all", "train", "official"] = "all"
-    """`all` divides the official training and test sets together, `train` only the training set, and `official` too,
-    but tests on the official test set."""
+    """The samples to divide: `all`, the official training and test sets together; `train`, the training set alone;
+    `official`, the training set, with tests on the official test set."""
     fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
-    """Shares of each client's samples used for training, validation and testing."""
+    """Shares of each client's samples for training, validation and testing."""
     shuffle: bool = True
-    """False cuts each client's samples into these parts in the order in which the partitioner gave them."""
+    """Shuffle each client's samples before they are split. False keeps the order of the partitioner."""
 
 
 class ModelSection(PluginSection):
-    """`[model]`: the network; the task's own by default."""
+    """`[model]`: the network; by default the one that the task names."""
 
     kind: ClassVar[str] = "model"
-    given: ClassVar[tuple[str, ...]] = ("in_shape", "n_classes")
+    supplied: ClassVar[tuple[str, ...]] = ("in_shape", "n_classes")
 
 
 class PartitionSection(PluginSection):
-    """`[partition]`: how samples are divided among clients; not for tasks that have natural clients."""
+    """`[partition]`: how samples are divided among clients. Tasks with natural clients take none."""
 
     kind: ClassVar[str] = "partitioner"
 
 
 class SelectionSection(PluginSection):
-    """`[selection]`: who is chosen."""
+    """`[selection]`: the selector, which chooses clients."""
 
     kind: ClassVar[str] = "selector"
     name: str = "uniform"
@@ -79,28 +79,28 @@ class WrapSection(PluginSection):
     """`[[algorithm.wrap]]`: a wrapper around the rule."""
 
     kind: ClassVar[str] = "wrapper"
-    given: ClassVar[tuple[str, ...]] = ("rule",)
+    supplied: ClassVar[tuple[str, ...]] = ("rule",)
 
     def named(self) -> dict[str, Any]:
-        """Return the options that have an effect together with the name."""
+        """Return the name together with the options that have an effect."""
         return {"name": self.name} | self.working_options()
 
 
 class AlgorithmSection(PluginSection):
-    """`[algorithm]`: the server's rule."""
+    """`[algorithm]`: the aggregation rule."""
 
     kind: ClassVar[str] = "rule"
     name: str = "fedavg"
     wrap: tuple[WrapSection, ...] = ()
-    """Wrappers, the innermost first."""
+    """Wrappers around the rule, the innermost first."""
     rows: RowsFrom = "start"
-    """Updates as differences to the model that the job started from, or to the `current` one (FedAsync's pull)."""
+    """The model that updates are differences to: the job's `start`, or the `current` model (FedAsync's pull)."""
     memory: Duration = 0
-    """Forget absent clients after this much virtual time, beside the rule's own window in steps; 0: never."""
+    """Forget absent clients after this virtual time, in addition to the rule's window in steps; 0: never."""
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> AlgorithmSection:
-        """Refuse combinations that cannot work; the learning rate stands for any."""
+        """Raise ValueError for combinations that cannot work, at any learning rate."""
         try:
             build_rule(self.name, self.working_options(), [wrapper.named() for wrapper in self.wrap], lr=0.1)
         except ConfigError as error:
@@ -108,37 +108,39 @@ class AlgorithmSection(PluginSection):
         return self
 
     def resolved(self) -> dict[str, Any]:
-        """Return the table and those of the wrappers with every option's default written out."""
+        """Return the table and its wrappers' tables with the default of every option."""
         tables = super().resolved()
         return tables | {"wrap": [w.resolved() for w in self.wrap]} if self.wrap else tables
 
 
 class ClientSection(PluginSection):
-    """`[client]`: the client-side method, what clients do beyond `[train]`."""
+    """`[client]`: the client method, which extends the training of `[train]`."""
 
     kind: ClassVar[str] = "client"
     name: str = "plain"
 
 
 class RecordSection(Section):
-    """`[record]`: what is written beside the three tables."""
+    """`[record]`: tables to write beside the jobs, steps and evals tables."""
 
     conflicts: Literal["off", "model", "layers"] = "off"
-    """`conflicts.parquet`: weight, age and angle of each row at each step, for the whole model or layer by layer."""
+    """Write `conflicts.parquet`: weight, age and angle of each update at each step, for the whole model or by layer."""
 
 
 class AuditSection(Section):
-    """`[audit]`: at some steps clients train once more, from the model of that step, for the record alone: what is
-    remembered of them against what they would send now. It takes no virtual time."""
+    """`[audit]`: compare remembered updates with the updates that clients would send now.
+
+    In an audit clients train again from the model of the step, for the record alone and in no virtual time.
+    """
 
     every: Whole = 0
-    """Server steps from one audit to the next; 0: never."""
+    """Server steps between audits; 0 disables them."""
     clients: Annotated[Count, Unless("every", 0)] = 100
-    """Most clients of one audit: those first whose updates the server has, present or remembered."""
+    """Most clients of one audit. Clients whose updates the server has, present or remembered, come first."""
 
 
 class ParentSection(Section):
-    """`[parent]`: the run whose world this one sees, written by `fedsim replay`, or which it was before, `fork`."""
+    """`[parent]`: the run whose world this run replays (`fedsim replay`), or from which it forked (`fedsim fork`)."""
 
     run: str
     digest: str | None = None
@@ -147,11 +149,11 @@ class ParentSection(Section):
     forked_step: int | None = None
     """The server step at which a fork left its parent."""
     forked_us: int | None = None
-    """The virtual time of that, in microseconds."""
+    """The virtual time of the fork in microseconds."""
     forked_at: Literal["step", "time"] | None = None
-    """What it was asked to wait for: the step, or the time."""
+    """Whether the user gave the fork as a step or as a time."""
     kept_online: tuple[int, ...] | None = None
-    """Clients that stay online from then on."""
+    """Clients that stay online from the fork on."""
 
 
 class RunConfig(Section):
@@ -174,7 +176,7 @@ class RunConfig(Section):
     stop: StopSection
     evaluate: EvaluateSection = EvaluateSection()
     adversary: Annotated[tuple[AdversarySection, ...], BeforeValidator(listed)] = ()
-    """What clients do that do not play fair, in the order in which attacks on the same job act."""
+    """Attacking clients, in the order in which attacks on the same job act."""
     bad_updates: BadUpdatesSection = BadUpdatesSection()
     record: RecordSection = RecordSection()
     audit: AuditSection = AuditSection()
@@ -183,10 +185,10 @@ class RunConfig(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_sizes(self) -> RunConfig:
-        wanted = self.pacing.pacing().concurrency
-        if wanted > self.task.clients:
+        concurrency = self.pacing.pacing().concurrency
+        if concurrency > self.task.clients:
             raise ValueError(
-                f"pacing asks for {wanted} clients at once, but task.clients is {self.task.clients}"
+                f"pacing asks for {concurrency} clients at once, but task.clients is {self.task.clients}"
             )
         for table in self.adversary:
             if max(table.clients or (0,)) >= self.task.clients:
@@ -198,20 +200,22 @@ class RunConfig(Section):
 
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""
-        return tuple(table.adversary().among(self.task.clients, self.seed) for table in self.adversary)
+        return tuple(
+            table.adversary().with_clients_drawn(self.task.clients, self.seed) for table in self.adversary
+        )
 
     def settled(self, mode: Mode, history: HistoryPlan) -> RunConfig:
-        """Return the same with what depends on model and device written out: how to train, and how rows are kept."""
+        """Return the configuration with the batching mode and the history plan, which depend on model and device."""
         train, memory = self.train.model_copy(update={"mode": mode}), self.memory.chosen(history)
         return self.model_copy(update={"train": train, "memory": memory})
 
     @property
     def label(self) -> str:
-        """The name used in tables and legends: the arm's, or the run's."""
+        """The name in tables and legends: the arm's, or the run's."""
         return self.name.rpartition("/")[2]
 
     def resolved(self) -> dict[str, Any]:
-        """Return the whole configuration with defaults written out; running it gives the same run."""
+        """Return the configuration with all defaults as nested dictionaries; running it gives the same run."""
         tables: dict[str, Any] = {"name": self.name, "seed": self.seed}
         for key in type(self).model_fields:
             section = getattr(self, key)
@@ -220,6 +224,6 @@ class RunConfig(Section):
             elif isinstance(section, BaseModel):
                 tables[key] = section.model_dump(mode="json", exclude_none=True)
             elif key == "adversary" and section:
-                found = [table.resolved() for table in section]
-                tables[key] = found if len(found) > 1 else found[0]
+                adversaries = [table.resolved() for table in section]
+                tables[key] = adversaries if len(adversaries) > 1 else adversaries[0]
         return tables

@@ -1,4 +1,4 @@
-"""What all tables of a configuration have in common."""
+"""Base classes of the tables of a configuration, their common types, and the names of runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Size = Annotated[int, BeforeValidator(size_bytes)]
 """A size such as `"20 MB"`, or a number of bytes."""
 
 MOST, LARGEST = 2**31 - 1, 1e9
-"""Largest count, that of tables of a run, and largest factor or rate, with which times and weights stay finite."""
+"""Largest count, and largest factor or rate with which times and weights stay finite."""
 Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
@@ -26,13 +26,13 @@ Seed = Annotated[int, Field(ge=0, lt=2**63)]
 LONGEST_NAME = 100
 _PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{device}{i}" for device in ("com", "lpt") for i in range(1, 10))}
-"""Names that Windows keeps for devices, with any ending."""
+"""Device names of Windows, which are reserved with any file extension."""
 _FILES = {"arms.json", "manifest.json", "report.html", "study.json", "study.toml"}
-"""Files that may lie beside the folder of a run."""
+"""Files that fedsim may write beside the folder of a run."""
 
 
 def run_name(name: str) -> str:
-    """Return the name of a run if it is one. Raises ValueError."""
+    """Return `name` if it is a valid name of a run. Raises ValueError otherwise."""
     parts = name.split("/")
     if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
         raise ValueError(
@@ -47,62 +47,62 @@ def run_name(name: str) -> str:
     return name
 
 
-def check_distinct(names: Iterable[str], what: str) -> None:
-    """Raise ConfigError for names whose folders are the same, or one in the other, where case makes no difference."""
+def check_distinct(names: Iterable[str], plural: str) -> None:
+    """Raise ConfigError for names whose folders are equal or nested on a file system that ignores case."""
     known: dict[str, str] = {}
     for name in names:
         if (other := known.get(name.lower())) is not None:
-            same = "the same folder" if other == name else "one folder where case makes no difference"
-            raise ConfigError(f"{what} {other!r} and {name!r} would have {same}: rename one of them")
+            same = "the same folder" if other == name else "one folder where file names ignore case"
+            raise ConfigError(f"{plural} {other!r} and {name!r} would have {same}: rename one of them")
         known[name.lower()] = name
     for name in known.values():
         experiment, slash, _ = name.partition("/")
         if slash and experiment.lower() in known:
             raise ConfigError(
-                f"{what} {name!r} would lie in the folder of {known[experiment.lower()]!r}: rename one of them"
+                f"{plural} {name!r} would be in the folder of {known[experiment.lower()]!r}: rename one of them"
             )
 
 
 RunName = Annotated[str, AfterValidator(run_name)]
-"""The name of a run, which is that of its folder: `run` or `experiment/arm`, and nothing that leads elsewhere."""
+"""The name of a run and of its folder: `run` or `experiment/arm`."""
 
 
 class Section(BaseModel):
-    """A table whose keys are all known here."""
+    """A table with a fixed set of keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class PluginSection(BaseModel):
-    """A table that names a plug-in and holds its options beside the name."""
+    """A table that names a plug-in and holds the plug-in's options beside the name."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
     kind: ClassVar[str]
-    given: ClassVar[tuple[str, ...]] = ()
+    supplied: ClassVar[tuple[str, ...]] = ()
     name: str
 
     @property
     def options(self) -> dict[str, Any]:
-        """The plug-in's own options, as written."""
+        """The plug-in's options as written."""
         return dict(self.model_extra or {})
 
     @pydantic.model_validator(mode="after")
     def _check_options(self) -> PluginSection:
         try:
-            plugins.check(self.kind, self.name, self.options, self.given, type(self).model_fields)
+            plugins.check(self.kind, self.name, self.options, self.supplied, type(self).model_fields)
         except ConfigError as error:
             raise ValueError(str(error)) from error
         return self
 
     def idle_options(self) -> list[tuple[str, str]]:
-        """Return the options that need another one, and what each lacks; see `fedsim.common.option_requirements`."""
-        return plugins.idle_options(self.kind, self.name, self.options, self.given)
+        """Return the options that depend on another one, and what each lacks to have an effect, or ""."""
+        return plugins.idle_options(self.kind, self.name, self.options, self.supplied)
 
     def working_options(self) -> dict[str, Any]:
-        """Return the options without those that have no effect."""
+        """Return the options that have an effect."""
         return without(self.options, [place for place, lacks in self.idle_options() if lacks])
 
     def resolved(self) -> dict[str, Any]:
-        """Return the table with every option's default written out."""
+        """Return the table with the default of every option."""
         fixed = self.model_dump(mode="json", exclude_none=True, exclude={"wrap", *self.options})
-        return fixed | plugins.resolved(self.kind, self.name, self.options, self.given)
+        return fixed | plugins.resolved(self.kind, self.name, self.options, self.supplied)

@@ -1,7 +1,6 @@
-"""The file of a study: frozen pydantic models of `STUDY.toml`, and reading it at a scale and with assignments.
+"""The configuration of a study: frozen pydantic models of `STUDY.toml`, read at a scale and with assignments.
 
-A study is a grid: a run's configuration, axes whose levels are keys laid over it, and seeds. Its manual is
-docs/studies.md.
+A study is a grid of a run's configuration, axes whose levels replace keys of it, and seeds; see docs/studies.md.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ _COLUMNS = (
     "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std", "step", "study", "time_us",
     "to", "worse",
 )  # fmt: skip
-"""Columns, beside those of metrics, of the tables in which an axis is a column as well."""
-_OWN = ("name", "seed", "arms", "parent")
-"""Keys of a run's configuration that belong to the study."""
+"""Columns of a study's tables, beside those of metrics; an axis is a column too, and needs another name."""
+_STUDY_KEYS = ("name", "seed", "arms", "parent")
+"""Keys of a run's configuration that the study sets for each run."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 Levels = dict[str, str]
@@ -46,16 +45,16 @@ def _study_name(name: str) -> str:
 _MOST_SEEDS = 100_000
 
 
-def _seeds(given: Any) -> Any:
-    if isinstance(given, int) and not isinstance(given, bool):
-        if given < 1:
-            raise ValueError(f"expected a number of seeds of at least 1, or a list of seeds, found {given}")
-        if given > _MOST_SEEDS:
+def _seeds(seeds: Any) -> Any:
+    if isinstance(seeds, int) and not isinstance(seeds, bool):
+        if seeds < 1:
+            raise ValueError(f"expected a number of seeds of at least 1, or a list of seeds, found {seeds}")
+        if seeds > _MOST_SEEDS:
             raise ValueError(
-                f"expected a number of seeds up to {_MOST_SEEDS:,}, or a list of seeds, found {given:,}"
+                f"expected a number of seeds up to {_MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
             )
-        return tuple(range(1, given + 1))
-    return given
+        return tuple(range(1, seeds + 1))
+    return seeds
 
 
 def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -71,30 +70,30 @@ Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_seeds), AfterValidator(_dif
 """A list of seeds; a number n stands for 1 to n."""
 
 
-def _free(tables: dict[str, Any]) -> dict[str, Any]:
-    """Refuse keys that the study gives to each of its runs itself."""
-    for key in _OWN:
+def _without_study_keys(tables: dict[str, Any]) -> dict[str, Any]:
+    for key in _STUDY_KEYS:
         if key in tables:
-            raise ValueError(f"{key}: the study decides it for each run; leave it out here")
+            raise ValueError(f"{key}: the study sets it for each run; leave it out here")
     return tables
 
 
-Tables = Annotated[dict[str, Any], AfterValidator(_free)]
+Tables = Annotated[dict[str, Any], AfterValidator(_without_study_keys)]
 """Tables of a run's configuration (docs/config.md)."""
 
 
 class CompareSection(Section):
-    """`[compare]`: what is asked of the runs; `analysis` reads it."""
+    """`[compare]`: the comparison of runs in the study's report."""
 
     axis: str
-    """Differences are taken between levels of this axis, within equal levels of the others and equal seeds."""
+    """The axis whose levels are compared, in runs with equal levels of the other axes and equal seeds."""
     baseline: str
+    """The level of the axis from which differences are taken."""
     metrics: tuple[str, ...] = ("mean_percent", "worst10_percent", "angle_rad")
     """Names of metrics (docs/metrics.md)."""
     at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
-    """Where runs are compared: at their ends, or at equal rounds, virtual time or bytes moved."""
+    """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
     group: str | None = None
-    """A column of groups of clients."""
+    """A column of the clients table that divides clients into groups."""
 
     @pydantic.field_validator("metrics")
     @classmethod
@@ -102,7 +101,7 @@ class CompareSection(Section):
         for name in names:
             if ":" in name:
                 raise ValueError(
-                    f"expected names of installed metrics, found {name!r}; fedsim compare --metric takes that of a file"
+                    f"expected names of installed metrics, found {name!r}; fedsim compare --metric accepts files"
                 )
             try:
                 plugins.factory("metric", name)
@@ -112,11 +111,11 @@ class CompareSection(Section):
 
 
 class ScaleSection(Section):
-    """`[scales.NAME]`: another size of the same study, chosen with `--scale NAME`."""
+    """`[scales.NAME]`: another size of the same study, selected with `--scale NAME`."""
 
     seeds: Seeds | None = None
     run: Tables = Field(default_factory=dict)
-    """Laid over `[run]`."""
+    """Keys that replace those of `[run]`."""
 
 
 class StudyConfig(Section):
@@ -128,23 +127,23 @@ class StudyConfig(Section):
     run: Tables
     axes: dict[str, dict[str, Tables]] = Field(default_factory=dict)
     skip: tuple[dict[str, str | tuple[str, ...]], ...] = ()
-    """Combinations that are left out: a level, or several, of some axes."""
+    """Combinations to leave out: by axis, a level or several."""
     compare: CompareSection | None = None
     scales: dict[str, ScaleSection] = Field(default_factory=dict)
 
     @pydantic.model_validator(mode="after")
     def _check_together(self) -> StudyConfig:
-        wrong = [*self._wrong_axes(), *self._wrong_skips(), *self._wrong_compare()]
-        if wrong:
-            raise ValueError("\n".join(wrong))
+        lines = [*self._faults_in_axes(), *self._faults_in_skip(), *self._faults_in_compare()]
+        if lines:
+            raise ValueError("\n".join(lines))
         return self
 
-    def _wrong_axes(self) -> Iterable[str]:
+    def _faults_in_axes(self) -> Iterable[str]:
         for axis, levels in self.axes.items():
             if not axis.isidentifier():
                 yield f"axes.{axis}: expected letters, digits and '_', no digit first, found {axis!r}"
             if axis in _COLUMNS or axis in plugins.names("metric"):
-                yield f"axes.{axis}: a column of the study's tables has this name: choose another one"
+                yield f"axes.{axis}: a column of the study's tables has this name: choose another name"
             if not levels:
                 yield f"axes.{axis}: expected a table for each level, such as [axes.{axis}.high], found none"
             for level in levels:
@@ -154,7 +153,7 @@ class StudyConfig(Section):
                         f"first, found {level!r}"
                     )
 
-    def _wrong_skips(self) -> Iterable[str]:
+    def _faults_in_skip(self) -> Iterable[str]:
         for number, rule in enumerate(self.skip):
             if not rule:
                 yield f"skip.{number}: expected an axis and its level, found an empty table"
@@ -163,29 +162,29 @@ class StudyConfig(Section):
                     yield f"skip.{number}.{axis}: there is no axis {axis!r}{closest(axis, self.axes)}"
                     continue
                 for level in _several(levels):
-                    yield from self._wrong_level(f"skip.{number}.{axis}", axis, level)
+                    yield from self._faults_of_level(f"skip.{number}.{axis}", axis, level)
 
-    def _wrong_compare(self) -> Iterable[str]:
-        asked = self.compare
-        if asked is None:
+    def _faults_in_compare(self) -> Iterable[str]:
+        if self.compare is None:
             return
-        if asked.axis not in self.axes:
-            known = closest(asked.axis, self.axes) or "; the study has no axes"
-            yield f"compare.axis: there is no axis {asked.axis!r}{known}"
+        axis = self.compare.axis
+        if axis not in self.axes:
+            known = closest(axis, self.axes) or "; the study has no axes"
+            yield f"compare.axis: there is no axis {axis!r}{known}"
             return
-        yield from self._wrong_level("compare.baseline", asked.axis, asked.baseline)
+        yield from self._faults_of_level("compare.baseline", axis, self.compare.baseline)
 
-    def _wrong_level(self, place: str, axis: str, level: str) -> Iterable[str]:
+    def _faults_of_level(self, place: str, axis: str, level: str) -> Iterable[str]:
         if level not in self.axes[axis]:
             yield f"{place}: axis {axis!r} has no level {level!r}{closest(level, self.axes[axis])}"
 
     def combinations(self) -> list[Levels]:
-        """Return one level of each axis in all ways that are not skipped, the last axis fastest."""
+        """Return all combinations of levels that are not skipped; the level of the last axis changes fastest."""
         every = [dict(zip(self.axes, levels, strict=True)) for levels in product(*self.axes.values())]
         return [levels for levels in every if not any(_meets(levels, rule) for rule in self.skip)]
 
     def at_scale(self, name: str | None) -> StudyConfig:
-        """Return the study at one of its scales, without the others; None: as it stands. Raises ConfigError."""
+        """Return the study at a scale, or unchanged if `name` is None, without its scales. Raises ConfigError."""
         if name is None:
             return self.model_copy(update={"scales": {}})
         if name not in self.scales:
@@ -196,42 +195,47 @@ class StudyConfig(Section):
         return self.model_copy(update=update)
 
     def resolved(self) -> dict[str, Any]:
-        """Return the study as nested dictionaries without None; running it gives the same grid."""
-        found = self.model_dump(mode="json", exclude_none=True)
-        return {key: value for key, value in found.items() if value not in ({}, [], "")}
+        """Return the study as nested dictionaries without None or empty values; running it gives the same grid."""
+        tables = self.model_dump(mode="json", exclude_none=True)
+        return {key: value for key, value in tables.items() if value not in ({}, [], "")}
 
 
 @arguments.checked
 def load_study(
     path: Path | str, *, scale: str | None = None, sets: Iterable[str] = (), seeds: str | None = None
 ) -> StudyConfig:
-    """Read a study at a scale, then make assignments such as `run.stop.steps=20`, and then take other seeds.
+    """Read a study at a scale, then make assignments, then replace its seeds.
 
-    seeds: a number of seeds, or several as `3,7,9`. Raises ConfigError with one line for each problem.
+    Raises ConfigError with one line for each problem.
+
+    Args:
+        path: the file.
+        scale: the NAME of one of its tables `[scales.NAME]`.
+        sets: assignments such as `run.stop.steps=20`.
+        seeds: a number of seeds such as `5`, or seeds such as `3,7,9`.
     """
     path = as_path(path, "path")
-    read = read_toml(path)
-    if "task" in read and "run" not in read:
+    written = read_toml(path)
+    if "task" in written and "run" not in written:
         raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")
-    study = validated(StudyConfig, read, path.name).at_scale(scale)
-    given, sets = study.resolved(), list(sets)
-    raw = _assigned(deepcopy(given), sets)
+    scaled, sets = validated(StudyConfig, written, path.name).at_scale(scale).resolved(), list(sets)
+    raw = _assigned(deepcopy(scaled), sets)
     if seeds is not None:
         raw["seeds"] = _seeds_of(seeds)
-    final = validated(StudyConfig, raw, path.name)
-    for axis, levels in final.axes.items():
-        over = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
-        check_effect(given.get("run", {}), _of_runs(sets), over, "run.")
-    return final
+    study = validated(StudyConfig, raw, path.name)
+    for axis, levels in study.axes.items():
+        overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
+        check_effect(scaled.get("run", {}), _of_runs(sets), overlays, "run.")
+    return study
 
 
 def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """Make assignments; below `run` another plug-in drops the options of the one before, as for a single run."""
+    """Make assignments; in `run`, naming another plug-in drops the previous one's options, as for a single run."""
     raw["run"] = changed(raw.get("run", {}), _of_runs(sets))
     for text in sets:
         if text.partition("=")[0].partition(".")[0].strip() == "scales":
             raise ConfigError(
-                f"--set {text}: no effect, as --scale comes first; set the key itself, such as run.stop.steps"
+                f"--set {text}: no effect, as --scale is applied first; set the key itself, such as run.stop.steps"
             )
         if not text.startswith("run."):
             assign(raw, text)

@@ -1,4 +1,4 @@
-"""The tables of a configuration that decide about time: pacing, costs, dropout, when to evaluate and when to stop."""
+"""The tables about virtual time: `[pacing]`, `[cost]`, `[dropout]`, `[stop]` and `[evaluate]`."""
 
 from __future__ import annotations
 
@@ -24,24 +24,31 @@ from fedsim.worlds.world import Leave
 
 
 class PacingSection(Section):
-    """`[pacing]`: when the server steps. Each preset needs its own keys: see `fedsim.engine.pacing`."""
+    """`[pacing]`: when the server steps. Each preset needs certain keys; see `fedsim.engine.pacing`."""
 
     preset: Literal["sync", "overselect", "deadline", "fedbuff", "fedasync", "periodic"] = "sync"
     clients: Count | None = None
+    """Clients of a round."""
     extra: Whole | None = None
-    """How many more clients are chosen than needed, or instead: """
+    """Clients to select beyond `clients` (over-selection)."""
     factor: float | None = Field(None, ge=1, le=100)
-    """how many times as many, such as 1.3."""
+    """Over-selection as a factor such as 1.3, in place of `extra`."""
     deadline: Duration | None = None
+    """Most virtual time from the dispatch of a cohort to the step; with `late = "keep"`, from the previous step."""
     concurrency: Count | None = None
+    """Most jobs in flight."""
     buffer: Count | None = None
+    """Updates after which the server steps."""
     refill: presets.Refill | None = None
+    """When free places are filled."""
     late: presets.Late | None = None
+    """What the server does with jobs still in flight at a step."""
     minimum: Count | Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Updates without which a round is void, or their share of what a step waits for."""
+    """Fewest updates of a step at the deadline, as a number or as a share of the updates that a step waits for."""
     max_staleness: Whole | None = None
+    """Most server steps by which an update may be stale."""
     least_candidates: Count | None = None
-    """Clients that must be there to choose from before anybody is handed work."""
+    """Fewest available clients for a dispatch."""
 
     _KEYS: ClassVar[dict[str, tuple[str, ...]]] = {
         "sync": ("clients",),
@@ -62,14 +69,14 @@ class PacingSection(Section):
 
     @pydantic.model_validator(mode="after")
     def _check_keys(self) -> PacingSection:
-        wanted = self._KEYS[self.preset]
+        needed = self._KEYS[self.preset]
         present = {k for k in type(self).model_fields if k != "preset" and getattr(self, k) is not None}
-        given = present | ({"extra"} if self.factor is not None else set())
-        lines = [f"preset {self.preset!r} needs {key!r}" for key in wanted if key not in given]
+        covered = present | ({"extra"} if self.factor is not None else set())
+        lines = [f"preset {self.preset!r} needs {key!r}" for key in needed if key not in covered]
         lines += [
-            f"preset {self.preset!r} does not use {key!r}; it uses {', '.join(wanted)}"
+            f"preset {self.preset!r} does not use {key!r}; it uses {', '.join(needed)}"
             for key in ("clients", "extra", "factor")
-            if key in present and key.replace("factor", "extra") not in wanted
+            if key in present and key.replace("factor", "extra") not in needed
         ]
         if {"extra", "factor"} <= present:
             lines.append("give 'extra' or 'factor', not both")
@@ -79,28 +86,27 @@ class PacingSection(Section):
         return self
 
     def pacing(self) -> Pacing:
-        """Return the Pacing object: the preset's, with the fields changed that are given."""
+        """Return the preset's Pacing object with the fields that the table sets."""
         extra = presets.extra_of(self.clients or 0, self.factor) if self.factor is not None else self.extra
         values = {key: getattr(self, key) for key in self._KEYS[self.preset]} | {"extra": extra}
-        make = getattr(presets, self.preset)
-        plain: Pacing = make(*(values[key] for key in self._KEYS[self.preset]))
+        preset: Pacing = getattr(presets, self.preset)(*(values[key] for key in self._KEYS[self.preset]))
         changes = {key: getattr(self, key) for key in self._FIELDS if getattr(self, key) is not None}
         if self.deadline is not None:
             changes["deadline_us"] = self.deadline
-        changed = replace(plain, **changes)
+        pacing = replace(preset, **changes)
         if self.minimum is None:
-            return changed
+            return pacing
         share = isinstance(self.minimum, float)
-        least = math.ceil(round(self.minimum * changed.most_updates, 9)) if share else int(self.minimum)
-        return replace(changed, minimum=least)
+        least = math.ceil(round(self.minimum * pacing.most_updates, 9)) if share else int(self.minimum)
+        return replace(pacing, minimum=least)
 
 
 Spread = Annotated[float, Field(ge=0, le=5)] | Literal["trace"]
-"""A relative spread, or that of each client as the world's trace knows it."""
+"""A relative spread, or `"trace"` for each client's spread in the world's trace."""
 
 
 class JitterSection(Section):
-    """`[cost.jitter]`: how the time of a phase varies from job to job; see `fedsim.engine.costs.Jitter`."""
+    """`[cost.jitter]`: variation of the time of each phase between jobs; see `fedsim.engine.costs.Jitter`."""
 
     law: Literal["lognormal", "normal"] = "lognormal"
     downlink: Spread = 0.0
@@ -108,14 +114,19 @@ class JitterSection(Section):
     uplink: Spread = 0.0
 
     def jitter(self, about: Mapping[str, Any]) -> Jitter:
-        """Return the Jitter of clients of whom the trace knows `about`. Raises ConfigError."""
-        given = {way: getattr(self, way) for way in ("downlink", "compute", "uplink")}
-        spread = {way: trace_spread(about, way) if s == "trace" else s for way, s in given.items() if s}
-        return Jitter(self.law, spread)
+        """Return the Jitter of clients with the facts `about` in their trace. Raises ConfigError."""
+        spreads = {phase: getattr(self, phase) for phase in ("downlink", "compute", "uplink")}
+        return Jitter(
+            self.law,
+            {phase: trace_spread(about, phase) if s == "trace" else s for phase, s in spreads.items() if s},
+        )
 
 
 class CompletenessSection(Section):
-    """`[cost.completeness]`: how much of its local work a client does; see `fedsim.engine.costs.Completeness`."""
+    """`[cost.completeness]`: the share of its local work that a client does.
+
+    See `fedsim.engine.costs.Completeness` for all keys.
+    """
 
     mode: Literal["all", "epochs", "PDU", "FSU", "ADU", "ASU"] = "all"
     chance: Annotated[float, Field(ge=0, le=1), With("mode", "epochs", "PDU")] = 1.0
@@ -134,47 +145,48 @@ class CompletenessSection(Section):
 
 
 class CostSection(Section):
-    """`[cost]`: what one job moves and computes in virtual time."""
+    """`[cost]`: bytes and virtual time of one job."""
 
     formula: Formula = "fedsim"
-    """How samples, epochs and bytes become time; see `fedsim.engine.costs.Formula`."""
+    """The formula for virtual time from samples, epochs and bytes; see `fedsim.engine.costs.Formula`."""
     payload: Size | None = None
-    """Bytes sent down and up per job; otherwise the model's own size in float32."""
+    """Bytes sent in each direction per job; by default the size of the model in float32."""
     reference_flops: float | None = Field(None, ge=1, le=1e24)
-    """Operations of a forward pass of the model that the world's seconds per sample were measured with; otherwise
-    they hold for the model at hand."""
+    """Floating-point operations per sample of a forward pass of the model for which the world's seconds per sample
+    were measured. By default they were measured for this run's model."""
     compute_scale: float = Field(1.0, gt=0, le=LARGEST)
-    """Factor on the seconds per sample of the world's devices."""
+    """Factor on the world's seconds per sample."""
     fedscale_steps: Annotated[Count, With("formula", "fedscale")] = 20
-    """Local steps that the formula `fedscale` counts."""
+    """Number of local steps in the formula `fedscale`."""
     flash_most_samples: Annotated[Count | None, With("formula", "flash")] = None
-    """Most samples that the formula `flash` counts."""
+    """Upper limit of the number of samples in the formula `flash`."""
     jitter: JitterSection = JitterSection()
     completeness: CompletenessSection = CompletenessSection()
 
 
 class DropoutSection(Section):
-    """`[dropout]`: what leaving does to a job, loss by chance, and what the server does about lost jobs."""
+    """`[dropout]`: what happens to jobs of clients that leave, loss by chance, and how the server handles lost jobs."""
 
     leave: Leave = "abort"
-    """What a client's leaving does to its job; see `fedsim.worlds.world`."""
+    """What happens to the job of a client that leaves; see `fedsim.worlds.world`."""
     chance: float = Field(0.0, ge=0, le=1)
-    """Probability that a job is lost whatever the world does."""
+    """Probability that a job is lost, independently of the world."""
     law: Annotated[Literal["same", "uniform"], Unless("chance", 0)] = "same"
-    """`uniform`: a share `chance` of the clients have a probability of their own, uniform on [0, 1], the others 0."""
+    """`same`: `chance` is the probability for every client. `uniform`: `chance` is the share of clients that lose
+    jobs, each with a probability drawn uniformly from [0, 1]."""
     within: Annotated[Literal["any", "download", "compute", "upload"], Unless("chance", 0)] = "any"
     """The phase in which chance loses jobs."""
     notice: Duration = 0
-    """How long after it is lost the server learns of a loss; until then the client's place is taken."""
+    """Virtual time from a loss until the server learns of it; until then the job still takes its place."""
     retries: Whole = 0
-    """How often a client is given lost work once more, if it is online when the server learns of the loss."""
+    """Number of times that a client repeats a lost job, if it is online when the server learns of the loss."""
     replace: bool = False
-    """Whether another client is drawn in the middle of a round for one that is lost."""
+    """Dispatch to another client within the round when a job is lost."""
     partial: bool = False
-    """Whether a client that would miss the deadline does as many epochs less as lets it arrive in time (FLASH)."""
+    """Let a client that would miss the deadline do fewer epochs, so that it arrives in time (FLASH)."""
 
     def handling(self) -> Dropout:
-        """Return what the server does."""
+        """Return how the server handles lost jobs."""
         return Dropout(self.notice, self.retries, self.replace, self.partial)
 
     def by_chance(self) -> Chance:
@@ -183,32 +195,34 @@ class DropoutSection(Section):
 
 
 class StopSection(Section):
-    """`[stop]`: the run ends at whichever comes first; at least one is needed."""
+    """`[stop]`: the run ends at the limit that it reaches first; one of steps, time, bytes and wall is required."""
 
     steps: Count | None = None
+    """Server steps."""
     time: Duration | None = None
     """Virtual time."""
     bytes: Size | None = None
-    """Moved by all clients together."""
+    """Bytes moved by all clients together."""
     wall: Duration | None = None
-    """Wall time; runs that end by it are not reproducible."""
+    """Wall time. A run that ends by it is not reproducible."""
     metric: str = "mean_percent"
-    """What `target` and `patience` watch: a metric of `analysis/metrics`, at each evaluation of the global model."""
+    """The metric for `target` and `patience`, from `analysis/metrics`, at each evaluation of the global model."""
     rising: bool = True
-    """Whether more of the metric is better; by default what the metric's file says."""
+    """Whether larger values of the metric are better; by default the metric's own choice."""
     target: float | None = Field(None, ge=-LARGEST, le=LARGEST)
-    """The run ends when the metric is at least this (at most, if it is not rising)."""
+    """The run ends when the metric is at least this, or at most this if it is not `rising`."""
     patience: Count | None = None
-    """The run ends after so many evaluations in a row that were no better than the best by more than `least`."""
+    """The run ends after this many evaluations in a row without an improvement of the best by more than `least`."""
     least: Annotated[float, Field(ge=0, le=LARGEST), Unless("patience", None)] = 0.0
+    """Least improvement of the metric that `patience` counts."""
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _ask_the_metric(cls, said: Any) -> Any:
-        metric = said.get("metric") if isinstance(said, Mapping) else None
-        if isinstance(metric, str) and "rising" not in said and plugins.smaller_is_better(metric):
-            return {**said, "rising": False}
-        return said
+    def _default_rising(cls, table: Any) -> Any:
+        metric = table.get("metric") if isinstance(table, Mapping) else None
+        if isinstance(metric, str) and "rising" not in table and plugins.smaller_is_better(metric):
+            return {**table, "rising": False}
+        return table
 
     @pydantic.model_validator(mode="after")
     def _check_any(self) -> StopSection:
@@ -239,13 +253,15 @@ class StopSection(Section):
 
 
 class EvaluateSection(Section):
-    """`[evaluate]`: the initial and the final model are always evaluated."""
+    """`[evaluate]`: when to evaluate, beside the initial and the final model, which are always evaluated."""
 
     every_steps: Whole = 10
+    """Server steps between evaluations; 0: none because of steps."""
     every: Duration = 0
-    """Also after each stretch of so much virtual time, if there was a step in it."""
+    """Virtual time between evaluations, which are left out if there was no step since; 0: none because of time."""
     clients: Count | None = None
-    """How many clients to evaluate, drawn once; all by default. The final model is evaluated on all."""
+    """Number of clients to evaluate, drawn once; by default all. The final model is evaluated on all clients."""
     split: Literal["train", "valid", "test"] = "test"
+    """The samples of the clients to evaluate on."""
     personal: bool = True
-    """Also evaluate each client with its own model, where the client-side method has such models."""
+    """Also evaluate each client with its personal model, if the client method has personal models."""

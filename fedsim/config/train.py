@@ -1,4 +1,4 @@
-"""Configuration of local training: the table `[train]`."""
+"""The table `[train]`."""
 
 from __future__ import annotations
 
@@ -14,55 +14,57 @@ if TYPE_CHECKING:
 
 
 class AugmentSection(Section):
-    """`[train.augment]`: images are shifted and mirrored at random while clients train."""
+    """`[train.augment]`: random crops and flips of images in training."""
 
     crop: Whole = 0
-    """Pixels of zeros on each side before a window of the image's own size is cut out."""
+    """Pixels of zero padding on each side, from which a random window of the image's size is cut."""
     flip: bool = False
-    """Whether half of the images are mirrored, left to right."""
+    """Mirror half of the images, chosen at random, left to right."""
 
     def augment(self) -> Augment | None:
-        """Return the settings as the trainer wants them, None where they change nothing."""
-        from fedsim.training.augmentation import (
-            Augment,  # it imports torch, and a configuration is read without it
-        )
+        """Return the augmentation, or None if it changes nothing."""
+        from fedsim.training.augmentation import Augment  # imports torch, which configurations do not need
 
-        how = Augment(self.crop, self.flip)
-        return how if how.views > 1 else None
+        augment = Augment(self.crop, self.flip)
+        return augment if augment.views > 1 else None
 
 
 class TrainSection(Section):
     """`[train]`: local SGD, the same on every client."""
 
     epochs: Annotated[int, Field(gt=0, le=10**6)] = 1
+    """Passes over the client's training samples per job."""
     batch_size: Count | Literal["full"] = 32
+    """Samples of a minibatch; `full`: all of the client's training samples."""
     lr: float = Field(0.1, gt=0, le=1e30)
+    """Learning rate."""
     lr_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the learning rate for each server step."""
     momentum: float = Field(0.0, ge=0, lt=1)
+    """Heavy-ball momentum."""
     weight_decay: float = Field(0.0, ge=0, le=LARGEST)
+    """Factor of the weights in the gradient (L2 regularisation)."""
     mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
-    """How groups of clients train: one after the other, or side by side; `auto` is a rule of model and device."""
+    """Batching mode: clients train one after the other (`loop`) or side by side. `auto` depends on model, client
+    method and device alone."""
     augment: AugmentSection | None = None
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
-    """How precisely clients compute; parameters, updates and evaluations are float32 in any case."""
+    """Numeric precision of training; parameters, updates and evaluations are always float32."""
     loss_samples: Count | Literal["all"] = "all"
-    """Most samples on which a client takes the loss of a received model, where a rule or a selector asks for it."""
+    """Most samples on which a client measures the loss of a received model, if a rule or a selector asks for it."""
 
     def local_sgd(self) -> LocalSGD:
-        """Return the settings as the trainer wants them. It imports torch, which takes seconds."""
+        """Return the settings of local SGD. Imports torch, which is slow."""
         from fedsim.training.settings import LocalSGD
 
-        size = None if self.batch_size == "full" else self.batch_size
-        augment = None if self.augment is None else self.augment.augment()
         return LocalSGD(
-            self.epochs,
-            size,
-            self.lr,
-            self.lr_decay,
-            self.momentum,
-            self.weight_decay,
-            augment,
-            None if self.loss_samples == "all" else self.loss_samples,
-            self.precision,
+            epochs=self.epochs,
+            batch_size=None if self.batch_size == "full" else self.batch_size,
+            lr=self.lr,
+            lr_decay=self.lr_decay,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            augment=None if self.augment is None else self.augment.augment(),
+            loss_samples=None if self.loss_samples == "all" else self.loss_samples,
+            precision=self.precision,
         )

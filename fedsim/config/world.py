@@ -1,4 +1,4 @@
-"""The `[world]` table of a configuration: a scenario to write down, a trace file to read, or several to join."""
+"""The table `[world]`: a scenario to simulate, a trace file to read, or several worlds to join."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
-from fedsim.common.option_requirements import given, refusal, without
+from fedsim.common.option_requirements import lacks_in, refusal, without
 from fedsim.common.units import US, duration_us
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
@@ -25,36 +25,37 @@ from fedsim.worlds.world import Unknown
 Duration = Annotated[
     int, BeforeValidator(duration_us), pydantic.PlainSerializer(lambda us: us / US, return_type=float)
 ]
-_OF_A_SCENARIO = ("horizon", "options")
-_OF_WHAT_IS_MADE = ("clients", "seed")
+_SCENARIO_KEYS = ("horizon", "options")
+_GENERATED_WORLD_KEYS = ("clients", "seed")
+"""Keys of worlds that are generated, from a scenario or a join."""
 
 
 class WorldConfig(BaseModel):
-    """`[world]`: one of `scenario`, `trace` and `join`; `confound` goes with any."""
+    """`[world]`: one of `scenario`, `trace` and `join`; `confound` is possible with each."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     scenario: str | None = None
     """Name of a scenario, or `path/to/file.py:factory`."""
     trace: Path | None = None
-    """A trace file, as `fedsim trace make` writes."""
+    """A trace file, such as `fedsim trace make` writes."""
     join: JoinConfig | None = None
-    """Several worlds that make one."""
+    """Several worlds to join into one."""
     clients: Count | None = None
-    """Number of clients in the world; a run's own number by default."""
+    """Number of clients in the world; by default the run's number of clients."""
     horizon: Annotated[Duration, Field(gt=0)] = 7 * 86400 * US
-    """How much time the scenario writes down, such as `"7d"`; microseconds inside."""
+    """Length of the world that the scenario generates, such as `"7d"`; in microseconds after parsing."""
     seed: Annotated[int, Field(ge=0)] | None = None
-    """Seed of the world; a run's own seed by default."""
+    """Seed of the world; by default the run's seed."""
     unknown: Unknown = "error"
-    """What holds where the trace knows nothing about availability: refuse to run, `online` or `offline`."""
+    """Availability of clients where the trace has none: `error` refuses to run, `online` or `offline` assume it."""
     after_end: AfterEnd | None = None
-    """After the horizon: an error, a new lap, or nobody online any more; by default what the scenario, the trace file
-    or the join says."""
+    """After the horizon: `error` ends the run with an error, `repeat` repeats the world from its beginning, and with
+    `stop` no client is online. By default the choice of the scenario, the trace file or the join."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the scenario."""
     confound: ConfoundConfig | None = None
-    """How the world's clients depend on the data; needs a run's data."""
+    """Makes the world's clients depend on the data; only in the configuration of a run."""
 
     @pydantic.field_validator("scenario")
     @classmethod
@@ -72,9 +73,8 @@ class WorldConfig(BaseModel):
             raise ValueError("give exactly one of 'scenario', 'trace' and 'join'")
         if self.scenario is None:
             kind = "join" if self.trace is None else "trace file"
-            lines = [
-                f"{key!r} belongs to a scenario, not to a {kind}" for key in self._foreign if self._given(key)
-            ]
+            foreign = [key for key in self._foreign if key in self.model_fields_set]
+            lines = [f"{key!r} belongs to a scenario, not to a {kind}" for key in foreign]
         else:
             lines = _option_problems(self)
         if lines:
@@ -83,40 +83,35 @@ class WorldConfig(BaseModel):
 
     @pydantic.model_serializer(mode="wrap")
     def _resolved(self, plain: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what the files decide, and write out the defaults of a scenario's options."""
+        """Leave out the keys that files decide, and write out the defaults of a scenario's options."""
         table: dict[str, Any] = plain(self)
         if self.scenario is not None:
-            own = self.after_end or self._scenario_end()
-            return table | {"options": resolved_options(self.scenario, self.options), "after_end": own}
+            after_end = self.after_end or self._scenario_end()
+            return table | {"options": resolved_options(self.scenario, self.options), "after_end": after_end}
         return {key: value for key, value in table.items() if key not in self._foreign}
 
     def _scenario_end(self) -> str:
-        made = plugins.build("scenario", str(self.scenario), self.working_options())
-        return str(
-            getattr(made, "after_end", "repeat")
-        )  # what is no Scenario is refused where the world is made
+        scenario = plugins.build("scenario", str(self.scenario), self.working_options())
+        return str(getattr(scenario, "after_end", "repeat"))  # `make_trace` refuses anything but a Scenario
 
     @property
     def _foreign(self) -> tuple[str, ...]:
-        """The keys that say nothing beside `trace` or `join`."""
-        return _OF_A_SCENARIO if self.join is not None else (*_OF_WHAT_IS_MADE, *_OF_A_SCENARIO)
+        """The keys without meaning beside `trace` or `join`."""
+        return _SCENARIO_KEYS if self.join is not None else (*_GENERATED_WORLD_KEYS, *_SCENARIO_KEYS)
 
     def scenario_options(self) -> list[tuple[str, str]]:
-        """Return a scenario's options that need another one, and what each lacks."""
-        return (
-            [] if self.scenario is None else plugins.idle_options("scenario", self.scenario, self.options, ())
-        )
+        """Return a scenario's options that depend on another one, and what each lacks to have an effect, or ""."""
+        if self.scenario is None:
+            return []
+        return plugins.idle_options("scenario", self.scenario, self.options, ())
 
     def working_options(self) -> dict[str, Any]:
-        """Return a scenario's options without those that have no effect."""
+        """Return a scenario's options that have an effect."""
         return without(self.options, [place for place, lacks in self.scenario_options() if lacks])
-
-    def _given(self, key: str) -> bool:
-        return key in self.model_fields_set
 
 
 class WorldFile(BaseModel):
-    """A file for `fedsim trace make`: a `[world]` table and nothing else."""
+    """A file for `fedsim trace make`: a `[world]` table alone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -124,7 +119,10 @@ class WorldFile(BaseModel):
 
     @pydantic.model_validator(mode="after")
     def _check_effects(self) -> WorldFile:
-        lacks = [*given(self.world), *((f"options.{k}", lack) for k, lack in self.world.scenario_options())]
+        lacks = [
+            *lacks_in(self.world),
+            *((f"options.{k}", lack) for k, lack in self.world.scenario_options()),
+        ]
         if lines := [refusal(f"world.{place}", lack) for place, lack in lacks if lack]:
             raise ValueError("\n".join(lines))
         return self
@@ -133,11 +131,16 @@ class WorldFile(BaseModel):
 def world_trace(
     config: WorldConfig, *, clients: int | None, seed: int, facts: Mapping[str, ArrayLike] | None = None
 ) -> Trace:
-    """Write down the scenario, read the trace file, or join several.
+    """Generate the world of a scenario, read a trace file, or join several worlds.
 
-    `clients` and `seed` hold where the table names none; without either, a join has as many clients as its source of
-    availability. `facts` are what a scenario may know of the federation: see `fedsim.worlds.scenario.make_trace`.
-    `config.confound` is not applied: see `fedsim.runs.confound`. Raises ConfigError or TraceError.
+    `config.confound` is not applied; `fedsim.runs.confound` does that. Raises ConfigError or TraceError.
+
+    Args:
+        config: the table `[world]`.
+        clients: the number of clients if the table has none; if both are None, a join has as many clients as its
+            source of availability.
+        seed: the seed if the table has none.
+        facts: facts about the federation for the scenario, see `fedsim.worlds.scenario.make_trace`.
     """
     return _world_trace(config, clients, seed, facts)
 
@@ -149,7 +152,9 @@ def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Pa
     if path.resolve() in inside:
         raise ConfigError(f"{path}: joins itself: {' > '.join(p.name for p in (*inside, path))}")
     world = validated(WorldFile, read_toml(path), path).world
-    return _world_trace(_for_itself(world, path), clients, seed, inside=(*inside, path.resolve()))
+    if world.confound is not None:
+        raise ConfigError(f"{path}: world.confound: needs a run's data; leave it to the run's own [world]")
+    return _world_trace(world, clients, seed, inside=(*inside, path.resolve()))
 
 
 def _world_trace(
@@ -159,25 +164,32 @@ def _world_trace(
     facts: Mapping[str, ArrayLike] | None = None,
     inside: tuple[Path, ...] = (),
 ) -> Trace:
-    n, own_seed = config.clients or clients, seed if config.seed is None else config.seed
+    n, world_seed = config.clients or clients, seed if config.seed is None else config.seed
     if config.scenario is not None:
-        if n is None:
-            raise ConfigError("world.clients: missing; say how many clients the world has")
-        return make_trace(
-            config.scenario,
-            config.options,
-            clients=n,
-            horizon_us=config.horizon,
-            seed=own_seed,
-            after_end=config.after_end,
-            facts=facts,
-        )
+        return _generated(config, n, world_seed, facts)
     if config.join is not None:
-        trace = _joined(config.join, n, own_seed, inside, config.unknown)
+        trace = _joined(config.join, n, world_seed, inside, config.unknown)
     else:
         assert config.trace is not None
         trace = read_trace(config.trace)
     return trace if config.after_end is None else replace(trace, after_end=config.after_end)
+
+
+def _generated(
+    config: WorldConfig, clients: int | None, seed: int, facts: Mapping[str, ArrayLike] | None
+) -> Trace:
+    assert config.scenario is not None
+    if clients is None:
+        raise ConfigError("world.clients: missing; give the number of clients in the world")
+    return make_trace(
+        config.scenario,
+        config.options,
+        clients=clients,
+        horizon_us=config.horizon,
+        seed=seed,
+        after_end=config.after_end,
+        facts=facts,
+    )
 
 
 def _joined(
@@ -204,18 +216,12 @@ def _joined(
     )
 
 
-def _for_itself(world: WorldConfig, path: Path) -> WorldConfig:
-    if world.confound is not None:
-        raise ConfigError(f"{path}: world.confound: needs a run's data; leave it to the run's own [world]")
-    return world
-
-
 def resolved_options(scenario: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a scenario's options as plain TOML values, with the defaults of those not named."""
+    """Return the options of a scenario as plain TOML values, including defaults."""
     make = plugins.factory("scenario", scenario)
     defaults = {n: p.default for n, p in plugins.options_of(make).items() if p.default is not p.empty}
     values = defaults | plugins.checked_options("scenario", scenario, make, options, {})
-    return {name: found for name, value in values.items() if (found := plugins.plain(value)) is not None}
+    return {name: plain for name, value in values.items() if (plain := plugins.plain(value)) is not None}
 
 
 def _option_problems(world: WorldConfig) -> list[str]:

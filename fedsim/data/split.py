@@ -10,8 +10,7 @@ import numpy as np
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
-from fedsim.common.rng import rng
-from fedsim.common.rng_streams import Streams
+from fedsim.common.rng import Streams, rng
 from fedsim.data.federated_data import FederatedData, Indices, Split, Task
 from fedsim.data.validation import whole_numbers
 

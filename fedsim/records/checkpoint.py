@@ -1,8 +1,8 @@
-"""Checkpoints: where a run stands, on disk, so that it can go on after whatever ended it.
+"""Checkpoints: the state of a run on disk, from which it resumes after any interruption.
 
-A checkpoint is a folder `<run>/checkpoints/<step>-<jobs>`: `state.json`, plain data, and `tensors-<n>.safetensors`, the
-arrays and tensors that it refers to. It is written beside, flushed to disk and renamed, so one that is there is whole;
-all files are checked when they are read. Nothing in them is code.
+A checkpoint is a folder `<run>/checkpoints/<step>-<jobs>` with `state.json`, plain data, and the arrays and tensors of
+the state in `tensors-<n>.safetensors`. It is written under another name, flushed to disk and renamed, so that it is
+always complete. Checksums of all files are verified on reading, and no file contains code.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FORMAT = 2
 FOLDER = "checkpoints"
 _STATE = "state.json"
 _FILE_BYTES = 64 * 2**20
-"""What is copied at once to be written: a large history is never in memory twice."""
+"""Bytes of tensors in one file. Each file is copied before writing, so a large history is never in memory twice."""
 _ARRAY = "@array"
-"""Key of the object that stands for an array in the plain data."""
+"""Key of the object that refers to an array in the plain data."""
 
 State = dict[str, Any]
 """Nested dicts with text keys, lists, numbers, texts, None, NumPy arrays and tensors."""
@@ -44,38 +44,36 @@ class Checkpoint:
     path: Path
     step: int
     jobs: int
-    """Jobs handed out until then."""
+    """Number of jobs dispatched so far."""
 
 
 def checkpoints(run: Path) -> list[Checkpoint]:
     """Return the checkpoints of a run, the oldest first."""
-    found = []
+    complete = []
     for path in (run / FOLDER).glob("*-*"):
         step, _, jobs = path.name.partition("-")
         if path.is_dir() and step.isdecimal() and jobs.isdecimal():
-            found.append(Checkpoint(path, int(step), int(jobs)))
-    return sorted(found, key=lambda c: (c.step, c.jobs))
+            complete.append(Checkpoint(path, int(step), int(jobs)))
+    return sorted(complete, key=lambda c: (c.step, c.jobs))
 
 
 def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: int | Literal["all"]) -> Path:
-    """Write a checkpoint and remove all but the last `keep`; returns its folder.
+    """Write a checkpoint, remove all but the last `keep`, and return its folder.
 
-    owner: says to which run it belongs, see `read`. One of the same step and jobs that is there stays as it is: what
-    follows from it is the same. Raises RunError if it cannot be written; then the ones before are still there.
+    An existing checkpoint of the same step and jobs stays: the run continues equally from it. Raises RunError if the
+    checkpoint cannot be written; earlier checkpoints then stay.
+
+    Args:
+        run: the folder of the run.
+        state: the state to write.
+        step: the number of server steps.
+        jobs: the number of jobs dispatched.
+        owner: identifies the run, see `read`.
+        keep: the number of checkpoints to keep.
     """
     path = run / FOLDER / f"{step:08d}-{jobs:010d}"
     if not path.exists():
-        beside = _beside(path)
-        try:
-            shutil.rmtree(beside, ignore_errors=True)
-            beside.mkdir(parents=True)
-            _write_files(beside, state, owner)
-            sync_folder(beside)
-            beside.rename(path)
-            sync_folder(path.parent)
-        except (OSError, SafetensorError) as error:
-            shutil.rmtree(beside, ignore_errors=True)
-            raise RunError(f"{path}: the checkpoint cannot be written: {error}{room(path, error)}") from error
+        _write_folder(path, state, owner)
     if keep != "all":
         for old in checkpoints(run)[:-keep]:
             with suppress(OSError):
@@ -83,21 +81,32 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
     return path
 
 
-def remove_after(run: Path, *, step: int, jobs: int) -> None:
-    """Remove the checkpoints that are later: the run goes on from there, and its tables no longer reach to them.
+def _write_folder(path: Path, state: State, owner: str) -> None:
+    beside = _beside(path)
+    try:
+        shutil.rmtree(beside, ignore_errors=True)
+        beside.mkdir(parents=True)
+        _write_files(beside, state, owner)
+        sync_folder(beside)
+        beside.rename(path)
+        sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise RunError(f"{path}: the checkpoint cannot be written: {error}{room(path, error)}") from error
 
-    Raises RunError if that cannot be done.
-    """
-    for found in checkpoints(run):
-        if (found.step, found.jobs) > (step, jobs):
+
+def remove_after(run: Path, *, step: int, jobs: int) -> None:
+    """Remove later checkpoints, since the run resumes from an earlier one and its tables are cut. Raises RunError."""
+    for checkpoint in checkpoints(run):
+        if (checkpoint.step, checkpoint.jobs) > (step, jobs):
             try:
-                _remove(found.path)
+                _remove(checkpoint.path)
             except OSError as error:
-                raise RunError(f"{found.path}: the checkpoint cannot be removed: {error}") from error
+                raise RunError(f"{checkpoint.path}: the checkpoint cannot be removed: {error}") from error
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint; whatever interrupts this, no half of one is left under its name. Raises OSError."""
+    """Remove a checkpoint; an interruption leaves no incomplete checkpoint under its name. Raises OSError."""
     beside = _beside(path)
     shutil.rmtree(beside, ignore_errors=True)
     path.rename(beside)
@@ -105,7 +114,7 @@ def _remove(path: Path) -> None:
 
 
 def _beside(path: Path) -> Path:
-    """Return where a checkpoint is written, and removed: a name that none has."""
+    """Return the temporary name under which a checkpoint is written and removed."""
     return path.with_name(f".{path.name}.tmp")
 
 
@@ -144,16 +153,16 @@ def _grouped(arrays: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
 
 
 def read(path: Path, owner: str) -> State:
-    """Return the state that a checkpoint holds.
+    """Return the state of a checkpoint.
 
-    Raises CheckpointError for one that is damaged, incomplete, written by another version, or not of the run `owner`.
+    Raises CheckpointError for a checkpoint that is damaged, incomplete, of another format, or not of the run `owner`.
     """
     head = _head(path)
     if head.get("format") != FORMAT:
         raise CheckpointError(f"{path}: format: expected {FORMAT}, found {head.get('format')!r}")
     if head.get("owner") != owner:
         raise CheckpointError(
-            f"{path}: it belongs to another run: expected that of {owner}, found {head.get('owner')}"
+            f"{path}: the checkpoint belongs to another run: expected that of {owner}, found {head.get('owner')}"
         )
     body = head.get("state")
     if not isinstance(body, str) or hashlib.sha256(body.encode()).hexdigest() != head.get("state_sha256"):
@@ -163,7 +172,7 @@ def read(path: Path, owner: str) -> State:
     for name, digest in (files if isinstance(files, dict) else {}).items():
         arrays |= _arrays(path / Path(name).name, digest)
     try:
-        state: State = _rich(from_json(body), arrays)
+        state: State = _restored(from_json(body), arrays)
     except (KeyError, ValueError, TypeError) as error:
         raise CheckpointError(f"{path / _STATE}: not the state of a run: {error}") from error
     return state
@@ -194,9 +203,9 @@ def _sha256(path: Path) -> str:
 
 
 def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
-    """Return a value as JSON can hold it; arrays go into `arrays`, under the path that leads to them.
+    """Return a value as JSON data, and put its arrays into `arrays` under their paths.
 
-    Raises RunError for what would not come back as it is: states of rules and selectors may be of somebody's own.
+    Raises RunError for values that `read` could not restore, which the states of plug-ins may contain.
     """
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {key: _plain(entry, f"{name}/{key}", arrays) for key, entry in value.items()}
@@ -205,33 +214,28 @@ def _plain(value: Any, name: str, arrays: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        arrays[name] = torch.from_numpy(
-            np.array(value, order="C")
-        )  # a copy: what is read-only cannot become a tensor
+        arrays[name] = torch.from_numpy(np.array(value, order="C"))  # a copy, since arrays may be read-only
         return {_ARRAY: name, "numpy": True}
     if isinstance(value, torch.Tensor):
         arrays[name] = value
         return {_ARRAY: name, "numpy": False}
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    found = (
-        f"an array of {value.dtype}"
-        if isinstance(value, np.ndarray)
-        else f"{type(value).__name__} {value!r:.60}"
-    )
+    array = isinstance(value, np.ndarray)
+    fault = f"an array of {value.dtype}" if array else f"{type(value).__name__} {value!r:.60}"
     raise RunError(
         f"{name.removeprefix('/')}: a checkpoint holds numbers, texts, arrays of numbers, and lists and dictionaries "
-        f"(with texts as keys) of these; found {found}"
+        f"(with texts as keys) of these; found {fault}"
     )
 
 
-def _rich(value: Any, arrays: dict[str, torch.Tensor]) -> Any:
+def _restored(value: Any, arrays: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, dict):
         if _ARRAY in value:
-            # A copy lies at an address that the allocator chose: the last bits of a product depend on its alignment.
+            # A copy has the allocator's alignment, on which the last bits of a product depend.
             tensor = arrays.pop(value[_ARRAY]).clone()
             return tensor.numpy() if value["numpy"] else tensor
-        return {key: _rich(entry, arrays) for key, entry in value.items()}
+        return {key: _restored(entry, arrays) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_rich(entry, arrays) for entry in value]
+        return [_restored(entry, arrays) for entry in value]
     return value

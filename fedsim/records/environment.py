@@ -1,4 +1,4 @@
-"""What a run was made with and on: versions, plug-in files and hardware, for its manifest."""
+"""The environment of a run for its manifest: versions, plug-in files and hardware."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PACKAGES = ("fedsim", "torch", "torchvision", "numpy", "scipy", "ray", "pyarrow
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages whose code a run's results depend on."""
+    """Return the versions of Python and of the packages on which results depend."""
     return {package: _version(package) for package in _PACKAGES} | {"python": platform.python_version()}
 
 
@@ -33,13 +33,13 @@ def _version(package: str) -> str:
 
 
 def code(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the sha256 of each plug-in file that a resolved configuration names, by the path that it names."""
-    named = [text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file()]
-    return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in plugins.sources(named).items()}
+    """Return the sha256 of each plug-in file in a resolved configuration, by its path there."""
+    names = [text for text in _texts(config) if Path(text.rpartition(":")[0]).is_file()]
+    return {path: hashlib.sha256(text.encode()).hexdigest() for path, text in plugins.sources(names).items()}
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield the texts within nested tables and lists that may name something in a file of Python."""
+    """Yield the texts in nested tables and lists that may name a function in a Python file."""
     if isinstance(value, str):
         if ".py:" in value:
             yield value
@@ -49,21 +49,21 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def changed(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Say in what versions and plug-in files are others now than those that a manifest says its run was made with."""
+    """Return the versions and plug-in files that differ now from those in the manifest of a run, as texts."""
     before, now = manifest.get("versions") or {}, versions()
-    found = [
+    upgrades = [
         f"{name} {then}, now {now[name]}" for name, then in before.items() if now.get(name, then) != then
     ]
     files = code(config)
-    return found + [
-        f"{path} {'edited' if path in files else 'not there'}"
+    return upgrades + [
+        f"{path} {'edited' if path in files else 'missing'}"
         for path, digest in (manifest.get("code") or {}).items()
         if files.get(path) != digest
     ]
 
 
 def hardware(device: str) -> dict[str, Any]:
-    """Return what the machine is; where a cluster computes on its own GPUs, this one may have none."""
+    """Return the hardware of this machine, which may lack the GPUs of a cluster."""
     return {
         "cpu": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),

@@ -1,4 +1,4 @@
-"""What is in the folder of a run that is asked for: nothing, a run of the same configuration, or something else."""
+"""The state of an existing run folder, and how its configuration differs from a wanted one."""
 
 from __future__ import annotations
 
@@ -23,85 +23,86 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a run is."""
+    """The progress of a run."""
 
     status: Status = "pending"
-    """`interrupted` also after a kill, `pending` also before anything of it that can be used was written."""
+    """`pending` until the run's configuration and world are written; `interrupted` also after a kill."""
     digest: str | None = None
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingRun:
-    """What is in the folder of a run."""
+    """The run in a folder."""
 
     state: State
     differences: tuple[str, ...] = ()
-    """Keys of the configuration that are not what is asked for, with what was expected and found."""
+    """The keys of the configuration that differ from the wanted one, with the values expected and found."""
 
     @property
     def unfinished(self) -> bool:
-        """Whether the run of the folder is the one that is asked for and can go on."""
+        """Whether the run has the wanted configuration and can be resumed."""
         return self.state.status in ("interrupted", "failed") and not self.differences
 
 
 def found_in(folder: Path, wanted: RunConfig) -> ExistingRun:
-    """Look at a run folder that may not be there. Raises FolderError if it is something else, or leads elsewhere."""
+    """Return the run in a folder, which may not exist. Raises FolderError for other folders and for links."""
     if not folder.exists():
         return ExistingRun(State())
     refuse_links(folder, FolderError)
     manifest = read_manifest(folder)
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         return ExistingRun(State())
-    status = manifest.get("status")
-    known: Status = "done" if status == "done" else "failed" if status == "failed" else "interrupted"
-    state = State(known, manifest.get("digest"), manifest.get("error"))
+    ended = manifest.get("status")
+    status: Status = "done" if ended == "done" else "failed" if ended == "failed" else "interrupted"
+    state = State(status, manifest.get("digest"), manifest.get("error"))
     return ExistingRun(state, tuple(_differences(folder, wanted)))
 
 
 def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> None:
-    """Raise ConfigError if work would be lost that another configuration cost; a run that failed is no loss.
+    """Raise ConfigError if a run of another configuration would be overwritten, unless it failed.
 
     Args:
-        runs: the folder of each run, its title, and what was found.
-        kind: what these runs are called, in the plural.
+        runs: for each run its folder, its title, and the run in the folder.
+        kind: the plural noun for these runs in the message.
     """
-    other = [run for run in runs if run[2].differences and run[2].state.status != "failed"]
-    if not other:
+    others = [run for run in runs if run[2].differences and run[2].state.status != "failed"]
+    if not others:
         return
-    folder, title, found = other[0]
-    more = f"; and {len(found.differences) - _SHOWN} more keys" if len(found.differences) > _SHOWN else ""
-    others = f" So are others, {len(other)} {kind} in all." if len(other) > 1 else ""
+    folder, title, existing = others[0]
+    differences = existing.differences
+    more = f"; and {len(differences) - _SHOWN} more keys" if len(differences) > _SHOWN else ""
+    total = f" The same holds for {len(others)} {kind} in all." if len(others) > 1 else ""
     raise ConfigError(
-        f"{folder} is {found.state.status} with another configuration than {title}: "
-        f"{'; '.join(found.differences[:_SHOWN])}{more}.{others} Run such {kind} anew with --force, or choose another "
+        f"{folder} is {existing.state.status} with another configuration than {title}: "
+        f"{'; '.join(differences[:_SHOWN])}{more}.{total} Run such {kind} anew with --force, or choose another "
         "folder with --out"
     )
 
 
 def _differences(folder: Path, wanted: RunConfig) -> Iterator[str]:
-    """Compare what a run was made from with what is asked for; what is left to the machine may be anything."""
+    """Yield the keys that differ, except for those that the wanted configuration leaves to the machine."""
     try:
-        there = load(folder / CONFIG)[0]
+        existing = load(folder / CONFIG)[0]
     except Error as error:
         yield str(error)
         return
     update: dict[str, Any] = {}
     if wanted.train.mode == "auto":
-        update["train"] = wanted.train.model_copy(update={"mode": there.train.mode})
-    if wanted.memory.history in ("auto", there.memory.history):
-        update["memory"] = there.memory
-    ours, theirs = wanted.model_copy(update=update).resolved(), there.resolved()
-    if ours == theirs:  # as it mostly is; to write both as TOML takes as long as all of this
+        update["train"] = wanted.train.model_copy(update={"mode": existing.train.mode})
+    if wanted.memory.history in ("auto", existing.memory.history):
+        update["memory"] = existing.memory
+    ours, theirs = wanted.model_copy(update=update).resolved(), existing.resolved()
+    if ours == theirs:  # the usual case, much faster than the comparison by key
         return
-    expected, found = dict(_flat(ours)), dict(_flat(theirs))
-    for key in expected | found:
-        if expected.get(key) != found.get(key):
-            yield f"{key}: expected {_written(expected, key)}, found {_written(found, key)}"
+    expected, actual = dict(_flat(ours)), dict(_flat(theirs))
+    for key in expected | actual:
+        if expected.get(key) != actual.get(key):
+            yield f"{key}: expected {_written(expected, key)}, found {_written(actual, key)}"
 
 
 def _flat(tables: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and their values, as they come back from TOML."""
+    """Yield dotted keys and their values as parsed from TOML."""
     for key, value in (tables if path else from_toml(tomli_w.dumps(tables))).items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{path}{key}.")

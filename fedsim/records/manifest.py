@@ -1,4 +1,4 @@
-"""What a run folder says of itself in `manifest.json`, which may be damaged, foreign or made up."""
+"""Reads the manifest of a run folder, which may be damaged, foreign or malicious."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedsim.config.errors import validated
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-"""What the files of a run folder hold; another number stands for columns or keys that mean something else."""
+"""The format of a run folder; it changes when columns or keys change their meaning."""
 
 Seconds = dict[str, float]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""A whole number of at least 0 that fits into 64 bits; JSON may hold any."""
+"""A whole number from 0 on that fits into 64 bits, which JSON does not ensure."""
 
 
 class _Section(BaseModel):
-    """Keys that are read somewhere, and their types; others may stand beside them, and each may be missing."""
+    """The types of the keys that fedsim reads; each may be missing, and others are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -74,7 +74,7 @@ class _Manifest(_Section):
 
 
 def existing(folder: Path) -> Path:
-    """Return a folder that is there. Raises FolderError, with the closest name beside it."""
+    """Return `folder` if it exists. Raises FolderError with the closest name beside it otherwise."""
     if folder.is_dir():
         return folder
     if folder.exists():
@@ -85,37 +85,34 @@ def existing(folder: Path) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return the manifest of a run folder. Raises FolderError that names the file, the key, and what is there."""
+    """Return the manifest of a run folder. Raises FolderError that names the file, the key and the fault."""
     path = existing(folder) / MANIFEST
     try:
-        found = from_json(path.read_text(encoding="utf-8"))
+        manifest = from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        there = sorted(p.name for p in folder.iterdir())
-        if runs := [name for name in there if (folder / name / MANIFEST).is_file()]:
-            raise FolderError(
-                f"{folder} holds several runs ({', '.join(runs)}): name one of these folders"
-            ) from None
-        if "study.json" in there:
-            raise FolderError(
-                f"{folder} is the folder of a study: name one of its runs, or go on with it by fedsim study"
-            ) from None
-        raise FolderError(
-            f"{folder} is not a run folder: {path.name} is missing; found {there or 'nothing'}"
-        ) from None
+        raise _without_manifest(folder) from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{path}: cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise FolderError(f"{path}: expected an object with named values, found {type(found).__name__}")
-    _check(found, path)
-    return found
-
-
-def _check(found: dict[str, Any], path: Path) -> None:
-    if found.get("format", FORMAT) != FORMAT:
+    if not isinstance(manifest, dict):
+        raise FolderError(f"{path}: expected an object with named values, found {type(manifest).__name__}")
+    if manifest.get("format", FORMAT) != FORMAT:
         raise FolderError(
-            f"{path}: format: written by another version of fedsim: expected {FORMAT}, found {found['format']!r}"
+            f"{path}: format: written by another version of fedsim: expected {FORMAT}, found {manifest['format']!r}"
         )
     try:
-        validated(_Manifest, found, path)
+        validated(_Manifest, manifest, path)
     except ConfigError as error:
         raise FolderError(str(error)) from error
+    return manifest
+
+
+def _without_manifest(folder: Path) -> FolderError:
+    """Return the error for a folder without a manifest."""
+    names = sorted(p.name for p in folder.iterdir())
+    if runs := [name for name in names if (folder / name / MANIFEST).is_file()]:
+        return FolderError(f"{folder} holds several runs ({', '.join(runs)}): name one of these folders")
+    if "study.json" in names:
+        return FolderError(
+            f"{folder} is the folder of a study: name one of its runs, or continue it with fedsim study"
+        )
+    return FolderError(f"{folder} is not a run folder: {MANIFEST} is missing; found {names or 'nothing'}")

@@ -1,4 +1,4 @@
-"""The folder that `fedsim plan --out` writes: that of a run without results, which `analysis.open` reads as well."""
+"""The folder that `fedsim plan --out` writes: a run folder without results, which `analysis.open` reads too."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _PLANNED = "planned"
 def begin(
     folder: Path, config: RunConfig, n_samples: NDArray[np.int64], job_table: JobTable, *, force: bool
 ) -> Recorder:
-    """Make the folder of a plan, and return what records into it.
+    """Make the folder of a plan, and return its Recorder.
 
     `force` replaces another plan, and never a run. Raises RunError.
     """
     if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
-        raise FolderError(f"{folder} is a run, and no plan replaces it: choose another place with --out")
+        raise FolderError(f"{folder} is a run, and no plan replaces it: choose another folder with --out")
     make_folder(folder, force=force, manifest={"name": config.name, "status": _PLANNED})
     write_text(folder / "config.resolved.toml", tomli_w.dumps(config.resolved()))
     _manifest(folder, config)
@@ -37,7 +37,7 @@ def begin(
 
 
 def finish(recorder: Recorder, config: RunConfig, run_state: RunState, ended_by: str) -> None:
-    """Merge the tables, and say in the manifest how the plan ended."""
+    """Merge the tables, and complete the manifest."""
     recorder.settle()
     recorder.close(None)
     _manifest(
@@ -51,15 +51,16 @@ def finish(recorder: Recorder, config: RunConfig, run_state: RunState, ended_by:
     )
 
 
-def _manifest(folder: Path, config: RunConfig, **known: Any) -> None:
-    said = {
+def _manifest(folder: Path, config: RunConfig, **results: Any) -> None:
+    manifest = {
         "format": FORMAT,
         "name": config.name,
         "label": config.label,
         "status": _PLANNED,
         "seed": config.seed,
+        "rule": config.algorithm.name,
     }
-    write_json(folder / MANIFEST, said | {"rule": config.algorithm.name} | known)
+    write_json(folder / MANIFEST, manifest | results)
 
 
 def _status(folder: Path) -> object:

@@ -1,4 +1,4 @@
-"""Where the wall time of a run went: the stopwatches of its processes, for the manifest and as a trace for Perfetto."""
+"""The wall time of a run by process and part, for its manifest and as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fedsim.common.stopwatch import SERVER, WORKER, Times
 
 PROFILE = "profile.json"
 SERVER_PARTS = ("gram", "solve", "combine", "diagnose")
-"""The parts of a server step, wherever it runs."""
+"""The parts of a server step, in whichever process it runs."""
 
 
 def seconds_by_process(driver: Times, others: Sequence[Times]) -> dict[str, Any]:
-    """Return the manifest's `server_wall_s`, seconds by part, and `workers_wall_s`, the same for each worker.
+    """Return the manifest's `server_wall_s`, seconds by part, and `workers_wall_s`, a list of the same by worker.
 
-    `others` are labelled `server` and `worker 0`, `worker 1`, ..., and say how long they were idle as well. Without a
-    server among them it ran in the driver.
+    `others` are the times of the processes `server`, `worker 0`, `worker 1`, ..., including idle time. If there is no
+    `server` among them, the server ran in the driver.
     """
-    apart = [times.all_parts() for times in others if times.label == SERVER]
-    within = {name: s for name, s in driver.parts().items() if name in SERVER_PARTS}
+    server = [times.all_parts() for times in others if times.label == SERVER]
+    in_driver = {name: s for name, s in driver.parts().items() if name in SERVER_PARTS}
     return {
-        "server_wall_s": apart[0] if apart else within,
+        "server_wall_s": server[0] if server else in_driver,
         "workers_wall_s": [times.all_parts() for times in others if times.label.startswith(WORKER)],
     }
 
@@ -34,7 +34,7 @@ def seconds_by_process(driver: Times, others: Sequence[Times]) -> dict[str, Any]
 def write_profile(folder: Path, name: str, tracks: Sequence[Times]) -> None:
     """Write `profile.json` into a run folder: a process for each stopwatch, with a span for each time in a part.
 
-    Stopwatches stand on one axis, from the first one's start, by the wall clock of their machines.
+    All stopwatches share one time axis, which begins at the first start, by the wall clocks of their machines.
     """
     write_atomically(folder / PROFILE, lambda beside: _write(beside, name, tracks))
 
@@ -60,9 +60,9 @@ def _shortest_s(times: Times) -> float | None:
 
 
 def _write_spans(trace: ChromeTrace, pid: int, times: Times, late_s: float) -> None:
-    """Write the spans of one stopwatch, which was started `late_s` after the first, outer ones before inner ones.
+    """Write the spans of a stopwatch that was started `late_s` after the first; outer spans precede inner ones.
 
-    In whole microseconds, rounded so that what lies within a span still does.
+    Times are whole microseconds, rounded so that inner spans stay within outer ones.
     """
     if (spans := times.spans) is None:
         return

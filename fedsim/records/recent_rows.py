@@ -1,4 +1,4 @@
-"""What was recorded since the watcher of a run was last told: for dashboards, which look while the run goes on."""
+"""The rows recorded since an observer last asked, for dashboards of a running run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An evaluation with when and on what it was made."""
+    """An evaluation with its step, time and split."""
 
     step: int
     time_us: int
@@ -21,11 +21,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class RecentRows:
-    """Rows in the order in which they were recorded: those of a step follow one step after it.
+    """Rows in the order of recording, which happens one step after the step.
 
-    A run that goes back to a checkpoint tells what follows again.
+    A run that returns to a checkpoint records the rows after it again.
     """
 
     steps: list[dict[str, Any]] = field(default_factory=list)
-    """By name, the columns of `steps.parquet`."""
+    """The columns of `steps.parquet` by name."""
     evaluations: list[Measured] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Writing a run folder: tables in append-only numbered parts, put together at the end."""
+"""Writes the tables of a run in append-only numbered parts, and merges them at the end."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from fedsim.worlds.job_outcomes import PHASES
 
 _PART_ROWS = 50_000
 _PART_S = 30.0
-"""A run that is killed loses at most this many seconds of records; the merged tables do not depend on it."""
+"""Seconds between parts: a killed run loses no older records. The merged tables do not depend on it."""
 _COUNTED = ("counts", "waits", "clipped", "last_accuracy")
 _STEP_DEFAULTS: dict[str, Any] = {
     "remembered": 0,
@@ -57,12 +57,15 @@ _STEP_DEFAULTS: dict[str, Any] = {
 
 
 class Recorder:
-    """Buffers what happens and writes it to `<folder>/parts`; `close` puts it together in one file per table.
+    """Buffers rows and writes them to `<folder>/parts`; `close` merges the parts into one file per table.
 
     Args:
-        optional: which of `fedsim.records.schemas.OPTIONAL` to write.
-        saved: what `save` returned in an earlier process; the folder's tables are cut to what they held then, without
-            it to nothing.
+        folder: the run folder.
+        n_samples: training samples of the clients [K].
+        job_table: the jobs of the run, of which finished ones move to the table of jobs.
+        optional: the tables of `fedsim.records.schemas.OPTIONAL` to write.
+        saved: the result of `save` in a checkpoint, to whose rows the folder's tables are cut; without it they are
+            emptied.
     """
 
     def __init__(
@@ -73,8 +76,7 @@ class Recorder:
         optional: Collection[str] = (),
         saved: Mapping[str, Any] | None = None,
     ) -> None:
-        self.folder = folder
-        self._n_samples, self._ledger = n_samples, job_table
+        self.folder, self._n_samples, self._job_table = folder, n_samples, job_table
         self.counts: dict[str, int] = {}
         self.waits = 0
         self.clipped = 0
@@ -82,18 +84,18 @@ class Recorder:
         self.last_accuracy = float("nan")
         self._measured = False
         """Whether the global model was evaluated on at least one client."""
-        self._news: RecentRows | None = None
-        """Nothing is kept for a watcher before one asks."""
-        self._tables: dict[str, list[pa.Table]] = {
-            name: [] for name in TABLES if name in optional or name not in OPTIONAL
-        }
-        self._rows = dict.fromkeys(self._tables, 0)
-        """Rows that are written."""
-        self._parts = dict.fromkeys(self._tables, 0)
+        self._recent: RecentRows | None = None
+        """None until an observer asks for recent rows."""
+        names = [name for name in TABLES if name in optional or name not in OPTIONAL]
+        self._tables: dict[str, list[pa.Table]] = {name: [] for name in names}
+        """Buffered rows."""
+        self._rows = dict.fromkeys(names, 0)
+        """Number of written rows."""
+        self._parts = dict.fromkeys(names, 0)
         self._steps: list[StepColumns] = []
         self._flushed = monotonic()
         self._settled = 0
-        """How many of the jobs that ended had done so when the step before was recorded."""
+        """Number of ended jobs when the previous step was recorded."""
         self._step: tuple[Pending[Stepped], NDArray[np.int64]] | None = None
         self._evaluations: list[tuple[int, int, str, Pending[Evaluation]]] = []
         if saved is None:
@@ -102,14 +104,11 @@ class Recorder:
             self._load(saved)
 
     def save(self) -> dict[str, Any]:
-        """Write everything that has happened, and return the rest for a checkpoint: waits for the step under way.
+        """Write all rows, and return the remaining state for a checkpoint. Waits for the current step.
 
-        The last evaluation is not written, as one of all clients may still take its place.
+        The last evaluation is not written, since an evaluation of all clients may still replace it.
         """
-        self._settle_step()
-        self._take_jobs(None)
-        self._flush()
-        self._settled = 0
+        self.crowded()
         return {
             "rows": dict(self._rows),
             "evaluations": [[*when, asdict(result())] for *when, result in self._evaluations],
@@ -121,31 +120,31 @@ class Recorder:
         self._parts = {name: int(name in saved["rows"]) for name in self._tables}
         for name in _COUNTED:
             setattr(self, name, saved[name])
-        for step, time_us, split, found in saved["evaluations"]:
-            evaluation = Evaluation(**found)
+        for step, time_us, split, columns in saved["evaluations"]:
+            evaluation = Evaluation(**columns)
             self._evaluations.append((step, time_us, split, lambda e=evaluation: e))  # type: ignore[misc]
 
     def step(self, result: Pending[Stepped], rows: NDArray[np.int64]) -> None:
-        """Append a row to `steps`, and the jobs that ended, once the next step is recorded: nobody waits for it."""
+        """Append a row to `steps`, and the ended jobs, when the next step is recorded, without waiting for `result`."""
         self.settle()
         self._step = result, rows
         if self._settled >= _PART_ROWS or monotonic() - self._flushed > _PART_S:
             self._take_jobs(self._settled)
             self._flush()
-        self._settled = len(self._ledger.ended)
+        self._settled = len(self._job_table.ended)
 
     def crowded(self) -> None:
-        """Write the jobs that ended."""
+        """Write all ended jobs, because the job table has become large. Waits for the current step."""
         self._settle_step()
         self._take_jobs(None)
         self._flush()
         self._settled = 0
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
-        """Append rows to `evals` once the next step or evaluation is recorded.
+        """Append rows to `evals` when a later step or evaluation is recorded.
 
-        One of the same model at the same instant on the same split takes the place of the one before: the last
-        evaluation of a run, on all clients, may follow one on some of them.
+        An evaluation of the same step, time and split replaces the previous one: the last evaluation of a run, on all
+        clients, may follow one on some of them.
         """
         if any(earlier != step for earlier, *_ in self._evaluations):
             self._settle_evaluations()
@@ -153,12 +152,12 @@ class Recorder:
         self._evaluations.append((step, time_us, split, result))
 
     def recent_rows(self) -> RecentRows:
-        """Return what was recorded since this was last asked; it is kept from the first time on."""
-        recent_rows, self._news = self._news, RecentRows()
+        """Return the rows recorded since the last call; the first call returns none."""
+        recent_rows, self._recent = self._recent, RecentRows()
         return recent_rows or RecentRows()
 
     def settle(self) -> None:
-        """Wait for what is still under way and append it."""
+        """Wait for the current step and evaluations, and append them."""
         self._settle_step()
         self._settle_evaluations()
 
@@ -168,41 +167,41 @@ class Recorder:
             return
         result, rows = pending
         stepped = result()
-        self._ledger.hear(rows, stepped.reports)
+        self._job_table.hear(rows, stepped.reports)
         columns = _STEP_DEFAULTS | stepped.columns
         for table, name in (("conflicts", "each"), ("audit", "audited")):
             if table in self._tables and name in columns:
-                many = len(columns[name]["client"])
-                when = {key: np.full(many, columns[key]) for key in ("step", "time_us")}
-                self._append(table, when | columns[name])
+                k = len(columns[name]["client"])
+                step_and_time = {key: np.full(k, columns[key]) for key in ("step", "time_us")}
+                self._append(table, step_and_time | columns[name])
         self.waits += int(columns["waits"])
         self.clipped += int(columns.get("clipped", 0))
         self._steps.append(columns)
-        if self._news:
-            self._news.steps.append(columns)
+        if self._recent:
+            self._recent.steps.append(columns)
 
     def _settle_evaluations(self) -> None:
         pending, self._evaluations = self._evaluations, []
         for step, time_us, split, result in pending:
             self._append_evaluation(step, time_us, split, result())
 
-    def _append_evaluation(self, step: int, time_us: int, split: str, found: Evaluation) -> None:
-        if self._news:
-            self._news.evaluations.append(Measured(step, time_us, split, found))
-        accuracy = found.accuracy
+    def _append_evaluation(self, step: int, time_us: int, split: str, evaluation: Evaluation) -> None:
+        if self._recent:
+            self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
+        accuracy = evaluation.accuracy
         if not split.endswith(PERSONAL):
             self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
             self._measured = len(accuracy) > 0
-        k = len(found.clients)
+        k = len(evaluation.clients)
         columns = {
             "step": np.full(k, step),
             "time_us": np.full(k, time_us),
-            "client": found.clients,
+            "client": evaluation.clients,
             "split": coded(np.zeros(k, dtype=np.int64), (split,)),
-            "n": found.n,
-            "correct": found.correct,
+            "n": evaluation.n,
+            "correct": evaluation.correct,
             "accuracy": accuracy,
-            "loss": found.loss,
+            "loss": evaluation.loss,
         }
         self._append("evals", columns)
 
@@ -210,8 +209,8 @@ class Recorder:
         self._tables[table].append(_arrow(columns, TABLES[table]))
 
     def _take_jobs(self, count: int | None) -> None:
-        """Move the first `count` jobs that ended, of which nothing is under way, from the job table to the buffer."""
-        jobs = self._ledger.take(count)
+        """Move the first `count` ended jobs, whose reports are complete, from the job table to the buffer."""
+        jobs = self._job_table.take(count)
         if not len(jobs):
             return
         for status, n in zip(*np.unique(jobs["status"], return_counts=True), strict=True):
@@ -239,13 +238,13 @@ class Recorder:
             self._append("steps", {name: [row[name] for row in steps] for name in names})
 
     def warning(self) -> str | None:
-        """Say why what was recorded tells nothing of learning; None if it does."""
+        """Return why the records say nothing about learning; None if they do."""
         if self.counts.get("nonfinite") and not {"aggregated", "remembered"} & set(self.counts):
             return "no finite update"
         return "accuracy is no number" if self._measured and math.isnan(self.last_accuracy) else None
 
     def _flush(self) -> None:
-        """Write what is buffered."""
+        """Write the buffered rows."""
         self._take_steps()
         for table, pieces in self._tables.items():
             if pieces:
@@ -257,7 +256,7 @@ class Recorder:
         self._flushed = monotonic()
 
     def _write(self, table: str, parts: Sequence[Path], target: Path) -> None:
-        """Write the rows of parts, and those that are buffered."""
+        """Write the rows of parts, followed by the buffered rows."""
         with parquet_writer(target, TABLES[table]) as writer:
             for part in parts:
                 writer.write_table(read_parquet(part, RunError))
@@ -267,34 +266,37 @@ class Recorder:
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Write `<table>.parquet` and the model, and return the digest (None without a model).
 
-        The tables take the place of the parts together, when all of them are written.
+        The tables replace the parts together, after all of them are written.
         """
         self._take_jobs(None)
         self._take_steps()
+        self._merge()
+        if params is None:
+            return None
+        personal = {name: params[name] for name in params if name.startswith("personal")}
+        shared = {name: params[name] for name in params if name not in personal}
+        write_atomically(self.folder / "model.safetensors", lambda beside: _save(shared, beside))
+        if personal:
+            write_atomically(self.folder / "personal.safetensors", lambda beside: _save(personal, beside))
+        return digest(self.folder, params)
+
+    def _merge(self) -> None:
         parts = self.folder / PARTS
-        whole = {table: parts / f"{table}.parquet" for table in self._tables}
+        merged = {table: parts / f"{table}.parquet" for table in self._tables}
         try:
-            for table, path in whole.items():
+            for table, path in merged.items():
                 pieces = [parts / part_name(table, part) for part in range(self._parts[table])]
                 write_atomically(path, partial(self._write, table, pieces))
-        except RunError:  # on a full disk there may be room for parts
-            for path in whole.values():
+        except RunError:  # a full disk may still have room for the buffered rows
+            for path in merged.values():
                 path.unlink(missing_ok=True)
             with suppress(RunError):
                 self._flush()
             raise
-        for path in whole.values():
+        for path in merged.values():
             path.replace(self.folder / path.name)
         sync_folder(self.folder)
-        shutil.rmtree(self.folder / PARTS)
-        if params is None:
-            return None
-        own = {name: params[name] for name in params if name.startswith("personal")}
-        shared = {name: params[name] for name in params if name not in own}
-        write_atomically(self.folder / "model.safetensors", lambda beside: _save(shared, beside))
-        if own:
-            write_atomically(self.folder / "personal.safetensors", lambda beside: _save(own, beside))
-        return digest(self.folder, params)
+        shutil.rmtree(parts)
 
 
 def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -304,12 +306,11 @@ def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
-    """Return the sha256 over the tables `jobs`, `steps`, `evals`, those of `conflicts` and `audit` that were
-    written, and the final model.
+    """Return the sha256 of the written tables in the order of `TABLES`, and of the final model.
 
-    Each table counts as its name, its number of rows and, column by column in the order of the schema, the column's
-    name and its values: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. The model counts as
-    the name and the values of each tensor. The layout of the files does not count.
+    Of each table it covers the name, the number of rows and, in the order of the schema, the name and the values of
+    each column: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. Of the model it covers the
+    name and the values of each tensor. It does not depend on the layout of the files.
     """
     total = hashlib.sha256()
     for name, schema in TABLES.items():
@@ -342,5 +343,5 @@ def _value_bytes(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
     try:
         save_file(tensors, path)
-    except SafetensorError as error:  # what it says of a full disk
+    except SafetensorError as error:  # the only sign of a full disk is in its message
         raise OSError(errno.ENOSPC if "os error 28" in str(error) else errno.EIO, str(error)) from error

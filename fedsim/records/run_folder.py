@@ -1,4 +1,4 @@
-"""The folder of a run: from the first moment on it says what it is, and one process at a time runs in it."""
+"""The folder of a run: it has a manifest from its creation on, and a lock for one process at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ _LOCK = ".lock"
 
 
 def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:
-    """Make a new run folder that holds a manifest. An existing one is refused, or replaced if `force`.
+    """Make a run folder with a manifest. With `force` it replaces an existing run in which no process runs.
 
-    Nothing but a run is ever removed, and none in which a process runs; a process that is killed meanwhile leaves a run
-    or none. Raises RunError.
+    A process that is killed meanwhile leaves a whole run folder or none. Raises RunError.
     """
     check_free(path, force=force)
     if path.exists():
-        with ExitStack() as held:
+        with ExitStack() as locks:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
-                held.enter_context(alone(run, there=False))
+                locks.enter_context(alone(run, there=False))
             _remove(path)
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -41,34 +40,34 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
 
 
 def check_free(path: Path, *, force: bool) -> None:
-    """Raise FolderError unless a run may have this folder: it is not there, or is a run that `force` overwrites."""
+    """Raise FolderError unless a folder does not exist, or is a run (or empty) and `force` overwrites it."""
     if path.exists():
-        known = path.is_dir() and (
+        replaceable = path.is_dir() and (
             (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
         )
-        if not known:
+        if not replaceable:
             raise FolderError(f"{path} exists and is not a run folder: choose another name with --out")
         if not force:
             raise FolderError(
-                f"{path} exists: choose another name with --out, or overwrite it with --force; fedsim run --resume "
-                "goes on with what is there"
+                f"{path} exists: choose another name with --out, overwrite it with --force, or continue it with "
+                "fedsim run --resume"
             )
     elif (path.parent / MANIFEST).is_file():
         raise FolderError(
-            f"{path} would lie in the folder of a run: choose another name, or another place with --out"
+            f"{path} would be in the folder of a run: choose another name, or another folder with --out"
         )
 
 
 def refuse_parent(folder: Path, parent: Path | str) -> None:
-    """Raise ConfigError if a run that comes from another one would take its place."""
-    here, there = folder.resolve(), Path(parent).resolve()
-    if here == there or here in there.parents:
-        what = "is the parent itself" if here == there else f"holds the parent {parent}"
-        raise ConfigError(f"{folder} {what}: choose another name, or another place with --out")
+    """Raise ConfigError if a run that comes from a parent would overwrite the parent."""
+    child_path, parent_path = folder.resolve(), Path(parent).resolve()
+    if child_path == parent_path or child_path in parent_path.parents:
+        relation = "is the parent itself" if child_path == parent_path else f"contains the parent {parent}"
+        raise ConfigError(f"{folder} {relation}: choose another name, or another folder with --out")
 
 
 def _remove(folder: Path) -> None:
-    """Remove a run; a link to one is refused, as what it leads to lies elsewhere."""
+    """Remove a run. Raises FolderError for a link, whose target is another folder."""
     if folder.is_symlink():
         raise FolderError(
             f"{folder} is a link to {folder.resolve()}: remove it, or choose another name with --out"
@@ -76,7 +75,7 @@ def _remove(folder: Path) -> None:
     old = folder.with_name(f".{folder.name}.old")
     try:
         shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)  # half of a run is no run
+        folder.rename(old)  # so that an interruption leaves no incomplete run
         shutil.rmtree(old)
     except OSError as error:
         raise RunError(f"{folder} cannot be overwritten: {error.strerror or error}") from error
@@ -84,9 +83,9 @@ def _remove(folder: Path) -> None:
 
 @contextmanager
 def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
-    """Keep other processes from running in a folder. Raises RunError if one does.
+    """Lock a folder against other processes in the body. Raises RunError if another process has locked it.
 
-    there: whether to keep the folder; otherwise it is only looked at, and need not exist.
+    With `there` false the folder need not exist, and is locked only if it has a lock file.
     """
     if not there and not (folder / _LOCK).exists():
         yield
@@ -101,7 +100,7 @@ def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
 
 
 def is_running(folder: Path) -> bool:
-    """Return whether a process runs in a folder; nothing is written there."""
+    """Return whether a process runs in a folder, without writing to it."""
     try:
         with (folder / _LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -113,10 +112,10 @@ def is_running(folder: Path) -> bool:
 
 
 def _locked(path: Path) -> TextIO:
-    """Lock a file and return it. Raises RunError if another process has locked it.
+    """Open and lock a file. Raises RunError if another process has locked it.
 
-    Who is done removes the file. One that was opened before and locked afterwards is not there for anybody else, so
-    another takes its place.
+    A process removes its lock file at the end. A file that was opened before and locked after its removal locks
+    nothing, so a new file is opened then.
     """
     while True:
         try:
@@ -134,7 +133,7 @@ def _locked(path: Path) -> TextIO:
 
 
 def _is_at(path: Path, file: TextIO) -> bool:
-    """Return whether an open file is the one that is found at a path."""
+    """Return whether an open file is the file at a path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:

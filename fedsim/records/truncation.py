@@ -1,9 +1,10 @@
-"""Cutting the tables of a run back to where a checkpoint was, so that it can go on from there."""
+"""Truncates the tables of a run to their rows at a checkpoint, from which the run resumes."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,10 +18,10 @@ _NEW, _OLD = f".{PARTS}.new", f".{PARTS}.old"
 
 
 def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = None) -> None:
-    """Let `<folder>/parts` hold the first `rows` of each table, in one part each, and nothing else.
+    """Replace `<folder>/parts` and the merged tables by one part per table with its first `rows`.
 
-    The rows come from the merged tables or the parts of `source`, by default the folder itself. Whatever interrupts
-    this, it can be done again. Raises CheckpointError if a table has fewer rows than that.
+    The rows come from the merged tables or the parts of `source`, by default the folder itself. After an interruption
+    the function can be called again. Raises CheckpointError if a table has fewer rows.
     """
     source = source or folder
     parts, new, old = folder / PARTS, folder / _NEW, folder / _OLD
@@ -29,10 +30,8 @@ def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = N
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     for table, count in rows.items():
-        pieces = _first(source, table, count)
         write_atomically(
-            new / part_name(table, 0),
-            lambda beside, p=pieces, t=table: _write(beside, TABLES[t], p),  # type: ignore[misc]
+            new / part_name(table, 0), partial(_write, TABLES[table], _first(source, table, count))
         )
     shutil.rmtree(old, ignore_errors=True)
     if parts.exists():
@@ -44,14 +43,14 @@ def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = N
         (folder / f"{table}.parquet").unlink(missing_ok=True)
 
 
-def _write(path: Path, schema: pa.Schema, pieces: Iterator[pa.Table]) -> None:
+def _write(schema: pa.Schema, pieces: Iterator[pa.Table], path: Path) -> None:
     with parquet_writer(path, schema) as writer:
         for piece in pieces:
             writer.write_table(piece)
 
 
 def _first(folder: Path, table: str, count: int) -> Iterator[pa.Table]:
-    """Return the first `count` rows of a table, part by part."""
+    """Yield the first `count` rows of a table, part by part."""
     left = count
     for path in _files(folder, table, count):
         if left <= 0:
@@ -62,20 +61,20 @@ def _first(folder: Path, table: str, count: int) -> Iterator[pa.Table]:
 
 
 def _files(folder: Path, table: str, count: int) -> list[Path]:
-    """Return the files that hold a table: the merged one, or where it is not there or does not hold enough the parts.
+    """Return the files of a table with at least `count` rows: the merged table, otherwise the parts.
 
-    The other way round, who was killed while the parts of merged tables were removed would take what is left of them.
+    The merged table comes first, since a killed process may have removed some of the parts after merging.
     """
     parts = sorted((folder / PARTS).glob(f"{table}-*.parquet"))
     merged = folder / f"{table}.parquet"
-    found = 0
+    most = 0
     for files in ([merged] if merged.exists() else [], parts):
-        held = sum(_rows(path) for path in files)
-        if held >= count:
+        n = sum(_rows(path) for path in files)
+        if n >= count:
             return files
-        found = max(found, held)
+        most = max(most, n)
     raise CheckpointError(
-        f"{folder}: table {table!r}: expected at least {count} rows, as at the checkpoint, found {found}"
+        f"{folder}: table {table!r}: expected at least {count} rows, as at the checkpoint, found {most}"
     )
 
 

@@ -43,7 +43,7 @@ def _wrapped(algorithm: Algorithm, wrapper: Mapping[str, Any], rule: str) -> Alg
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise ConfigError(f"wrapper of rule {rule!r}: expected its 'name', found {dict(wrapper)}")
-    check("wrapper", name, options, given=("rule",))
+    check("wrapper", name, options, supplied=("rule",))
     try:
         return _checked(build("wrapper", name, options, rule=algorithm), f"wrapper {name!r}")
     except ConfigError as error:

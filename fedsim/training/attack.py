@@ -1,9 +1,9 @@
-"""Clients that do not play fair: what an attack is, who attacks, and when.
+"""Adversarial clients: what an attack is, which clients attack, and when.
 
-An attack is a plug-in (`fedsim/training/attacks/<name>.py`). It may change the labels that a client trains on, what the
-client sends once it has trained, or keep the update from arriving at all. Who attacks is fixed before the run. Whether
-a job is attacked depends on (seed, client, nth job), on when it is handed out and on the version that it starts from,
-and on nothing that training computes: so it is known for any job at any time, in any process.
+An attack is a plug-in (`fedsim/training/attacks/<name>.py`). It may change the labels that a client trains on, change
+what the client sends after training, or keep the update from arriving. The attacking clients are fixed before the run.
+Whether a job is attacked depends on (seed, client, nth job), on its dispatch time and on its model version, never on
+results of training. Any process can therefore compute it for any job at any time.
 """
 
 from __future__ import annotations
@@ -22,55 +22,45 @@ from fedsim.common.rng import rng, uniforms
 from fedsim.training.job import Cohort, Ints, Report
 
 if TYPE_CHECKING:
-    import torch  # it takes seconds; a configuration that names an attack is read without it
+    import torch  # slow to import, and not needed to read a configuration that names an attack
 
     from fedsim.training.client_method import ClientMethod
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a client is about to send."""
+    """The update and the report that a client is about to send."""
 
     row: torch.Tensor
-    """[P] The update, start - end; an attack returns another tensor and leaves this one as it is."""
+    """[P] The update, start - end. An attack must not change it in place; it returns another tensor."""
     report: Report
     before: torch.Tensor | None
-    """[P] The honest update of the client's job before, for attacks that remember; None in its first job."""
+    """[P] The honest update of the client's previous job, for attacks that remember; None in its first job."""
     draws: np.random.Generator
-    """Of (seed, client, nth job, place of the attack in the configuration)."""
+    """Seeded with (seed, client, nth job, position of the attack in the configuration)."""
 
     def with_row(self, row: torch.Tensor) -> Message:
         """Return the message with another update."""
         return replace(self, row=row)
 
     def with_losses(self, change: Callable[[float], float]) -> Message:
-        """Return the message with each reported loss changed; NaN, which says that none was asked for, stays."""
-
-        def told(loss: float) -> float:
-            return loss if math.isnan(loss) else change(loss)
-
-        said = self.report
-        changed = replace(
-            said,
-            loss_before=told(said.loss_before),
-            loss_train=told(said.loss_train),
-            loss_rms=told(said.loss_rms),
-            batch_rms=told(said.batch_rms),
-            loss_after=told(said.loss_after),
-        )
-        return replace(self, report=changed)
+        """Return the message with `change` applied to each reported loss; losses that are NaN (not asked for) stay."""
+        names = ("loss_before", "loss_train", "loss_rms", "batch_rms", "loss_after")
+        losses = {name: getattr(self.report, name) for name in names}
+        changed: dict[str, Any] = {k: v if math.isnan(v) else change(v) for k, v in losses.items()}
+        return replace(self, report=replace(self.report, **changed))
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """What an attacker does in a job; what is not given it does honestly."""
+    """What an attacker does in a job. It does honestly whatever the attack leaves at its default."""
 
     send: Callable[[Message], Message] | None = None
-    """Changes what is sent, after training."""
+    """Changes the message after training."""
     labels: Callable[[torch.Tensor, int], torch.Tensor] | None = None
-    """From labels [N] and the number of classes to those that the attacker trains on."""
+    """Maps the true labels [N] and the number of classes to the labels [N] that the attacker trains on."""
     remembers: bool = False
-    """Whether `send` looks at `message.before`."""
+    """Whether `send` reads `message.before`."""
     drops: bool = False
     """Whether the update never arrives."""
 
@@ -81,32 +71,33 @@ class Attack:
 
 @dataclass(frozen=True, slots=True)
 class Adversary:
-    """One `[[adversary]]` table as plain values: an attack, who commits it and when."""
+    """One `[[adversary]]` table as plain values: an attack, the clients that carry it out, and when."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     clients: tuple[int, ...] | None = None
-    """Who; None while a `share` of the clients is not drawn yet."""
+    """The attacking clients; None until `with_clients_drawn` draws the `share`."""
     share: float | None = None
     after_us: int = 0
     until_us: int | None = None
     steps: tuple[int, int] | None = None
-    """First and last version that attacked jobs start from, the last exclusive."""
+    """First and last model version that attacked jobs start from, the last exclusive."""
     chance: float = 1.0
-    _among: Ints = field(init=False, repr=False, compare=False)
-    """`clients` in ascending order: to look for one of many takes microseconds, in a tuple milliseconds."""
+    _sorted_clients: Ints = field(init=False, repr=False, compare=False)
+    """`clients` in ascending order, for a binary search in `strikes`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_among", np.unique(np.array(self.clients or (), dtype=np.int64)))
+        object.__setattr__(self, "_sorted_clients", np.unique(np.array(self.clients or (), dtype=np.int64)))
 
     def attack(self) -> Attack:
         """Build the plug-in."""
-        made: Attack = plugins.build("adversary", self.name, self.options)
-        return made
+        attack: Attack = plugins.build("adversary", self.name, self.options)
+        return attack
 
-    def among(self, n_clients: int, seed: int) -> Adversary:
-        """Return the same with its clients drawn: the first of one order of all clients, so that larger shares hold
-        smaller ones.
+    def with_clients_drawn(self, n_clients: int, seed: int) -> Adversary:
+        """Return the adversary with its `share` of clients drawn.
+
+        The clients are the first of one permutation, so that a larger share contains every smaller one.
         """
         if self.share is None:
             return self
@@ -116,10 +107,8 @@ class Adversary:
 
     def strikes(self, seed: int, cohort: Cohort) -> NDArray[np.bool_]:
         """Return [k] which jobs are attacked."""
-        first, end = (
-            np.searchsorted(self._among, cohort.clients, "left"),
-            np.searchsorted(self._among, cohort.clients, "right"),
-        )
+        first = np.searchsorted(self._sorted_clients, cohort.clients, "left")
+        end = np.searchsorted(self._sorted_clients, cohort.clients, "right")
         struck = (first < end) & (cohort.dispatch_us >= self.after_us)
         if self.until_us is not None:
             struck &= cohort.dispatch_us < self.until_us
@@ -139,28 +128,31 @@ class Droppers:
 
     @staticmethod
     def among(adversaries: Sequence[Adversary], seed: int) -> Droppers | None:
-        """Return those of a run's adversaries that drop updates, if any do."""
-        some = tuple(a for a in adversaries if a.attack().drops)
-        return Droppers(some, seed) if some else None
+        """Return the adversaries that drop updates, or None if none does."""
+        droppers = tuple(a for a in adversaries if a.attack().drops)
+        return Droppers(droppers, seed) if droppers else None
 
     def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
-        """Return [k] of which jobs the update never arrives."""
+        """Return [k] which jobs' updates never arrive."""
         return np.asarray(np.any([a.strikes(self.seed, cohort) for a in self.adversaries], axis=0))
 
 
 def rememberers(adversaries: Sequence[Adversary]) -> set[int]:
-    """Return the clients that remember their updates, because an attack of theirs looks at them."""
+    """Return the clients that must remember their updates, because one of their attacks reads them."""
     return {client for a in adversaries if a.attack().remembers for client in a.clients or ()}
 
 
-def remembering(method: ClientMethod, name: str, adversaries: Sequence[Adversary]) -> ClientMethod:
-    """Return the client method `name`, with memory from job to job if an attack needs that. Raises ConfigError."""
+def with_memory(method: ClientMethod, name: str, adversaries: Sequence[Adversary]) -> ClientMethod:
+    """Return the client method `name`, which keeps a vector from job to job if an attack needs it.
+
+    Raises ConfigError if the method keeps a vector of its own.
+    """
     attack = next((a.name for a in adversaries if a.attack().remembers), None)
     if attack is None:
         return method
     if method.keeps or method.personal is not None:
         raise ConfigError(
-            f"adversary {attack!r}: needs the memory that the client method {name!r} uses itself: take 'plain' or "
+            f"adversary {attack!r}: needs the memory that the client method {name!r} uses itself: use 'plain' or "
             "'fedprox'"
         )
     return replace(method, keeps=True)
@@ -171,12 +163,13 @@ def attacked(
 ) -> dict[str, NDArray[np.bool_]]:
     """Return which jobs of a finished run were attacked, [J] for each of its adversaries.
 
-    One adversary goes by its name, such as `scale`; of several each has its place before the name, such as `0 scale`.
+    The key is the adversary's name, such as `scale`. With several adversaries its position precedes the name, such as
+    `0 scale`.
 
     Args:
-        adversaries: those of the run, with their clients drawn: `RunConfig.adversaries()`.
-        seed: the run's.
-        jobs: the columns `job`, `client`, `version`, `dispatch_us` of its whole table of jobs, as a frame or arrays.
+        adversaries: the run's adversaries with their clients drawn: `RunConfig.adversaries()`.
+        seed: the run's seed.
+        jobs: the columns `job`, `client`, `version`, `dispatch_us` of the whole jobs table, as a frame or arrays.
     """
     ids, clients, versions, times = (
         np.asarray(jobs[name], dtype=np.int64) for name in ("job", "client", "version", "dispatch_us")
@@ -187,7 +180,7 @@ def attacked(
 
 
 def nth_jobs(ids: Ints, clients: Ints) -> Ints:
-    """Return [J] how many jobs each job's client was given before."""
+    """Return [J] how many earlier jobs each job's client has."""
     order = np.lexsort((ids, clients))
     ordered = clients[order]
     first = np.flatnonzero(np.diff(ordered, prepend=-1))

@@ -1,9 +1,9 @@
-"""Attacks where jobs are trained: labels are changed before, what is sent after, on each row by itself."""
+"""Attacks carried out during training: labels change before a job, its message after it, each update by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,17 +20,17 @@ Flags = NDArray[np.bool_]
 Train = Callable[
     [Cohort, Sequence[torch.Tensor], torch.Tensor, Sequence[Row] | None], tuple[Reports, list[Row]]
 ]
-"""As `fedsim.training.workbench.Workbench.train`."""
+"""The signature of `fedsim.training.workbench.Workbench.train`."""
 Relabel = Callable[[torch.Tensor], None]
-"""Lets a workbench train on other labels [N] from now on."""
+"""Makes a workbench train on other labels [N] from now on."""
 
 
 class Attackers:
-    """The adversaries of a run, as one process carries out what they do.
+    """Carries out the attacks of a run's adversaries in one process.
 
     Args:
         adversaries: with their clients drawn, in the order in which they act on a job that several of them attack.
-        seed: the run's.
+        seed: the run's seed.
         y: the true labels [N] of all samples.
         n_classes: number of classes.
     """
@@ -39,9 +39,9 @@ class Attackers:
         self.adversaries, self.seed, self._n_classes = adversaries, seed, n_classes
         self.attacks = [adversary.attack() for adversary in adversaries]
         self._poisons = np.array([attack.labels is not None for attack in self.attacks])
-        self._remember = rememberers(adversaries)
-        self._true, self._labels = y, {bytes(len(adversaries)): y}
-        """By poisoners that strike, a byte each, the labels [N] that a job trains on."""
+        self._rememberers = rememberers(adversaries)
+        self._true_labels, self._labels = y, {bytes(len(adversaries)): y}
+        """`_labels` caches the labels [N] that a job trains on; the key has one byte per adversary: does it strike?"""
 
     def train(
         self,
@@ -52,15 +52,16 @@ class Attackers:
         rows: torch.Tensor,
         kept: Sequence[Row] | None,
     ) -> tuple[Reports, list[Row]]:
-        """Train jobs as `fedsim.training.workbench.Workbench.train` does; rows and reports are what clients send.
+        """Train jobs as `fedsim.training.workbench.Workbench.train` does; return the messages that clients send.
 
         `honest` is that method without adversaries.
         """
         struck = np.array([a.strikes(self.seed, cohort) for a in self.adversaries])
         before = list(kept or [None] * len(cohort))
-        reports, after = self._trained(honest, relabel, struck, cohort, starts, rows, before)
+        jobs = _Jobs(cohort, starts, rows, before)
+        reports, after = self._trained(honest, relabel, struck & self._poisons[:, None], jobs)
         for i, client in enumerate(cohort.clients.tolist()):
-            if client in self._remember:
+            if client in self._rememberers:
                 after[i] = rows[i].cpu().clone() if reports.finite[i] else before[i]
         for i in np.flatnonzero(struck.any(axis=0)).tolist():
             row, report = self._sent(cohort.job(i), struck[:, i], rows[i], reports.report(i), before[i])
@@ -69,44 +70,31 @@ class Attackers:
         return reports, after
 
     def _trained(
-        self,
-        honest: Train,
-        relabel: Relabel,
-        struck: Flags,
-        cohort: Cohort,
-        starts: Sequence[torch.Tensor],
-        rows: torch.Tensor,
-        before: list[Row],
+        self, honest: Train, relabel: Relabel, poisoned: Flags, jobs: _Jobs
     ) -> tuple[Reports, list[Row]]:
-        """Train jobs into `rows` [k, P], those together that train on the same labels."""
-        poisoned = struck & self._poisons[:, None]
+        """Train jobs into their rows; jobs with equal labels, by `poisoned` [A, k], train together."""
         if not poisoned.any():
-            return honest(cohort, starts, rows, before)
-        reports, after = Reports.nothing(len(cohort)), list(before)
-        for some in _alike(poisoned):
-            places = some.tolist()
-            own = rows.new_empty(len(some), rows.shape[1])
-            relabel(self._labels_of(poisoned[:, places[0]]))
+            return honest(jobs.cohort, jobs.starts, jobs.rows, jobs.before)
+        reports, after = Reports.nothing(len(jobs.cohort)), list(jobs.before)
+        for group in _with_equal_columns(poisoned):
+            part = jobs.part(group)
+            relabel(self._labels_of(poisoned[:, group[0]]))
             try:
-                found, keep = honest(
-                    cohort.part(some), [starts[i] for i in places], own, [before[i] for i in places]
-                )
+                part_reports, part_after = honest(part.cohort, part.starts, part.rows, part.before)
             finally:
-                relabel(self._true)
-            reports.enter(some, found)
-            for i, row, keeps in zip(places, own, keep, strict=True):
-                rows[i], after[i] = row, keeps
+                relabel(self._true_labels)
+            reports.enter(group, part_reports)
+            for i, row, kept in zip(group.tolist(), part.rows, part_after, strict=True):
+                jobs.rows[i], after[i] = row, kept
         return reports, after
 
     def _labels_of(self, struck: Flags) -> torch.Tensor:
-        """Return the labels [N] that a job trains on which these adversaries [A] attack."""
+        """Return the labels [N] of a job that the adversaries flagged in `struck` [A] attack."""
         code = struck.tobytes()
         if code not in self._labels:
-            y = self._true
-            for adversary, attack, strikes in zip(
-                self.adversaries, self.attacks, struck.tolist(), strict=True
-            ):
-                y = relabelled(adversary, attack, y, self._n_classes) if strikes else y
+            y = self._true_labels
+            for number in np.flatnonzero(struck).tolist():
+                y = relabelled(self.adversaries[number], self.attacks[number], y, self._n_classes)
             self._labels[code] = y
         return self._labels[code]
 
@@ -118,50 +106,69 @@ class Attackers:
             send = self.attacks[number].send
             if send is not None:
                 name = self.adversaries[number].name
+                draws = rng(self.seed, "attack", job.client, job.nth, number)
                 with plugins.contained(f"adversary {name!r}, send"):
-                    sent = send(
-                        Message(row, report, memory, rng(self.seed, "attack", job.client, job.nth, number))
-                    )
+                    sent = send(Message(row, report, memory, draws))
                 row, report = _checked(sent, row, name, job).row, sent.report
-        finite = bool(torch.isfinite(row).all())
-        return row, replace(report, finite=finite)
+        return row, replace(report, finite=bool(torch.isfinite(row).all()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Jobs:
+    """The arguments of `Train`."""
+
+    cohort: Cohort
+    starts: Sequence[torch.Tensor]
+    rows: torch.Tensor
+    before: list[Row]
+
+    def part(self, which: Ints) -> _Jobs:
+        """Return the jobs `which`, with new rows to train into."""
+        places = which.tolist()
+        starts, before = [self.starts[i] for i in places], [self.before[i] for i in places]
+        return _Jobs(
+            self.cohort.part(which), starts, self.rows.new_empty(len(places), self.rows.shape[1]), before
+        )
 
 
 def relabelled(adversary: Adversary, attack: Attack, y: torch.Tensor, n_classes: int) -> torch.Tensor:
-    """Return the labels [N] that an attacker trains on in place of `y` [N]. Raises RunError if they are none."""
+    """Return the labels [N] that an attacker trains on in place of `y` [N].
+
+    Raises RunError if the attack returns anything but such labels.
+    """
     if attack.labels is None:
         return y
-    found: object = attack.labels(y, n_classes)
-    what = ""
-    if not isinstance(found, torch.Tensor):
-        what = type(found).__name__
-    elif found.shape != y.shape:
-        what = f"shape {list(found.shape)}"
-    elif found.dtype != y.dtype:
-        what = str(found.dtype)
-    elif len(wrong := found[(found < 0) | (found >= n_classes)]):
-        what = str(int(wrong[0]))
-    if what:
+    labels: object = attack.labels(y, n_classes)
+    fault = ""
+    if not isinstance(labels, torch.Tensor):
+        fault = type(labels).__name__
+    elif labels.shape != y.shape:
+        fault = f"shape {list(labels.shape)}"
+    elif labels.dtype != y.dtype:
+        fault = str(labels.dtype)
+    elif len(wrong := labels[(labels < 0) | (labels >= n_classes)]):
+        fault = str(int(wrong[0]))
+    if fault:
         raise RunError(
             f"adversary {adversary.name!r}: expected labels to return whole numbers {list(y.shape)} from 0 to "
-            f"{n_classes - 1}, found {what}"
+            f"{n_classes - 1}, found {fault}"
         )
-    assert isinstance(found, torch.Tensor)
-    return found
+    assert isinstance(labels, torch.Tensor)
+    return labels
 
 
 def _checked(sent: object, row: torch.Tensor, name: str, job: Job) -> Message:
-    """Return what an attack sends if it is a Message with a row like the one that it was given, else raise RunError."""
+    """Return `sent` if it is a Message with a row [P] like `row`. Raises RunError otherwise."""
     where = f"adversary {name!r}, client {job.client}"
     if not isinstance(sent, Message):
         raise RunError(f"{where}: expected send to return a Message, found {type(sent).__name__}")
     if not isinstance(sent.row, torch.Tensor) or sent.row.shape != row.shape:
-        what = list(sent.row.shape) if isinstance(sent.row, torch.Tensor) else type(sent.row).__name__
-        raise RunError(f"{where}: expected a row that is a tensor {list(row.shape)}, found {what}")
+        fault = list(sent.row.shape) if isinstance(sent.row, torch.Tensor) else type(sent.row).__name__
+        raise RunError(f"{where}: expected a row that is a tensor {list(row.shape)}, found {fault}")
     return sent
 
 
-def _alike(struck: Flags) -> list[Ints]:
-    """Return the jobs [k] in groups that the same adversaries [A, k] attack."""
+def _with_equal_columns(struck: Flags) -> list[Ints]:
+    """Return the positions [k] in groups whose columns of `struck` [A, k] are equal."""
     group = np.unique(struck, axis=1, return_inverse=True)[1].reshape(-1)
     return [np.flatnonzero(group == g) for g in range(int(group.max()) + 1)]

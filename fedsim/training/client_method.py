@@ -1,8 +1,8 @@
-"""What a client-side method is: how a client trains, what it remembers, and which model it would use itself.
+"""The protocol of client methods: how a client trains, what it keeps between jobs, and its personal model.
 
 A method is a pure function of the start parameters, the client's data, the job and the vector that the client
-`kept` from its job before. `Local` are its tools. Most methods are a few lines around `local.sgd`: FedProx corrects
-each gradient, Ditto calls it a second time for the client's own model, FedCKA descends another objective.
+`kept` from its previous job. It trains with the tools of `Local`. Most methods are a few lines around `local.sgd`:
+FedProx corrects each gradient, Ditto calls it a second time for the personal model, FedCKA minimizes another objective.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedsim.common import arguments
 from fedsim.common.errors import RunError
 
 if TYPE_CHECKING:
-    import torch  # it takes seconds; a configuration that names a method is read without it
+    import torch  # slow to import, and not needed to read a configuration that names a method
 
 Tensors = tuple["torch.Tensor", ...]
 """One tensor per parameter of the model, in the order of `named_parameters`; usually views into a flat vector [P]."""
@@ -35,38 +35,39 @@ class Batch:
 
 
 Objective = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor"]]
-"""`objective(batch) -> (descended, losses)`: a scalar that is differentiable in `local.weights`, and [B] the loss of
-each sample, of which the client reports the mean and the root mean square."""
+"""`objective(batch) -> (objective, losses)`: a scalar to minimize, differentiable in `local.weights`, and the losses
+[B] of the samples, of which the client reports the mean and the root mean square."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What comes out of a job."""
+    """The result of a job."""
 
     end: torch.Tensor
-    """[P] The update is `start - end`."""
+    """[P] The parameters after training; the update is `start - end`."""
     loss: float
     """Mean loss over the samples trained on."""
     kept: torch.Tensor | None = None
-    """[P] What the client remembers for its next job. Forgotten if the update is not finite or never used."""
+    """[P] A vector that the client keeps for its next job. It is discarded if the update is not finite or never used.
+    """
     loss_before: float = math.nan
-    """Where the method declared `reports_loss`: the loss that the rule is told."""
+    """The loss that the aggregation rule receives, from methods that declare `reports_loss`."""
 
 
 class Local(Protocol):
-    """One client's tools for one job. Everything random is drawn from (seed, purpose, client, nth job)."""
+    """One client's tools for one job. All random draws are seeded with (seed, purpose, client, nth job)."""
 
     @property
     def weights(self) -> Tensors:
-        """The parameters that `sgd` moves, which an objective differentiates by."""
+        """The parameters that `sgd` changes and that an objective depends on."""
 
     @property
     def rows(self) -> torch.Tensor:
-        """[n] rows of the client's training samples."""
+        """[n] The positions of the client's training samples in the data set."""
 
     @property
     def wants_loss(self) -> bool:
-        """Whether the rule asked for losses."""
+        """Whether the aggregation rule asks for losses."""
 
     def sgd(
         self,
@@ -82,22 +83,30 @@ class Local(Protocol):
     ) -> tuple[torch.Tensor, float]:
         """Run the configured minibatch SGD from `start` [P]; return the end [P], a new tensor, and the mean loss.
 
-        `purpose` names the draws: equal purposes give equal minibatches. `lr` is before the decay by server steps.
-        What is not given is as configured; the objective is then the cross-entropy. Without a single step (no epochs,
-        no rows) the loss is NaN.
+        Args:
+            start: the parameters to start from.
+            purpose: a name for the random draws; equal purposes give equal minibatches.
+            rows: the samples to train on; by default all of the client's.
+            epochs: passes over the samples; by default as configured.
+            lr: learning rate before its decay by server steps; by default as configured.
+            most_steps: upper limit of the number of steps.
+            correct: changes each gradient.
+            objective: minimized in place of the cross-entropy.
+
+        The loss is NaN if no step is taken (no epochs or no rows).
         """
 
     def draws(self, purpose: str) -> np.random.Generator:
-        """Return the generator of a purpose."""
+        """Return a new generator, seeded with (seed, purpose, client, nth job)."""
 
     def batch(self, rows: torch.Tensor) -> Batch:
-        """Return the samples of rows."""
+        """Return the samples at `rows`."""
 
     def batches(self, rows: torch.Tensor) -> Iterator[Batch]:
-        """Cut rows into minibatches of the configured size, in their order."""
+        """Yield the samples at `rows` in minibatches of the configured size, in the given order."""
 
     def views(self, flat: torch.Tensor) -> Tensors:
-        """Return views into `flat` [P], parameter by parameter."""
+        """Return views into `flat` [P], one per parameter."""
 
     def logits(self, weights: Tensors, x: torch.Tensor) -> torch.Tensor:
         """Return the logits [B, classes] of the model with these weights, differentiable in them."""
@@ -105,47 +114,41 @@ class Local(Protocol):
     def features(
         self, weights: Tensors, x: torch.Tensor, layers: int
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Return the logits, and what the first `layers` layers with parameters put out, each [B, ...]."""
+        """Return the logits and the outputs [B, ...] of the first `layers` layers that have parameters."""
 
     def mean_loss(self, flat: torch.Tensor, rows: torch.Tensor) -> float:
-        """Return the mean cross-entropy of the model `flat` [P] on rows, without dropout."""
+        """Return the mean cross-entropy of the model `flat` [P] on the samples at `rows`, without dropout."""
 
 
 Train = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], Trained]
-"""`train(local, start [P], kept [P] or None)`; kept is None in the first job of a client."""
+"""`train(local, start [P], kept [P] or None)`; `kept` is None in the first job of a client."""
 Personal = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
-"""`personal(local, model [P], kept [P] or None) -> [P]`: the model that the client would use itself."""
-
-
-_FUNCTION = Callable[..., Any]
+"""`personal(local, model [P], kept [P] or None) -> [P]`: the client's personal model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientMethod:
-    """How clients train. The default is local SGD and nothing else."""
+    """How clients train. The default is plain local SGD."""
 
     train: Train | None = None
     """None: plain local SGD from the received model."""
     draws: bool = True
-    """Whether `train` and `personal` may draw from torch's own generator, beside what `Local` draws for them.
+    """Whether `train` and `personal` may draw from torch's global generator, beside the draws of `Local`.
 
-    It is then seeded for each job; where they do not, clients may train in several threads."""
+    fedsim then seeds that generator for each job. If they do not, clients may train in several threads."""
     keeps: bool = False
-    """Whether `train` returns something to keep: [P] per client."""
+    """Whether `train` returns a vector [P] to keep."""
     personal: Personal | None = None
     """None: clients use the global model."""
     reports_loss: bool = False
-    """Whether `train` itself finds the loss that is reported to the rule; otherwise it is that of the start model."""
+    """Whether `train` computes the loss that the rule receives; by default that is the loss of the start model."""
     passes: Callable[[int], float] = float
-    """From the configured epochs to the passes over the training samples that a job costs in virtual time."""
+    """Maps the configured epochs to the passes over the training samples that a job costs in virtual time."""
 
     def __post_init__(self) -> None:
-        for name, kind in (
-            ("train", _FUNCTION | None),
-            ("personal", _FUNCTION | None),
-            ("passes", _FUNCTION),
-        ):
-            arguments.check(f"a client method's {name}", getattr(self, name), kind)
+        arguments.check("a client method's train", self.train, Callable[..., Any] | None)
+        arguments.check("a client method's personal", self.personal, Callable[..., Any] | None)
+        arguments.check("a client method's passes", self.passes, Callable[..., Any])
 
 
 def pull(strength: float, anchor: Tensors) -> Correct:
@@ -154,52 +157,49 @@ def pull(strength: float, anchor: Tensors) -> Correct:
     import torch
 
     def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
-        apart = torch._foreach_sub(weights, anchor)
-        return tuple(torch._foreach_add(grads, apart, alpha=strength))
+        distances = torch._foreach_sub(weights, anchor)
+        return tuple(torch._foreach_add(grads, distances, alpha=strength))
 
     return correct
 
 
-def checked(found: Any, parameters: int, client: int) -> Trained:
-    """Return what a method's `train` returned, a Trained with vectors of so many parameters. Raises RunError."""
-    where = f"client {client}: the client method's train"
-    if not isinstance(found, Trained):
-        raise RunError(f"{where} must return a Trained, it returned {type(found).__name__}")
-    end = _vector(found.end, parameters, f"{where} must return 'end' as")
-    kept = None if found.kept is None else _vector(found.kept, parameters, f"{where} must return 'kept' as")
-    losses = {
-        name: _number(getattr(found, name), f"{where} must return {name!r}")
-        for name in ("loss", "loss_before")
-    }
-    return replace(found, end=end, kept=kept, **losses)
+def checked(result: Any, parameters: int, client: int) -> Trained:
+    """Return the result of a method's `train` with detached vectors [parameters].
 
-
-def checked_personal(found: Any, parameters: int, client: int) -> torch.Tensor:
-    """Return what a method's `personal` returned, a vector of so many parameters. Raises RunError."""
-    return _vector(found, parameters, f"client {client}: the client method's personal must return")
-
-
-def checked_losses(found: Any, samples: int, client: int) -> torch.Tensor:
-    """Return the losses [B] that an objective returned, without the history of how they were computed.
-
-    Raises RunError.
+    Raises RunError if the result is not such a `Trained`.
     """
-    must = f"client {client}: the objective must return the loss of each sample,"
-    return _vector(found, samples, must)
+    where = f"client {client}: the client method's train"
+    if not isinstance(result, Trained):
+        raise RunError(f"{where} must return a Trained, it returned {type(result).__name__}")
+    end = _vector(result.end, parameters, f"{where} must return 'end' as")
+    kept = None if result.kept is None else _vector(result.kept, parameters, f"{where} must return 'kept' as")
+    loss = _number(result.loss, f"{where} must return 'loss'")
+    loss_before = _number(result.loss_before, f"{where} must return 'loss_before'")
+    return replace(result, end=end, kept=kept, loss=loss, loss_before=loss_before)
 
 
-def _number(found: Any, must: str) -> float:
+def checked_personal(model: Any, parameters: int, client: int) -> torch.Tensor:
+    """Return the personal model of a client, detached. Raises RunError if it is no tensor [parameters]."""
+    return _vector(model, parameters, f"client {client}: the client method's personal must return")
+
+
+def checked_losses(losses: Any, samples: int, client: int) -> torch.Tensor:
+    """Return the losses of an objective, detached. Raises RunError if they are no tensor [samples]."""
+    return _vector(losses, samples, f"client {client}: the objective must return the loss of each sample,")
+
+
+def _number(value: Any, must: str) -> float:
     try:
-        return float(found)
+        return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise RunError(f"{must} as a number, found {type(found).__name__}") from error
+        raise RunError(f"{must} as a number, found {type(value).__name__}") from error
 
 
-def _vector(found: Any, parameters: int, must: str) -> torch.Tensor:
-    """Return a vector [P] of a method, without the history of how it was computed. Raises RunError."""
-    shape = getattr(found, "shape", None)
-    if shape is None or tuple(shape) != (parameters,) or not hasattr(found, "detach"):
-        what = f"shape {list(shape)}" if shape and hasattr(found, "detach") else type(found).__name__
-        raise RunError(f"{must} a tensor [{parameters}], found {what}")
-    vector: torch.Tensor = found.detach()
+def _vector(value: Any, size: int, must: str) -> torch.Tensor:
+    """Return `value` detached from autograd. Raises RunError if it is no tensor [size]."""
+    shape = getattr(value, "shape", None)
+    if shape is None or tuple(shape) != (size,) or not hasattr(value, "detach"):
+        fault = f"shape {list(shape)}" if shape and hasattr(value, "detach") else type(value).__name__
+        raise RunError(f"{must} a tensor [{size}], found {fault}")
+    vector: torch.Tensor = value.detach()
     return vector

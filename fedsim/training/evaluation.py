@@ -1,4 +1,4 @@
-"""Evaluating everybody in one pass: how the rows of a split are cut into ranges, and put together client by client."""
+"""Evaluation of all clients in one pass: cuts the samples of a split into ranges, and adds results up by client."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from numpy.typing import NDArray
 from fedsim.data.federated_data import Split
 
 EVAL_ROWS = 2048
-"""Samples per forward pass in evaluation. Fixed, so that no result depends on how the work was divided."""
-
-
+"""Samples per forward pass in evaluation. Fixed, so that no result depends on how the work is divided."""
 SCORED_ROWS = 8 * EVAL_ROWS
-"""Samples whose losses and hits are found together: of small models the calls take longer than the arithmetic."""
+"""Samples whose losses and hits are computed together, because small models spend most of the time in calls."""
 _KEPT_BYTES = 2**24
-"""Most bytes of samples that stay gathered from one evaluation to the next."""
+"""Most bytes of gathered samples that are kept for the next evaluation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Per-client results on one split, for the clients that hold samples of it; arrays of equal length."""
+    """Per-client results on one split: arrays of equal length, one entry per client with samples in the split."""
 
     clients: NDArray[np.int64]
     n: NDArray[np.int64]
@@ -33,15 +31,15 @@ class Evaluation:
 
     @property
     def accuracy(self) -> NDArray[np.float64]:
-        """Fractions; NaN where the loss is: logits that are no numbers have no largest one."""
+        """Fractions from 0 to 1; NaN where the loss is NaN, since NaN logits have no largest class."""
         return np.where(np.isnan(self.loss), np.nan, self.correct / self.n)
 
 
 class Samples:
-    """The samples of a range of a split in the order of its rows, kept for the next evaluation of the same range.
+    """Gathers the samples of a range of a split, and keeps them for the next evaluation of the same range.
 
-    Small models take as long to gather their samples as to compute their logits. What takes more than 16 MiB is
-    gathered batch by batch, and not kept.
+    With small models gathering takes as long as the forward pass. Ranges of more than 16 MiB are gathered batch by
+    batch and not kept.
     """
 
     def __init__(self) -> None:
@@ -53,7 +51,10 @@ class Samples:
     ) -> Iterable[torch.Tensor]:
         """Return the samples `x[rows]`, [EVAL_ROWS, ...] at a time.
 
-        of: the split and the range of its entries that `rows` [N] are; None if they are not to be kept.
+        Args:
+            x: all samples [N, ...].
+            rows: positions [n] of the samples to return.
+            of: the name of the split, and the start and stop of its entries that `rows` are; None to keep nothing.
         """
         if of is None or len(rows) * x[:1].nbytes > _KEPT_BYTES:
             return (x.index_select(0, part) for part in torch.split(rows, EVAL_ROWS))
@@ -71,7 +72,7 @@ def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:
 
 
 def per_client(split: Split, parts: Sequence[tuple[NDArray[np.float64], NDArray[np.bool_]]]) -> Evaluation:
-    """Add up per-sample results, in the order of the split's rows, client by client."""
+    """Add up per-sample losses and hits by client; `parts` follow the order of the split's entries."""
     sizes = split.sizes
     owner = np.repeat(np.arange(len(sizes)), sizes)
     losses = np.concatenate([p[0] for p in parts]) if parts else np.zeros(0)

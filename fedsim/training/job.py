@@ -1,4 +1,4 @@
-"""A job: one client trains one model once. A cohort: jobs as columns."""
+"""A job is one client training one model once; a cohort is several jobs as columns."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Everything that decides the result of a client's training, besides its data and the start parameters."""
+    """Everything that determines the result of a client's training, besides its data and the start parameters."""
 
     id: int
     """Number of the job in order of dispatch, from 0."""
     client: int
     nth: int
-    """How many jobs the client was given before. Minibatches are drawn from (seed, client, nth), so two runs that
-    choose clients differently still give a client the same minibatches in its n-th job."""
+    """Number of earlier jobs of the client. Minibatches are drawn from (seed, client, nth), so two runs that choose
+    clients differently still give a client the same minibatches in its n-th job."""
     version: int
     """Server step whose parameters the job starts from."""
     share: float = 1.0
-    """Share of the configured local steps that the client does; at least one is done."""
+    """Share of the configured local steps that the client takes, rounded down to at least one step."""
     dispatch_us: int = 0
-    """Virtual time at which it is handed out. Training does not look at it; adversaries may."""
+    """Virtual time of the dispatch. Training ignores it; adversaries may use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +36,24 @@ class Report:
     """The few numbers that a client sends beside its update."""
 
     loss_before: float = math.nan
-    """Mean loss over the client's training samples at the start parameters; NaN unless the rule asked for it."""
+    """Mean loss over the client's training samples at the start parameters; NaN unless the rule asks for it."""
     loss_train: float = math.nan
     """Mean loss over the samples of all minibatches of the job, each taken before its gradient step."""
     loss_rms: float = math.nan
-    """Root mean square of the losses of the same samples, each as often as it was trained on."""
+    """Root mean square of the losses of the same samples, each counted as often as the client trained on it."""
     batch_rms: float = math.nan
     """Root mean square of the losses of the samples of the last minibatch."""
     loss_after: float = math.nan
-    """Mean loss over the client's training samples at its own end parameters; NaN unless asked for."""
+    """Mean loss over the client's training samples at its own end parameters; NaN unless the rule asks for it."""
     accuracy_after: float = math.nan
-    """Share of its training samples that the client's end parameters get right; NaN unless asked for."""
+    """Accuracy on the client's training samples at its own end parameters; NaN unless the rule asks for it."""
     finite: bool = True
-    """Whether every entry of the row is finite."""
+    """Whether every entry of the update is finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """k jobs as columns: arrays [k], in the order in which they were handed out or arrived."""
+    """k jobs as columns: arrays [k], in the order of dispatch or of arrival."""
 
     ids: Ints
     clients: Ints
@@ -67,7 +67,7 @@ class Cohort:
 
     @staticmethod
     def of(jobs: Sequence[Job]) -> Cohort:
-        """Put jobs into columns."""
+        """Return the jobs as columns."""
         columns = [(j.id, j.client, j.nth, j.version, j.dispatch_us) for j in jobs]
         ids, clients, nths, versions, times = np.array(columns, dtype=np.int64).reshape(len(jobs), 5).T
         shares = np.array([j.share for j in jobs], dtype=np.float64)
@@ -85,13 +85,13 @@ class Cohort:
         )
 
     def part(self, which: slice | NDArray[np.generic]) -> Cohort:
-        """Return some of the jobs."""
+        """Return the jobs `which`."""
         return Cohort(*(getattr(self, f.name)[which] for f in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What k jobs report, as columns [k]; see `Report` for their meaning."""
+    """The reports of k jobs as columns [k]; see `Report` for their meaning."""
 
     loss_before: Floats
     loss_train: Floats
@@ -106,20 +106,20 @@ class Reports:
 
     @staticmethod
     def nothing(k: int) -> Reports:
-        """k reports that say nothing, of finite rows."""
+        """Return k reports with all losses NaN and `finite` true."""
         numbers = {f.name: np.full(k, math.nan) for f in fields(Reports) if f.name != "finite"}
         return Reports(**numbers, finite=np.ones(k, dtype=bool))
 
     @staticmethod
     def of(reports: Sequence[Report]) -> Reports:
-        """Put reports into columns."""
+        """Return the reports as columns."""
         columns = {f.name: np.array([getattr(r, f.name) for r in reports]) for f in fields(Reports)}
         finite = columns.pop("finite").astype(bool)
         return Reports(**{name: c.astype(np.float64) for name, c in columns.items()}, finite=finite)
 
     @staticmethod
     def joined(parts: Sequence[Reports]) -> Reports:
-        """Put reports one after the other."""
+        """Return the reports of all parts, in order."""
         if not parts:
             return Reports.nothing(0)
         return Reports(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Reports)))
@@ -129,11 +129,11 @@ class Reports:
         values = {f.name: getattr(self, f.name)[i].item() for f in fields(self)}
         return Report(**values)
 
-    def enter(self, which: Ints, some: Reports) -> None:
-        """Put reports in the places `which`."""
+    def enter(self, which: Ints, reports: Reports) -> None:
+        """Write `reports` to the positions `which`."""
         for f in fields(self):
-            getattr(self, f.name)[which] = getattr(some, f.name)
+            getattr(self, f.name)[which] = getattr(reports, f.name)
 
     def part(self, which: slice | NDArray[np.generic]) -> Reports:
-        """Return some of the reports."""
+        """Return the reports `which`."""
         return Reports(*(getattr(self, f.name)[which] for f in fields(self)))

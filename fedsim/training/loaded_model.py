@@ -1,4 +1,4 @@
-"""A model and all samples on a device: forward passes, losses and evaluations, of whatever parameters."""
+"""A model and all samples on a device: forward passes, losses and evaluations for any parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsim.training.client_method import Tensors
 from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
 from fedsim.training.job import Ints
 from fedsim.training.losses import correct_of, losses_of
-from fedsim.training.minibatches import probed
+from fedsim.training.minibatches import loss_rows
 from fedsim.training.modes import may_draw, resolve_mode
 from fedsim.training.modes.dense import Dense
 from fedsim.training.modes.vmap import Vmap
@@ -25,9 +25,12 @@ from fedsim.training.network import build_network
 from fedsim.training.precision import Precision, device_named, lowered, rounding
 from fedsim.training.settings import WorkbenchSpec
 
+Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
+"""The losses [n] of samples, and whether each is classified correctly."""
+
 
 class LoadedModel:
-    """A network whose parameters are one flat buffer, the samples as tensors, and the rows of each client."""
+    """A network whose parameters are one flat buffer `flat` [P], all samples as tensors, and each client's rows."""
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
         self.spec, self.sgd, self.seed = spec, spec.sgd, spec.seed
@@ -40,7 +43,7 @@ class LoadedModel:
         self.x, self.y = (shared_tensor(a).to(self.device) for a in (data.x, data.y))
         self.splits, self._samples = data.splits(spec.some), Samples()
         self.random = bool(may_draw(network.module))
-        """Whether training may draw at random besides the order of samples."""
+        """Whether the model may draw at random while it trains, such as dropout does."""
         self.mode = resolve_mode(spec.mode, network.module, spec.method(), spec.device)
         augment = spec.sgd.augment
         self.augmenter = None if augment is None else Augmenter(augment, spec.in_shape, self.device)
@@ -55,7 +58,7 @@ class LoadedModel:
 
     @contextmanager
     def seeded(self, draws: np.random.Generator) -> Iterator[None]:
-        """Seed what layers such as dropout draw from, and restore the process's own state afterwards."""
+        """Seed torch's generators, from which layers such as dropout draw, and restore their state afterwards."""
         on_gpu = self.device.type == "cuda"
         seed = int(draws.integers(2**63))
         with torch.random.fork_rng(devices=[self.device] if on_gpu else []):
@@ -65,21 +68,21 @@ class LoadedModel:
             yield
 
     def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits [B, classes] of samples, computed as precisely as clients do."""
+        """Return the logits [B, classes] of samples, computed in the precision of training."""
         with lowered(self.sgd.precision, self.device):
-            found: torch.Tensor = self.module(x)
-        return found.float()
+            logits: torch.Tensor = self.module(x)
+        return logits.float()
 
     def _forward(
         self, rows: torch.Tensor, precision: Precision, of: tuple[str, int, int] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    ) -> Scores:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
             batches = iter(self._samples.batches(self.x, rows, of))
             for labels in torch.split(self.y.index_select(0, rows), SCORED_ROWS):
-                some = islice(batches, max(1, -(-len(labels) // EVAL_ROWS)))  # one, of no rows, too
-                across = torch.cat([self._across(x, precision) for x in some], dim=1)
+                scored = islice(batches, max(1, -(-len(labels) // EVAL_ROWS)))  # one batch even of no rows
+                across = torch.cat([self._across(x, precision) for x in scored], dim=1)
                 losses.append(losses_of(across, labels))
                 correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
@@ -89,20 +92,20 @@ class LoadedModel:
         if isinstance(self._side_by_side, Dense):
             return self._side_by_side.across(self.flat, x, precision)
         with lowered(precision, self.device):
-            found: torch.Tensor = self.module(x)
-        return found.float().T.contiguous()
+            logits: torch.Tensor = self.module(x)
+        return logits.float().T.contiguous()
 
     def losses(
         self, params: torch.Tensor, rows: torch.Tensor, precision: Precision | None = None
     ) -> NDArray[np.float64]:
-        """Return the per-sample losses of a model [P] on rows, by default as precisely as clients compute."""
+        """Return the per-sample losses of a model [P] on rows, by default in the precision of training."""
         self.flat.copy_(params)
         return self._forward(rows, precision or self.sgd.precision)[0]
 
-    def _probed(self, clients: Ints, version: Ints | int) -> list[Ints]:
-        """Return the rows [k] of samples on which each client takes the loss of a version, or of one of its own."""
+    def _loss_rows(self, clients: Ints, version: Ints | int) -> list[Ints]:
+        """Return the rows on which each of `clients` [k] measures the loss of a version, one for all or one each."""
         versions = np.broadcast_to(version, clients.shape)
-        return probed(self.splits["train"], clients, versions, self.sgd.loss_samples, self.seed)
+        return loss_rows(self.splits["train"], clients, versions, self.sgd.loss_samples, self.seed)
 
     def _mean_losses(
         self, models: Sequence[torch.Tensor], rows: Sequence[Ints], precision: Precision
@@ -116,26 +119,24 @@ class LoadedModel:
     def trial_losses(self, models: torch.Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P].
 
-        Losses are taken on the samples on which jobs of the version take theirs, and as precisely; without one on all
-        samples, in float32.
+        With a `version`, clients use the samples and the precision with which jobs of that version report their loss;
+        without one, all training samples in float32.
         """
         every = map(self.splits["train"].rows, clients.tolist())
-        rows = list(every) if version is None else self._probed(clients, version)
+        rows = list(every) if version is None else self._loss_rows(clients, version)
         precision: Precision = "float32" if version is None else self.sgd.precision
         with rounding(precision, self.device):
-            found = [self._mean_losses([model] * len(clients), rows, precision) for model in models]
-        return np.array(found, dtype=np.float64).reshape(len(models), len(clients))
+            losses = [self._mean_losses([model] * len(clients), rows, precision) for model in models]
+        return np.array(losses, dtype=np.float64).reshape(len(models), len(clients))
 
-    def evaluate(
-        self, params: torch.Tensor, split: str, start: int, stop: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Return per-sample losses and correctness of entries `start` to `stop` of a split's rows."""
+    def evaluate(self, params: torch.Tensor, split: str, start: int, stop: int) -> Scores:
+        """Return per-sample losses and correctness of entries `start` to `stop` of a split."""
         rows = torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device)
         return self._evaluated(params, rows, (split, start, stop))
 
     def _evaluated(
         self, params: torch.Tensor, rows: torch.Tensor, of: tuple[str, int, int] | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    ) -> Scores:
         self.flat.copy_(params)
         with rounding("float32", self.device):
             return self._forward(rows, "float32", of)

@@ -1,6 +1,6 @@
-"""From logits to what is counted: the cross-entropy of each sample, and whether its label has the largest logit.
+"""Cross-entropy and correctness of samples from their logits.
 
-Logits lie here with a class per row: the softmax of ten classes then runs along the samples, twenty times as fast.
+Logits are [classes, N] here, so that the softmax over few classes runs along the samples, which is much faster.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ def losses_of(across: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def correct_of(across: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return [N] whether the label is the first of the classes with the largest logit; logits are [classes, N]."""
+    """Return [N] whether the label is the first class with the largest logit; logits are [classes, N]."""
     own, largest = labels[None], across.amax(dim=0)
     correct = across.gather(0, own)[0] == largest
-    if _count_at_top(across, largest) != len(labels):  # equal logits, or NaN, are rare
+    if _count_largest(across, largest) != len(labels):  # rare: equal logits, or NaN
         before = torch.arange(len(across), device=across.device)[:, None] < own
         correct &= ~((across == largest) & before).any(dim=0)
     return correct
 
 
-def _count_at_top(across: torch.Tensor, largest: torch.Tensor) -> int:
+def _count_largest(across: torch.Tensor, largest: torch.Tensor) -> int:
     if across.is_cuda:
         return int(torch.count_nonzero(across == largest))
-    return int(np.count_nonzero(across.numpy() == largest.numpy()))  # a quarter of the time of torch's
+    return int(np.count_nonzero(across.numpy() == largest.numpy()))  # NumPy is faster than torch here

@@ -1,4 +1,4 @@
-"""A model seen as one flat vector of parameters, cut into blocks."""
+"""A model as one flat vector of parameters, divided into blocks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
 
-_LEAST_COPIES = 1
-"""Vectors of parameters that must fit before the rest of a run is predicted."""
-
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where one parameter lies in the flat vector: columns `[start, stop)`, seen as `shape`."""
+    """The position of one parameter in the flat vector: columns `[start, stop)`, viewed as `shape`."""
 
     name: str
     start: int
@@ -50,9 +47,9 @@ class Network:
     """Half-open column ranges, one per submodule with parameters, contiguous and covering all P columns."""
     block_names: list[str]
     flops: int
-    """Operations (a multiplication and an addition count as two) of the forward pass of one sample."""
+    """Floating-point operations of the forward pass of one sample; a multiply-add counts as two."""
     widest: int
-    """Numbers that one layer takes in and puts out together for one sample, the most of all layers."""
+    """Numbers in the input and the output of one layer together for one sample, the maximum over all layers."""
 
     @property
     def P(self) -> int:
@@ -60,20 +57,20 @@ class Network:
         return self.slots[-1].stop
 
     def initial(self, seed: int) -> torch.Tensor:
-        """Return fresh initial parameters [P] on the CPU, a function of the model and `seed` alone."""
+        """Return initial parameters [P] on the CPU, a function of the model and `seed` alone."""
         module = _make(self.name, self.options, self.in_shape, self.n_classes, torch_seed(seed, "init"))
         return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
     def load(self, flat: torch.Tensor) -> nn.Module:
-        """Make the module's parameters views into `flat` [P] and return the module; nothing is copied.
+        """Make the module's parameters views into `flat` [P], without a copy, and return the module.
 
-        A later change of `flat` in place changes the module, and the other way round. The module moves to the
-        device of `flat`. Raises ValueError for another shape or type.
+        Changes of `flat` in place change the module, and vice versa. The module moves to the device of `flat`. Raises
+        ValueError for another shape or type.
         """
         if flat.shape != (self.P,) or flat.dtype != torch.float32:
-            found = f"{list(flat.shape)} {flat.dtype}"
-            raise ValueError(f"expected flat parameters [{self.P}] torch.float32, found {found}")
-        self.module.to(flat.device)  # its buffers, if it has any
+            actual = f"{list(flat.shape)} {flat.dtype}"
+            raise ValueError(f"expected flat parameters [{self.P}] torch.float32, found {actual}")
+        self.module.to(flat.device)  # for its buffers
         for slot, parameter in zip(self.slots, self.module.parameters(), strict=True):
             parameter.data = flat[slot.start : slot.stop].view(slot.shape)
         return self.module
@@ -87,12 +84,13 @@ class Network:
 def build_network(
     name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int
 ) -> Network:
-    """Build the model `name` for samples of shape `in_shape`, without touching torch's global random state.
+    """Build the model `name` for samples of shape `in_shape`, leaving torch's global random state unchanged.
 
-    Raises ConfigError for unknown names or options, for a model that keeps running statistics or changes what else it
-    holds while it trains, has frozen or non-float32 parameters, or does not map [1, *in_shape] to [1, n_classes].
+    Raises ConfigError for unknown names or options, and for a model that does not fit into memory, has running
+    statistics or other buffers that training changes, has frozen or non-float32 parameters, or does not map
+    [1, *in_shape] to [1, n_classes].
     """
-    _check_room(name, options, in_shape, n_classes)
+    _check_memory(name, options, in_shape, n_classes)
     module = _make(name, options, in_shape, n_classes, seed=0)
     _check_parameters(name, module)
     slots = _slots(module)
@@ -104,23 +102,23 @@ def build_network(
     )
 
 
-def _check_room(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int) -> None:
-    """Refuse a model that cannot fit into memory, from its shapes alone. Raises ConfigError."""
+def _check_memory(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int) -> None:
+    """Raise ConfigError for a model that does not fit into memory, from its shapes alone."""
     try:
         with torch.device("meta"):
             module = _make(name, options, in_shape, n_classes, seed=0)
     except (RuntimeError, OverflowError, MemoryError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError) or "verflow" in str(error):
             raise ConfigError(f"model {name!r}: its sizes are too large: {short(str(error))}") from error
-        return  # a user's module may need real tensors: it is then built without this check
+        return  # a user's module may need real tensors, and goes without this check
     except (TypeError, NotImplementedError):
         return
-    known = (p for p in module.parameters() if not isinstance(p, nn.parameter.UninitializedParameter))
-    count, free = sum(p.numel() for p in known), psutil.virtual_memory().available
-    if _LEAST_COPIES * 4 * count > free:
+    sized = (p for p in module.parameters() if not isinstance(p, nn.parameter.UninitializedParameter))
+    count, free = sum(p.numel() for p in sized), psutil.virtual_memory().available
+    if 4 * count > free:
         raise ConfigError(
-            f"model {name!r}: expected at most {free // (4 * _LEAST_COPIES):,} parameters, of which a run holds "
-            f"{_LEAST_COPIES} copies in the {show_bytes(free)} that are free, found {count:,}"
+            f"model {name!r}: expected at most {free // 4:,} parameters, which fill the {show_bytes(free)} of free "
+            f"memory, found {count:,}"
         )
 
 
@@ -147,26 +145,39 @@ def _check_parameters(name: str, module: nn.Module) -> None:
     for path, parameter in module.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ConfigError(
-                f"model {name!r}: {path} has no shape before the first sample: take Linear in place of LazyLinear, and "
+                f"model {name!r}: {path} has no shape before the first sample: use Linear in place of LazyLinear, and "
                 "so on, with the widths that follow from in_shape"
             )
         if parameter.dtype != torch.float32 or not parameter.requires_grad:
-            found = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
+            actual = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
             raise ConfigError(
-                f"model {name!r}: expected float32 parameters that are all trained, found {path} with {found}"
+                f"model {name!r}: expected float32 parameters that are all trained, found {path} with {actual}"
             )
     if next(module.parameters(), None) is None:
         raise ConfigError(f"model {name!r} has no parameters")
 
 
 def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> None:
-    """Refuse a model that changes its buffers while it trains: clients would depend on who trained before them.
-
-    It is looked at with other parameters, since buffers may fit the first ones.
-    """
+    """Raise ConfigError for a model that changes its buffers in training: clients would depend on earlier clients."""
     if next(module.buffers(), None) is None:
         return
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
+    try:
+        _train_forward(module, in_shape)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise ConfigError(
+            f"model {name!r} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
+        ) from error
+    for path, buffer in module.named_buffers():
+        if path not in before or not _equal(buffer, before[path]):
+            raise ConfigError(
+                f"model {name!r}: {path} changes while the model trains. It is state outside the parameters, and would "
+                "go from client to client; make it a parameter, or leave it as it is in training"
+            )
+
+
+def _train_forward(module: nn.Module, in_shape: tuple[int, ...]) -> None:
+    """Run a forward pass in training mode with changed parameters, to which buffers of a new model may not fit."""
     first = [parameter.detach().clone() for parameter in module.parameters()]
     was_training = module.training
     try:
@@ -174,24 +185,14 @@ def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> N
             for parameter in module.parameters():
                 parameter.add_(torch.rand_like(parameter))
             module.train()(torch.zeros(2, *in_shape))
-            for parameter, was in zip(module.parameters(), first, strict=True):
-                parameter.copy_(was)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ConfigError(
-            f"model {name!r} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
-        ) from error
+            for parameter, original in zip(module.parameters(), first, strict=True):
+                parameter.copy_(original)
     finally:
         module.train(was_training)
-    for path, buffer in module.named_buffers():
-        if path not in before or not _alike(buffer, before[path]):
-            raise ConfigError(
-                f"model {name!r}: {path} changes while the model trains. It is state outside the parameters, and would "
-                "go from client to client; make it a parameter, or leave it as it is in training"
-            )
 
 
-def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Tell whether two buffers hold the same, where NaN is NaN."""
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether two buffers are equal, NaN to NaN."""
     return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
 
 
@@ -215,62 +216,70 @@ def _blocks(slots: tuple[Slot, ...]) -> tuple[list[tuple[int, int]], list[str]]:
 def _forward_costs(
     name: str, module: nn.Module, in_shape: tuple[int, ...], n_classes: int
 ) -> tuple[int, int]:
-    """Return operations and the most numbers at once of one sample.
+    """Return `flops` and `widest` of a Network; check that the model maps one sample to logits.
 
-    Counted by hooks: torch's own counter imports torch._dynamo, which takes seconds.
+    Counted by hooks, because torch's own counter imports torch._dynamo, which is slow.
     """
     operations, numbers = [0], [0]
 
-    def count(part: nn.Module, given: object, output: object) -> None:
+    def count(part: nn.Module, inputs: object, output: object) -> None:
         operations.append(_flops(part, output))
-        numbers.append(_numbers(given) + _numbers(output) * (2 if isinstance(part, nn.RNNBase) else 1))
+        numbers.append(_numbers(inputs) + _numbers(output) * (2 if isinstance(part, nn.RNNBase) else 1))
 
     hooks = [
         m.register_forward_hook(count)
         for m in module.modules()
         if next(m.children(), None) is None or next(m.parameters(False), None) is not None
     ]
-    was_training, samples = module.training, torch.zeros(1, *in_shape)
     try:
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            out = module.eval()(samples)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
+        out = _eval_forward(name, module, torch.zeros(1, *in_shape))
     finally:
-        module.train(was_training)
         for hook in hooks:
             hook.remove()
-    if samples._version:  # samples stay gathered from one evaluation to the next
-        raise ConfigError(
-            f"model {name!r} changes the samples that it is given in place: write x = x - mean, not x -= mean, and "
-            "leave inplace = true to layers further in"
-        )
-    if not isinstance(out, torch.Tensor):
-        raise ConfigError(
-            f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {type(out).__name__}"
-        )
-    if tuple(out.shape) != (1, n_classes):
-        raise ConfigError(
-            f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {list(out.shape)}"
-        )
-    if not out.requires_grad:
-        raise ConfigError(
-            f"model {name!r}: expected logits that can be differentiated by its parameters, found some without a "
-            "gradient: leave out detach() and torch.no_grad()"
-        )
+    _check_logits(name, out, n_classes)
     return sum(operations), max(numbers)
 
 
-def _numbers(found: object) -> int:
-    """Return how many numbers a tensor, or the first of several, holds: recurrent layers also put out their state."""
-    first = found[0] if isinstance(found, tuple) and found else found
+def _eval_forward(name: str, module: nn.Module, samples: torch.Tensor) -> object:
+    was_training = module.training
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            out: object = module.eval()(samples)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        shape = tuple(samples.shape[1:])
+        raise ConfigError(f"model {name!r} does not take samples of shape {shape}: {error}") from error
+    finally:
+        module.train(was_training)
+    if samples._version:  # evaluations keep the gathered samples, so that they must not change
+        raise ConfigError(
+            f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
+            "inplace = true only in layers after the first"
+        )
+    return out
+
+
+def _check_logits(name: str, out: object, n_classes: int) -> None:
+    shape = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    if shape != [1, n_classes]:
+        raise ConfigError(f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {shape}")
+    if isinstance(out, torch.Tensor) and not out.requires_grad:
+        raise ConfigError(
+            f"model {name!r}: expected logits that are differentiable in its parameters, found some without a "
+            "gradient: leave out detach() and torch.no_grad()"
+        )
+
+
+def _numbers(values: object) -> int:
+    """Return the size of a tensor, or of the first of several: recurrent layers return their state too."""
+    first = values[0] if isinstance(values, tuple) and values else values
     return first.numel() if isinstance(first, torch.Tensor) else 0
 
 
 def _flops(part: nn.Module, output: object) -> int:
-    """Two per weight and output position of linear layers and convolutions, two per weight and step of recurrent ones.
+    """Return the operations of one layer in a forward pass.
 
-    Two per parameter of others, and none of embeddings, which are looked up.
+    Two per weight and output position of linear layers and convolutions, two per weight and time step of recurrent
+    layers, two per parameter of other layers, and none of embeddings, which are looked up.
     """
     if isinstance(part, nn.Embedding):
         return 0

@@ -1,14 +1,14 @@
-"""How precisely clients compute, and that a GPU repeats it.
+"""The numeric precision of training, and determinism on a GPU.
 
-Parameters, updates and whatever the server makes of them are float32 in any case.
+Parameters, updates and the server's computations are float32 in every case, and so is evaluation.
 
-In `bfloat16`, as in mixed-precision training, products and convolutions of the forward and backward pass take numbers
-with a significand of 8 bits and give such numbers, which take half the memory and, on processors with units for them,
-a fraction of the time; the loss and the step are float32. In `tf32` a GPU rounds what it multiplies to 11 bits and adds
-up in float32. Evaluation is as precise as float32 is, whatever clients do.
+`bfloat16` is mixed-precision training: matrix products and convolutions of the forward and backward pass take and
+return numbers with a significand of 8 bits. These need half the memory and are much faster on processors with units
+for them. The loss and the step are float32. With `tf32` a GPU rounds the factors of products to 11 bits and adds in
+float32.
 
-Left to itself a GPU takes kernels whose sums depend on which thread is first. It is told to take others, and torch
-warns of operations that have none.
+By default a GPU uses kernels whose sums depend on the order of its threads. fedsim selects deterministic kernels, and
+torch warns of operations that have none.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import torch
 Precision = Literal["float32", "tf32", "bfloat16"]
 _CPU = torch.device("cpu")
 _CUBLAS, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""With memory of a fixed size cuBLAS chooses the same kernels each time."""
+"""With a workspace of fixed size cuBLAS chooses the same kernels each time."""
 
 
 def device_named(name: str) -> torch.device:
-    """Return a device; if it is a GPU, cuBLAS is told to repeat its bits, unless the user has told it something.
+    """Return a device. For a GPU, set cuBLAS's workspace for deterministic results, unless the user has set it.
 
-    It reads that once, when the process first multiplies there.
+    cuBLAS reads the setting once, at the process's first product on the GPU.
     """
     device = torch.device(name)
     if device.type == "cuda":
@@ -39,36 +39,36 @@ def device_named(name: str) -> torch.device:
 
 @contextmanager
 def untouched() -> Iterator[None]:
-    """Compute as torch does by itself, whichever modes and defaults the caller has set."""
+    """Compute with torch's defaults, whichever modes and defaults the caller has set."""
     dtype, products = torch.get_default_dtype(), torch.get_float32_matmul_precision()
-    with ExitStack() as held:
-        held.callback(torch.set_default_dtype, dtype)
+    with ExitStack() as stack:
+        stack.callback(torch.set_default_dtype, dtype)
         torch.set_default_dtype(torch.float32)
         if products != "highest":
-            held.callback(torch.set_float32_matmul_precision, products)
+            stack.callback(torch.set_float32_matmul_precision, products)
             torch.set_float32_matmul_precision("highest")
-        if torch.get_default_device() != _CPU:  # each call of torch then takes longer
-            held.enter_context(_CPU)
+        if torch.get_default_device() != _CPU:  # only if needed: a device context slows every call of torch
+            stack.enter_context(_CPU)
         for kind in filter(torch.is_autocast_enabled, ("cpu", "cuda")):
-            held.enter_context(torch.autocast(kind, enabled=False))
-        held.enter_context(torch.inference_mode(False))
-        held.enter_context(torch.enable_grad())
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
         yield
 
 
 def lowered(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Let torch choose bfloat16 for operations of a forward pass where the precision says so; so may be what comes out.
+    """Run a forward pass in autocast to bfloat16 if that is the precision; the output may then be bfloat16 too.
 
-    To be entered anew for each pass: parameters that are cast are kept until the end, and they change.
+    Enter it anew for each pass: autocast caches the cast parameters until the end, while training changes them.
     """
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
 @contextmanager
 def rounding(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Say whether a GPU may round what it multiplies to TF32, and that it must repeat its bits.
+    """Allow or forbid TF32 on a GPU, and use deterministic kernels.
 
-    torch by default rounds in convolutions alone, and takes whichever kernels are fastest.
+    By default torch uses TF32 in convolutions alone, and the fastest kernels.
     """
     if device.type != "cuda":
         yield
@@ -77,21 +77,21 @@ def rounding(precision: Precision, device: torch.device) -> Iterator[None]:
     before = products.allow_tf32, convolutions.allow_tf32
     products.allow_tf32 = convolutions.allow_tf32 = precision == "tf32"
     try:
-        with _repeating():
+        with _deterministic():
             yield
     finally:
         products.allow_tf32, convolutions.allow_tf32 = before
 
 
 @contextmanager
-def _repeating() -> Iterator[None]:
-    """Let torch take kernels whose bits are the same each time, and warn where there is none."""
+def _deterministic() -> Iterator[None]:
+    """Make torch use deterministic kernels, and warn of operations that have none."""
     convolutions = torch.backends.cudnn
-    memory: Any = torch.utils.deterministic  # its module has properties, of which its types know nothing
+    memory: Any = torch.utils.deterministic  # its type stubs lack the module's properties
     before = convolutions.deterministic, convolutions.benchmark, memory.fill_uninitialized_memory
     mode = torch.get_deterministic_debug_mode()
     convolutions.deterministic, convolutions.benchmark, memory.fill_uninitialized_memory = True, False, False
-    torch.set_deterministic_debug_mode("warn")  # the other function for it imports a compiler, for seconds
+    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import a compiler
     try:
         yield
     finally:

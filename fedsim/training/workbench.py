@@ -1,4 +1,4 @@
-"""Local training and evaluation: pure functions of (parameters, a client's data, a job). No Ray, no wall clock."""
+"""Local training and evaluation as pure functions of (parameters, a client's data, a job), without Ray or clocks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.attacked_jobs import Attackers
-from fedsim.training.client_method import checked, checked_personal
+from fedsim.training.client_method import Trained, checked, checked_personal
 from fedsim.training.job import Cohort, Job, Report, Reports
-from fedsim.training.loaded_model import LoadedModel
-from fedsim.training.local_sgd import ClientBench, Descent
-from fedsim.training.minibatches import groups, mean_losses
+from fedsim.training.loaded_model import LoadedModel, Scores
+from fedsim.training.local_sgd import ClientTools, Descent
+from fedsim.training.minibatches import groups, job_losses
+from fedsim.training.modes.dense import Dense
+from fedsim.training.modes.vmap import Vmap
 from fedsim.training.precision import rounding
 from fedsim.training.settings import WorkbenchSpec
 
 
 class Workbench(LoadedModel):
-    """One process's tools to train and evaluate any client.
+    """Trains and evaluates any client in one process.
 
-    `work(job, params, out, kept)` depends on nothing but its arguments, the data and the spec: whoever else was
-    trained before, here or elsewhere, does not change a bit of it.
+    The bits of a result depend on the arguments of a call, the data and the spec alone, never on what this or another
+    process trained before.
     """
 
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
@@ -36,40 +38,43 @@ class Workbench(LoadedModel):
         )
 
     def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> Report:
-        """Train `job` from `params` [P], write the row `start - end` into `out` [P] and report."""
+        """Train `job` from `params` [P], write the update `start - end` into `out` [P] and return the report."""
         return self.work(job, params, out, None)[0]
 
     def work(
         self, job: Job, params: torch.Tensor, out: torch.Tensor, kept: torch.Tensor | None
     ) -> tuple[Report, torch.Tensor | None]:
-        """As `run`, with what the client kept from its job before; also return what it keeps for the next, on the CPU.
+        """As `run`, with the vector `kept` [P] from the client's previous job; also return the one to keep, on the CPU.
 
-        A job whose row is not finite leaves what was kept as it was.
+        If the update is not finite, the client keeps the previous vector.
         """
-        local = ClientBench(self, job)
+        local = ClientTools(self, job)
         self.flat.copy_(params)
-        before, during, keep = math.nan, math.nan, None
+        before = math.nan
         if self.spec.losses and not self.method.reports_loss:
-            probed = self._probed(np.array([job.client]), job.version)
-            before = float(self._mean_losses([params], probed, self.sgd.precision)[0])
-        if self.method.train is None:
-            during = local.descend(Descent(self.sgd))
-        else:
-            self.module.train()  # whatever the job or evaluation before left it in
-            with self._alone(local):
-                found = self.method.train(local, params, self._here(kept))
-            trained = checked(found, len(self.flat), job.client)
-            self.flat.copy_(trained.end)
-            during, keep = trained.loss, trained.kept
-            before = trained.loss_before if self.method.reports_loss else before
+            loss_rows = self._loss_rows(np.array([job.client]), job.version)
+            before = float(self._mean_losses([params], loss_rows, self.sgd.precision)[0])
+        trained = self._trained(local, params, kept)
         after = accuracy = math.nan
         if self.spec.after:
             losses, correct = self._forward(local.rows, self.sgd.precision)
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
         finite = bool(_finite(out[None])[0])
-        report = Report(before, during, local.loss_rms, local.batch_rms, after, accuracy, finite)
-        return report, keep.cpu() if finite and keep is not None else kept
+        before = trained.loss_before if self.method.reports_loss else before
+        report = Report(before, trained.loss, local.loss_rms, local.batch_rms, after, accuracy, finite)
+        return report, trained.kept.cpu() if finite and trained.kept is not None else kept
+
+    def _trained(self, local: ClientTools, params: torch.Tensor, kept: torch.Tensor | None) -> Trained:
+        """Train with the client method from `params` [P], which `flat` holds too; then `flat` holds the end."""
+        if self.method.train is None:
+            return Trained(self.flat, local.descend(Descent(self.sgd)))
+        self.module.train()  # the previous job or evaluation may have left another mode
+        with self._seeded_if_needed(local):
+            result = self.method.train(local, params, self._on_device(kept))
+        trained = checked(result, len(self.flat), local.job.client)
+        self.flat.copy_(trained.end)
+        return trained
 
     def train(
         self,
@@ -80,7 +85,7 @@ class Workbench(LoadedModel):
     ) -> tuple[Reports, list[torch.Tensor | None]]:
         """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`.
 
-        Rows and reports are what clients send: those of adversaries may differ from what they found.
+        Rows and reports are the ones that clients send, after the attacks of adversaries.
         """
         with rounding(self.sgd.precision, self.device):
             if self._attackers is None:
@@ -88,7 +93,7 @@ class Workbench(LoadedModel):
             return self._attackers.train(self._honest, self._relabel, cohort, starts, rows, kept)
 
     def _relabel(self, y: torch.Tensor) -> None:
-        """Train on these labels [N] from now on."""
+        """Train on the labels `y` [N] from now on."""
         self.y = y
         if self._side_by_side is not None:
             self._side_by_side.y = y
@@ -102,21 +107,12 @@ class Workbench(LoadedModel):
     ) -> tuple[Reports, list[torch.Tensor | None]]:
         if self._side_by_side is None:
             before = kept or [None] * len(cohort)
-            done = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
-            return Reports.of([report for report, _ in done]), [after for _, after in done]
-        reports, beside = Reports.nothing(len(cohort)), self._side_by_side
-        sums = []
-        for group in groups(cohort, self.splits["train"], self.sgd, self.seed, beside.most, even=beside.even):
-            mine = [starts[job] for job in group.jobs.tolist()]
-            losses = beside.train(group.on(self.device), mine, rows)
-            sums.append((group.jobs, group.counts, losses))
-        for jobs, counts, losses in sums:  # not before: a GPU has the next group to go on with meanwhile
-            reports.loss_train[jobs], reports.loss_rms[jobs], reports.batch_rms[jobs] = mean_losses(
-                counts, losses
-            )
+            results = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
+            return Reports.of([report for report, _ in results]), [after for _, after in results]
+        reports = self._train_groups(self._side_by_side, cohort, starts, rows)
         if self.spec.losses:
-            probed = self._probed(cohort.clients, cohort.versions)
-            reports.loss_before[:] = self._mean_losses(starts, probed, self.sgd.precision)
+            loss_rows = self._loss_rows(cohort.clients, cohort.versions)
+            reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
         for i, client in enumerate(cohort.clients.tolist()):
             if self.spec.after:
                 self.flat.copy_(starts[i] - rows[i])
@@ -125,42 +121,59 @@ class Workbench(LoadedModel):
         reports.finite[:] = _finite(rows)
         return reports, [None] * len(cohort)
 
-    def _alone(self, local: ClientBench) -> AbstractContextManager[None]:
-        """Return what a method runs within: torch's generator is seeded if somebody may draw from it."""
+    def _train_groups(
+        self, mode: Dense | Vmap, cohort: Cohort, starts: Sequence[torch.Tensor], rows: torch.Tensor
+    ) -> Reports:
+        """Train the jobs in groups into `rows` [k, P]; report the losses of training alone."""
+        reports, trained = Reports.nothing(len(cohort)), []
+        train = self.splits["train"]
+        for group in groups(cohort, train, self.sgd, self.seed, mode.max_clients, mode.width_multiple):
+            losses = mode.train(group.on(self.device), [starts[job] for job in group.jobs.tolist()], rows)
+            trained.append((group.jobs, group.counts, losses))
+        for jobs, counts, losses in trained:  # after the last group: reading losses waits for the GPU
+            means = job_losses(counts, losses)
+            reports.loss_train[jobs], reports.loss_rms[jobs], reports.batch_rms[jobs] = means
+        return reports
+
+    def _seeded_if_needed(self, local: ClientTools) -> AbstractContextManager[None]:
+        """Return a context with torch's generators seeded, if the model or the client method may draw from them."""
         return self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext()
 
-    def _here(self, kept: torch.Tensor | None) -> torch.Tensor | None:
+    def _on_device(self, kept: torch.Tensor | None) -> torch.Tensor | None:
         return None if kept is None else kept.to(self.device)
 
     def evaluate_personal(
         self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """As `evaluate`, for the rows of the clients `first`, `first + 1`, ... each with the model it would use itself.
+    ) -> Scores:
+        """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models.
 
-        `params` [P] is the global model, `kept` what each of the clients keeps.
+        `params` [P] is the global model, `kept` the vectors that these clients keep.
         """
-        found = [self._with_own_model(params, row, split, first + i) for i, row in enumerate(kept)]
-        return np.concatenate([f[0] for f in found]), np.concatenate([f[1] for f in found])
+        scores = [self._with_personal_model(params, row, split, first + i) for i, row in enumerate(kept)]
+        return np.concatenate([s[0] for s in scores]), np.concatenate([s[1] for s in scores])
 
-    def _with_own_model(
+    def _with_personal_model(
         self, params: torch.Tensor, kept: torch.Tensor | None, split: str, client: int
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    ) -> Scores:
         rows = torch.from_numpy(self.splits[split].rows(client)).to(self.device)
         if not len(rows):
             return np.zeros(0), np.zeros(0, dtype=bool)
         model = params
         if self.method.personal:
-            local = ClientBench(self, Job(-1, client, -1, 0))
+            local = ClientTools(self, Job(-1, client, -1, 0))
             self.module.train()
-            with self._alone(local), rounding(self.sgd.precision, self.device):
-                found = self.method.personal(local, params, self._here(kept))
-            model = checked_personal(found, len(self.flat), client)
+            with self._seeded_if_needed(local), rounding(self.sgd.precision, self.device):
+                personal = self.method.personal(local, params, self._on_device(kept))
+            model = checked_personal(personal, len(self.flat), client)
         return self._evaluated(model, rows)
 
 
 def _finite(rows: torch.Tensor) -> NDArray[np.bool_]:
-    """Return [k] which rows [k, P] are finite: so is a sum only of such terms, and it takes a quarter of the time."""
-    found: NDArray[np.bool_] = torch.isfinite(rows.sum(dim=1)).cpu().numpy()
-    for i in np.flatnonzero(~found):
-        found[i] = bool(torch.isfinite(rows[i]).all())
-    return found
+    """Return [k] which rows [k, P] are finite.
+
+    A finite sum has finite terms alone, and is faster to compute; only other rows are checked entry by entry.
+    """
+    finite: NDArray[np.bool_] = torch.isfinite(rows.sum(dim=1)).cpu().numpy()
+    for i in np.flatnonzero(~finite):
+        finite[i] = bool(torch.isfinite(rows[i]).all())
+    return finite

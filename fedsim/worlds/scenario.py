@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.parallel import in_parts
-from fedsim.common.rng_streams import Streams
+from fedsim.common.rng import Streams
 from fedsim.common.units import duration_us
 from fedsim.worlds.metadata import metadata_problems
 from fedsim.worlds.trace import KINDS, AfterEnd, Trace

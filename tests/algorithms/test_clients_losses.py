@@ -20,7 +20,7 @@ from fedsim.algorithms.clients.fedcka import cka, contrast
 from fedsim.algorithms.clients.qmaml import divided
 from fedsim.common.rng import rng
 from fedsim.data.federated_data import FederatedData, Split
-from fedsim.training.local_sgd import ClientBench
+from fedsim.training.local_sgd import ClientTools
 from fedsim.training.network import build_network
 from fedsim.training.settings import LocalSGD
 from fedsim.training.workbench import Workbench
@@ -141,7 +141,7 @@ def test_qmaml_descends_the_loss_after_adapting(data: FederatedData, order: str,
     sgd = LocalSGD(batch_size=None, lr=0.2)
     options = {"inner_lr": 0.3, "inner_steps": steps, "order": order}
     report, row, _ = work(data, "qmaml", sgd=sgd, **options)
-    support, query = divided(ClientBench(Workbench(SPEC, data), JOB), 0.5)
+    support, query = divided(ClientTools(Workbench(SPEC, data), JOB), 0.5)
     network = build_network("mlp", {"hidden": [12, 8]}, (1, 8, 8), 10)
     x, y = torch.from_numpy(data.x), torch.from_numpy(data.y)
 

@@ -53,14 +53,15 @@ def test_a_file_with_windows_mark_and_line_ends_is_read(text: str, tmp_path: Pat
 def test_a_file_that_is_not_in_utf8_is_refused_with_what_to_do(text: str, tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(text, encoding="utf-16")
-    with pytest.raises(ConfigError, match=r"small\.toml: cannot be read: expected text in UTF-8, save it so"):
+    with pytest.raises(ConfigError, match=r"small\.toml: cannot be read: expected text in UTF-8"):
         fedsim.load_config(path)
 
 
 def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: Path) -> None:
     path = tmp_path / "my run é.toml"
     path.write_text(text.replace('name = "small"\n', "", 1))
-    with pytest.raises(ConfigError, match=r"its own does not do: .*found 'my run é'; give one with name"):
+    message = r"the name of the file cannot be the run's: .*found 'my run é'; give one with name"
+    with pytest.raises(ConfigError, match=message):
         fedsim.load_config(path)
     assert fedsim.load_config(path, ("name=mine",))[0].name == "mine"
 
@@ -71,7 +72,7 @@ def test_a_file_whose_name_is_none_for_a_run_asks_for_one(text: str, tmp_path: P
         ("stop.time=1 hour", "found unit 'hour' in '1 hour'; known: d, h, m, min, ms, s, us, w"),
         ("algorithm=fedavg", "algorithm: expected a table, such as algorithm.KEY = VALUE, found 'fedavg'"),
         ("train.lr=inf", "train.lr: input should be a finite number, found inf"),
-        ("evaluate.seed=3", "evaluate.seed: unknown key; 'seed' stands above the first table"),
+        ("evaluate.seed=3", "evaluate.seed: unknown key; 'seed' belongs above the first table"),
         ("train.stop={steps=3}", "train.stop: unknown key; [stop] is a table of its own"),
         ("task.client=13", "task: task 'digits' has no option 'client'; did you mean 'clients'?"),
         ("task.nam=digits", "task: task 'digits' has no option 'nam'; did you mean 'name'?"),

@@ -126,7 +126,7 @@ def test_an_option_of_a_scenario() -> None:
         ),
         (
             {"task": {"name": "digits", "clients": 2**31 - 1}},
-            "task.clients: expected at most .* there is room",
+            "task.clients: expected at most .* of free memory",
         ),
         (
             {"task": {"name": "digits", "clients": 2000}},

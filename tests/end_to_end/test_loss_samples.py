@@ -14,7 +14,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.training.job import Cohort
-from fedsim.training.minibatches import probed
+from fedsim.training.minibatches import loss_rows
 from fedsim.training.workbench import Workbench
 from small import run, small
 
@@ -27,7 +27,7 @@ ASKING = {
 
 def by_hand(setup: RunSpec, params: torch.Tensor, client: int, version: int) -> float:
     """Return the mean loss on the samples that the client probes for a version."""
-    [rows] = probed(setup.data.train, np.array([client]), np.array([version]), 5, setup.bench.seed)
+    [rows] = loss_rows(setup.data.train, np.array([client]), np.array([version]), 5, setup.bench.seed)
     assert len(rows) == 5
     bench = Workbench(setup.bench, setup.data)
     bench.flat.copy_(params)

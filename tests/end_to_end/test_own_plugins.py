@@ -451,7 +451,7 @@ def test_a_function_that_is_no_factory_or_has_no_name(mine: Any) -> None:
         plugins.build("rule", name, {})
     with pytest.raises(ConfigError, match="has no function 'mnie'; did you mean 'mine'"):
         plugins.factory("rule", name.replace(":mine", ":mnie"))
-    with pytest.raises(ConfigError, match=r"the function in the file as well, such as '.*/mine\.py:mine'"):
+    with pytest.raises(ConfigError, match=r"the name of the function too, such as '.*/mine\.py:mine'"):
         plugins.factory("rule", name.removesuffix(":mine"))
 
 

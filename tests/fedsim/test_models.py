@@ -358,12 +358,12 @@ def own(tmp_path: Path) -> Path:
         ("narrow", r"expected logits \[1, 3\] for one sample, found \[1, 2\]"),
         ("misfit", r"does not take samples of shape \(4,\)"),
         ("none", "expected a torch.nn.Module, found NoneType"),
-        ("lazy", "1.weight has no shape before the first sample: take Linear in place of LazyLinear"),
+        ("lazy", "1.weight has no shape before the first sample: use Linear in place of LazyLinear"),
         ("spectral", r"parametrizations.weight.0._[uv] changes while the model trains. It is state outside"),
         ("counts", "seen changes while the model trains"),
-        ("in_place", "changes the samples that it is given in place: write x = x - mean"),
-        ("rectified", "changes the samples that it is given in place"),
-        ("detached", r"logits that can be differentiated .*: leave out detach\(\)"),
+        ("in_place", "changes its input samples in place: write x = x - mean"),
+        ("rectified", "changes its input samples in place"),
+        ("detached", r"logits that are differentiable .*: leave out detach\(\)"),
     ],
 )
 def test_models_that_cannot_be_federated_are_refused(own: Path, member: str, message: str) -> None:

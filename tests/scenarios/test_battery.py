@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
-from fedsim.common.rng_streams import Streams
+from fedsim.common.rng import Streams
 from fedsim.common.units import US
 from fedsim.scenarios.battery import Phone
 from fedsim.worlds.scenario import Me, Rows

@@ -37,7 +37,9 @@ def test_code_from_elsewhere_can_be_refused(here: Path, monkeypatch: pytest.Monk
     (here / "mine.py").write_text(f"{touching()}\ndef rule(): ...\n")
     monkeypatch.setenv(plugins.ONLY_SHIPPED, "1")
     for name in ("mine.py:rule", "fedsim.algorithms.fedavg:fedavg"):
-        with pytest.raises(ConfigError, match="is code from elsewhere, and FEDSIM_ONLY_SHIPPED refuses it"):
+        with pytest.raises(
+            ConfigError, match="is code that fedsim does not ship, and FEDSIM_ONLY_SHIPPED refuses it"
+        ):
             small(algorithm={"name": name})
     assert small(algorithm={"name": "fedavg"}).algorithm.name == "fedavg"
     assert not (here / MARK).exists()

@@ -85,7 +85,7 @@ def test_a_replay_of_a_received_run_can_refuse_its_code(
     configured(folder, 'name = "fedlf"', f'name = "{here}/mine.py:rule"')
     monkeypatch.setenv(plugins.ONLY_SHIPPED, "1")
     assert command("replay", folder, "--workers", "0") == 2
-    assert "is code from elsewhere" in capsys.readouterr().err
+    assert "is code that fedsim does not ship" in capsys.readouterr().err
     assert not (here / MARK).exists()
 
 

@@ -6,9 +6,9 @@ from fedsim.training.attack import Attack
 
 
 def drop() -> Attack:
-    """Let the job be lost in the last instant of its upload; see `zero` for updates that say nothing.
+    """Lose the job at the last instant of its upload; see `zero` for updates of zeros.
 
-    The server learns of it as of any other loss. Who is silent makes everybody wait, or leaves a step to the others,
-    which a row of zeros would not: hence the job ends `lost`.
+    The job ends `lost`, and the server learns of it as of any other loss. Unlike an update of zeros, a missing update
+    makes the server wait, or leaves the step to the other clients.
     """
     return Attack(drops=True)

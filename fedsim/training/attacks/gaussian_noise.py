@@ -1,4 +1,4 @@
-"""Noise on updates, or instead of them."""
+"""Gaussian noise added to updates, or sent in their place."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def gaussian_noise(
     per: Literal["norm", "entry"] = "norm",
     replace: bool = False,
 ) -> Attack:
-    """Add Gaussian noise, as long as `sigma` times the update or with `sigma` in each entry; or send noise alone.
+    """Add Gaussian noise to the update Δ [P], or with `replace` send the noise alone.
 
-    With `per = "norm"` an entry's standard deviation is sigma ‖Δ‖ / √P, so that the noise has the norm sigma ‖Δ‖, or
-    nearly so.
+    The standard deviation of an entry is `sigma` with `per = "entry"`. With `per = "norm"` it is sigma ‖Δ‖ / √P, so
+    that the norm of the noise is close to sigma ‖Δ‖.
     """
 
     def send(message: Message) -> Message:

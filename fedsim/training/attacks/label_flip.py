@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import torch
@@ -14,9 +15,9 @@ Changes = Annotated[tuple[tuple[int, int], ...], Field(min_length=1)]
 
 
 def label_flip(*, change: Changes | None = None) -> Attack:
-    """Train on C - 1 - y in place of y, or only on the changes given, such as [[5, 3]].
+    """Train on C - 1 - y in place of y. With `change`, such as [[5, 3]], change only the first label of each pair.
 
-    What the client reports of its losses is of these labels as well. Evaluations see the true ones. Raises ConfigError
+    The losses that the client reports are of the wrong labels too; evaluations use the true ones. Raises ConfigError
     for two changes of one label.
     """
     changed = [old for old, _ in change or ()]
@@ -25,18 +26,18 @@ def label_flip(*, change: Changes | None = None) -> Attack:
         raise ConfigError(
             f"adversary 'label_flip': change: expected one change of each label, found more of {twice[0]}"
         )
+    if change is None:
+        return Attack(labels=lambda y, n_classes: n_classes - 1 - y)
+    return Attack(labels=partial(_changed, change=change))
 
-    def labels(y: torch.Tensor, n_classes: int) -> torch.Tensor:
-        if change is None:
-            return n_classes - 1 - y
-        beyond = [label for pair in change for label in pair if not 0 <= label < n_classes]
-        if beyond:
-            raise ConfigError(
-                f"adversary 'label_flip': change: expected labels from 0 to {n_classes - 1}, found {beyond[0]}"
-            )
-        table = torch.arange(n_classes)
-        for old, new in change:
-            table[old] = new
-        return table.to(y.device)[y]
 
-    return Attack(labels=labels)
+def _changed(y: torch.Tensor, n_classes: int, change: Changes) -> torch.Tensor:
+    outside = [label for pair in change for label in pair if not 0 <= label < n_classes]
+    if outside:
+        raise ConfigError(
+            f"adversary 'label_flip': change: expected labels from 0 to {n_classes - 1}, found {outside[0]}"
+        )
+    table = torch.arange(n_classes)
+    for old, new in change:
+        table[old] = new
+    return table.to(y.device)[y]

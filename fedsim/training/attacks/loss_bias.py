@@ -1,4 +1,4 @@
-"""The bias attack of FedMGDA+ (Hu et al. 2022): a constant on the loss, which its gradient does not see."""
+"""The bias attack of FedMGDA+ (Hu et al. 2022): a constant added to the loss, which leaves the gradient unchanged."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from fedsim.training.attack import Attack
 
 
 def loss_bias(*, bias: float = 1.0) -> Attack:
-    """Add a constant to each loss that is reported; the update is honest."""
+    """Add `bias` to each reported loss; the update is honest."""
     return Attack(send=lambda message: message.with_losses(lambda loss: loss + bias))

@@ -1,4 +1,4 @@
-"""Updates that are no numbers, as broken devices send them."""
+"""Updates with NaN or infinite entries, as broken devices send them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedsim.training.attack import Attack, Message
 
 
 def nan(*, value: Literal["nan", "inf"] = "nan", entries: Annotated[int, Field(ge=1)] = 1) -> Attack:
-    """Put NaN or infinity into the first entries of the update; what follows is up to `[bad_updates]`."""
+    """Put NaN or infinity into the first `entries` of the update. `[bad_updates]` decides what the server does."""
 
     def send(message: Message) -> Message:
         row: torch.Tensor = message.row.clone()

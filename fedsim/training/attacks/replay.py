@@ -6,7 +6,7 @@ from fedsim.training.attack import Attack
 
 
 def replay() -> Attack:
-    """Send the honest update of the client's job before, whatever the model is now; in its first job, the new one."""
+    """Send the honest update of the client's previous job. In its first job the client sends its new update."""
     return Attack(
         send=lambda message: message if message.before is None else message.with_row(message.before),
         remembers=True,

@@ -6,10 +6,10 @@ from fedsim.training.attack import Attack, Message
 
 
 def scale(*, factor: float = 10.0, losses: bool = False) -> Attack:
-    """Multiply the update, and with `losses` what is reported of the loss as well.
+    """Multiply the update by `factor`, and with `losses` the reported losses too.
 
-    A client that multiplies its loss multiplies its gradient: with one local step, `losses` is that attack exactly.
-    With more steps the client would train otherwise; here it trains honestly and scales the outcome.
+    Multiplying a client's loss multiplies its gradient, so with one local step `losses = true` is exactly that attack.
+    With more steps a multiplied loss would change the training; here the client trains honestly and scales the result.
     """
 
     def send(message: Message) -> Message:

@@ -1,4 +1,4 @@
-"""A free rider: it takes the model and sends nothing new (Lin et al. 2019)."""
+"""A free rider: it receives the model and sends an update of zeros (Lin et al. 2019)."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from fedsim.training.attack import Attack
 
 
 def zero() -> Attack:
-    """Send a row of zeros, which takes its place in the step; see `drop` for updates that never arrive."""
+    """Send an update of zeros, which counts in the step; see `drop` for updates that never arrive."""
     return Attack(send=lambda message: message.with_row(torch.zeros_like(message.row)))

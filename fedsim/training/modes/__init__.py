@@ -1,8 +1,8 @@
-"""Ways to train a group of clients: one after the other, or side by side.
+"""Batching modes: a group of clients trains one after the other, or side by side.
 
-`loop` trains each client with autograd. `vmap` and `dense` train many at once, from the same minibatches in the same
-order: `vmap` whatever torch.func can map over, `dense` models of linear layers and ReLU, whose gradients are written
-out. They equal the loop but for rounding, and a client's bits depend on nothing but its own job.
+`loop` trains each client with autograd. `vmap` and `dense` train many clients at once on the same minibatches in the
+same order: `vmap` any model that torch.func can map over, `dense` models of linear layers and ReLU with gradients
+written out by hand. All modes agree up to rounding, and a client's bits depend on its own job alone.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torch import nn
 
 from fedsim.common.errors import ConfigError
 from fedsim.training.client_method import ClientMethod
-from fedsim.training.modes.dense import does_as, linear_layers
+from fedsim.training.modes.dense import behaves_as, linear_layers
 from fedsim.training.settings import Mode
 
-_SURE = (
+_DRAW_NOTHING = (
     nn.Sequential,
     nn.Linear,
     nn.Flatten,
@@ -37,16 +37,16 @@ _SURE = (
     nn.Tanh,
     nn.Softplus,
 )
-"""Modules of which it is sure that they draw nothing at random; what others do in their own code nobody knows."""
+"""Modules that are known to draw nothing at random."""
 
 
 def resolve_mode(
     wanted: Mode | Literal["auto"], module: nn.Module, method: ClientMethod, device: str
 ) -> Mode:
-    """Return the way to train that `[train] mode` means for a model and a client-side method.
+    """Return the batching mode for a model and a client method.
 
-    `auto` is a rule of these alone, never of a timing: `dense` where the model allows it; else `vmap` on a GPU where it
-    allows that; else `loop`. Raises ConfigError where a mode was asked for that cannot be.
+    `auto` depends on the model, the method and the device alone, never on a timing: `dense` if the model allows it;
+    else `vmap` on a GPU if the model allows it; else `loop`. Raises ConfigError if the wanted mode is impossible.
     """
     reasons: dict[Mode, str] = {
         "dense": _not_dense(module, method),
@@ -59,27 +59,31 @@ def resolve_mode(
         return "vmap" if device.startswith("cuda") and not reasons["vmap"] else "loop"
     if reasons[wanted]:
         works = " or ".join(repr(mode) for mode, reason in reasons.items() if not reason)
-        raise ConfigError(f"train.mode: {wanted!r} cannot be: {reasons[wanted]}; take {works}, or 'auto'")
+        raise ConfigError(
+            f"train.mode: {wanted!r} cannot be used: {reasons[wanted]}; take {works}, or 'auto'"
+        )
     return wanted
 
 
 def _not_plain(method: ClientMethod) -> str:
-    return "" if method.train is None else "the client-side method trains each client in its own way"
+    return "" if method.train is None else "the client method trains each client in its own way"
 
 
 def may_draw(module: nn.Module) -> str:
-    """Return the name of a part of the model that may draw at random while it trains, such as dropout, or nothing.
+    """Return the class name of a layer that may draw at random while it trains, such as dropout; else "".
 
-    Of a module of one's own, also one that is derived from torch's, nobody knows, unless it says `draws = False`.
+    A user's module, including a subclass of one of torch's, counts as drawing unless it has `draws = False`.
     """
-    unsure = (part for part in module.modules() if not does_as(part, _SURE) and not _draws_nothing(part))
+    unsure = (
+        part for part in module.modules() if not behaves_as(part, _DRAW_NOTHING) and not _draws_nothing(part)
+    )
     return next((type(part).__name__ for part in unsure), "")
 
 
 def _draws_nothing(part: nn.Module) -> bool:
-    if does_as(part, nn.RNNBase):
+    if behaves_as(part, nn.RNNBase):
         return not part.dropout
-    return does_as(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
+    return behaves_as(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
 
 
 def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
@@ -88,8 +92,8 @@ def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
         return f"torch.func cannot map over a recurrent layer ({recurrent[0]})"
     if drawn := may_draw(module):
         return _not_plain(method) or f"the model may draw at random while it trains ({drawn})"
-    other = [type(part).__name__ for part in module.modules() if not does_as(part, _SURE)]
-    return _not_plain(method) or (f"nobody has tried to map over {other[0]} with torch.func" if other else "")
+    other = [type(part).__name__ for part in module.modules() if not behaves_as(part, _DRAW_NOTHING)]
+    return _not_plain(method) or (f"{other[0]} is not known to work with torch.func.vmap" if other else "")
 
 
 def _not_dense(module: nn.Module, method: ClientMethod) -> str:

@@ -1,10 +1,13 @@
-"""Clients side by side through linear layers and ReLU: batched products, the cross-entropy's gradient by hand."""
+"""Batching mode `dense`: many clients side by side through linear layers and ReLU.
+
+Batched matrix products train all clients of a group at once; the gradient of the cross-entropy is written out by hand.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +18,7 @@ from torch.nn import functional
 
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.losses import losses_of
-from fedsim.training.minibatches import Group, of_minibatches
+from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.precision import Precision, lowered
 
 if TYPE_CHECKING:
@@ -25,27 +28,27 @@ if TYPE_CHECKING:
 
 _KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
-_TOGETHER, _ON_A_GPU = (1, 512), (32, 128)
-"""Fewest and most clients that train together."""
+_ON_A_CPU, _ON_A_GPU = (1, 512), (32, 128)
+"""Fewest and most clients of a group."""
 _NARROW = 4096
-"""Rows with fewer columns are written all at once, and losses of such models found for many clients at once."""
+"""Models with fewer parameters: updates are written at once, and losses computed for many clients at once."""
 _TILE = 64
-"""Samples of one client that are looked at together, where many clients are."""
+"""Samples of one client in a tile, where losses of many clients are computed at once."""
 _VECTOR = 8
-"""Numbers in a vector of the processor. Where a client's matrices begin at other places among those of others than at
-whole vectors, its products have other bits there than alone."""
+"""Numbers in a SIMD vector of the CPU. A client's products have the same bits at any position in a group only if its
+matrices start at whole vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """A linear layer, in the flat vector of parameters."""
+    """A linear layer within the flat vector of parameters [P]."""
 
     rows: int
     columns: int
     weight: int
-    """Where its matrix [rows, columns] starts."""
+    """Start of its matrix [rows, columns]."""
     bias: int
-    """Where its bias [rows] starts, -1 if it has none."""
+    """Start of its bias [rows], -1 without a bias."""
     relu: bool
     """Whether ReLU follows."""
 
@@ -55,23 +58,25 @@ class Layer:
         return matrix, params[self.bias : self.bias + self.rows] if self.bias >= 0 else None
 
 
-def does_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
-    """Tell whether a module is of one of torch's kinds and does just that: a subclass, or a hook, may do anything."""
+def behaves_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
+    """Return whether a module computes exactly what one of torch's `kinds` does.
+
+    A subclass with a `forward` of its own and a module with hooks may do anything, so the answer for them is False.
+    """
     hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
     return isinstance(part, kinds) and str(part.forward.__module__).startswith("torch.nn.") and not any(hooks)
 
 
 def linear_layers(module: nn.Module) -> list[Layer]:
-    """Return the layers of a model that consists of Flatten, then Linear with or without ReLU behind; else none.
+    """Return the layers of a model that is Flatten, then Linear layers with or without ReLU; else an empty list.
 
-    Nor are there any if layers share parameters, or have others than a matrix and a bias.
+    The list is also empty if layers share parameters, or have parameters beside a matrix and a bias.
     """
-    if not isinstance(module, nn.Sequential) or not all(does_as(part, _KINDS) for part in (module, *module)):
+    if not isinstance(module, nn.Sequential) or not all(behaves_as(p, _KINDS) for p in (module, *module)):
         return []
-    own = [
-        p for part in module if isinstance(part, nn.Linear) for p in (part.weight, part.bias) if p is not None
-    ]
-    if [id(p) for p in own] != [id(p) for p in module.parameters()]:
+    linear = [part for part in module if isinstance(part, nn.Linear)]
+    parameters = [p for part in linear for p in (part.weight, part.bias) if p is not None]
+    if [id(p) for p in parameters] != [id(p) for p in module.parameters()]:
         return []
     layers: list[Layer] = []
     at = 0
@@ -81,29 +86,31 @@ def linear_layers(module: nn.Module) -> list[Layer]:
             at += part.weight.numel() + (part.out_features if part.bias is not None else 0)
             layers.append(Layer(part.out_features, part.in_features, weight, bias, relu=False))
         elif isinstance(part, nn.ReLU) and layers:
-            last = layers.pop()
-            layers.append(Layer(last.rows, last.columns, last.weight, last.bias, relu=True))
+            layers.append(replace(layers.pop(), relu=True))
         elif not (isinstance(part, nn.Flatten) and part.start_dim == 1 and not layers):
             return []
     return layers if layers and not layers[-1].relu else []
 
 
-def most_at_once(columns: int, gpu: bool) -> int:
-    """Return how many clients train together at most: the more, the smaller the model."""
-    least, most = _ON_A_GPU if gpu else _TOGETHER
+def largest_group(columns: int, gpu: bool) -> int:
+    """Return the most clients of a group: the smaller the model, the more."""
+    least, most = _ON_A_GPU if gpu else _ON_A_CPU
     return max(least, min(_GROUP_BYTES // (4 * columns), most))
 
 
-def even_width(columns: Sequence[int]) -> int:
-    """Return of which number the width of minibatches must be a multiple, so that inputs of so many columns are whole
-    vectors of the processor.
+def width_multiple_of(columns: Sequence[int]) -> int:
+    """Return the number whose multiples are valid widths of minibatches.
+
+    With such a width, layer inputs of the given numbers of columns fill whole SIMD vectors.
     """
     return _VECTOR // math.gcd(_VECTOR, *columns)
 
 
-def apart(shapes: Sequence[Sequence[int]]) -> bool:
-    """Tell whether clients must train alone: matrices of these shapes are no whole vectors, or there is one of width 1,
-    for which other products are taken where there is one client.
+def must_train_alone(shapes: Sequence[Sequence[int]]) -> bool:
+    """Return whether a group must have one client, so that the position in a group does not change bits.
+
+    This holds if matrices of these shapes do not fill whole SIMD vectors, or have a dimension of 1: a batched product
+    of one client then takes another kernel than that of several.
     """
     return any(math.prod(shape) % _VECTOR or 1 in shape for shape in shapes)
 
@@ -122,34 +129,31 @@ class Dense:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
-        self.apart = not x.is_cuda and apart([(layer.rows, layer.columns) for layer in self.layers])
-        self.even = 1 if x.is_cuda else even_width([layer.columns for layer in self.layers])
-        alone = self.apart or (
-            x.is_cuda and sgd.batch_size is None
-        )  # filled up, whole sets would take much memory
-        self.most = 1 if alone else most_at_once(columns, x.is_cuda)
-        self.full = x.is_cuda
-        """Whether groups are filled up with idle clients: a GPU may take other products for another number of them."""
+        shapes = [(layer.rows, layer.columns) for layer in self.layers]
+        self.alone = not x.is_cuda and must_train_alone(shapes)
+        self.width_multiple = 1 if x.is_cuda else width_multiple_of([layer.columns for layer in self.layers])
+        # A group that is filled up with idle clients takes too much memory if minibatches are whole training sets.
+        single = self.alone or (x.is_cuda and sgd.batch_size is None)
+        self.max_clients = 1 if single else largest_group(columns, x.is_cuda)
+        self.filled = x.is_cuda
+        """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns `of_minibatches` [2, S, g]."""
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
-        padded = self.most if self.full else g
-        model = _Models(self.layers, starts, padded)
-        velocity = [torch.zeros_like(t) for t in model.tensors] if self.sgd.momentum else None
+        padded = self.max_clients if self.filled else g
+        model = _Models(self.layers, starts, padded, momentum=bool(self.sgd.momentum))
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
-                a = padded if self.full else active
+                a = padded if self.filled else active
                 index, weight = _padded(group.index[s], a), _padded(group.weight[s], a)
                 x = self.x.index_select(0, index.reshape(-1))
                 if self.augmenter is not None and group.views is not None:
                     x = self.augmenter(x, _padded(group.views[s], a).reshape(-1))
-                self._step(
-                    model, x.view(*index.shape, -1), index, weight, losses[s, :active], group.lr, velocity
-                )
+                self._step(model, x.view(*index.shape, -1), index, weight, losses[s, :active], group.lr)
             model.differences(starts, rows, group.jobs.tolist())
-            return of_minibatches(losses, group.weight)
+            return minibatch_losses(losses, group.weight)
 
     def across(self, params: torch.Tensor, x: torch.Tensor, precision: Precision) -> torch.Tensor:
         """Return the logits [classes, N] of a model [P] for samples `x` [N, ...], a class per row."""
@@ -169,15 +173,15 @@ class Dense:
         if not starts:
             return np.zeros(0)
         with torch.inference_mode():
-            if len(starts[0]) >= _NARROW or self.apart:
+            if len(starts[0]) >= _NARROW or self.alone:
                 each = [self._mean_loss(start, r, precision) for start, r in zip(starts, rows, strict=True)]
                 return np.asarray(torch.stack(each).cpu().numpy())
-            found, alike = np.empty(len(rows)), dict[int, list[int]]()
+            losses, by_model = np.empty(len(rows)), dict[int, list[int]]()
             for i, start in enumerate(starts):
-                alike.setdefault(id(start), []).append(i)
-            for some in alike.values():
-                found[some] = self._tiled_losses(starts[some[0]], [rows[i] for i in some], precision)
-            return found
+                by_model.setdefault(id(start), []).append(i)
+            for places in by_model.values():
+                losses[places] = self._tiled_losses(starts[places[0]], [rows[i] for i in places], precision)
+            return losses
 
     def _mean_loss(self, params: torch.Tensor, rows: NDArray[np.int64], precision: Precision) -> torch.Tensor:
         parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
@@ -187,7 +191,7 @@ class Dense:
     def _tiled_losses(
         self, params: torch.Tensor, rows: Sequence[NDArray[np.int64]], precision: Precision
     ) -> Floats:
-        """Return the mean loss [k] of one model on each of k groups of rows, some tiles of equal size at a time."""
+        """Return the mean loss [k] of one model on each of k groups of rows, computed in tiles of equal size."""
         sizes = np.array([len(r) for r in rows])
         tiles = -(-sizes // _TILE)
         first = np.cumsum(tiles) - tiles
@@ -195,17 +199,15 @@ class Dense:
         index = np.zeros(tiles.sum() * _TILE, dtype=np.int64)
         index[at] = np.concatenate(rows)
         parts = torch.split(torch.from_numpy(index).to(self.x.device).view(-1, _TILE), EVAL_ROWS // _TILE)
-        found = torch.cat([self._losses_of_tiles(params, part, precision) for part in parts])
-        each = found.double().cpu().numpy()
+        tiled = torch.cat([self._tile_losses(params, part, precision) for part in parts])
+        each = tiled.double().cpu().numpy()
         owner = np.repeat(np.arange(len(sizes)), sizes)
         return np.asarray(np.bincount(owner, weights=each.ravel()[at], minlength=len(sizes)) / sizes)
 
-    def _losses_of_tiles(
-        self, params: torch.Tensor, index: torch.Tensor, precision: Precision
-    ) -> torch.Tensor:
-        """Return losses [T, _TILE] of rows `index` [T, _TILE]; a tile's bits do not depend on the others."""
+    def _tile_losses(self, params: torch.Tensor, index: torch.Tensor, precision: Precision) -> torch.Tensor:
+        """Return the losses [T, _TILE] of rows `index` [T, _TILE]; the bits of a tile are independent of the others."""
         count = len(index)
-        idle = EVAL_ROWS // _TILE - count if self.full else 0
+        idle = EVAL_ROWS // _TILE - count if self.filled else 0
         index = functional.pad(index, (0, 0, 0, idle)) if idle else index
         out = self.x.index_select(0, index.reshape(-1)).view(len(index), _TILE, -1).transpose(1, 2)
         with lowered(precision, self.x.device):
@@ -224,50 +226,44 @@ class Dense:
         weight: torch.Tensor,
         losses: torch.Tensor,
         lr: float,
-        velocity: list[torch.Tensor] | None,
     ) -> None:
-        a, width = index.shape
-        kind = torch.bfloat16 if self.sgd.precision == "bfloat16" else x.dtype
-        inputs, weights = [x.to(kind)], [w[:a].to(kind) for w in model.weights]
-        for w, b, layer in zip(weights, model.biases, self.layers, strict=True):
-            transposed = w.transpose(1, 2)
-            out = (
-                torch.bmm(inputs[-1], transposed)
-                if b is None
-                else torch.baddbmm(b[:a].to(kind), inputs[-1], transposed)
-            )
-            inputs.append(out.relu_() if layer.relu else out)
-        labels = self.y.index_select(0, index.reshape(-1)).view(a, width, 1)
-        log_p = torch.log_softmax(inputs.pop().float(), dim=2)
-        own = log_p.gather(2, labels)
-        torch.neg(own.squeeze(2)[: len(losses)], out=losses)
-        delta = log_p.exp_()
-        delta.scatter_add_(2, labels, torch.full_like(own, -1.0))
-        delta = delta.mul_(weight.unsqueeze(2)).to(kind)
+        """Take a step on the minibatches `x` [a, B, columns], whose rows are `index` [a, B].
+
+        Writes the losses [active, B] of the samples before the step into `losses`.
+        """
+        weights, inputs = self._forward(model, x)
+        labels = self.y.index_select(0, index.reshape(-1)).view(*index.shape, 1)
+        delta = _logit_gradient(inputs.pop(), labels, weight, losses)
         for number in reversed(range(len(self.layers))):
             below = inputs[number]
             if number:
                 before = torch.bmm(delta, weights[number])
                 if self.layers[number - 1].relu:
                     before = torch.ops.aten.threshold_backward(before, below, 0.0)
-            self._descend(model, number, delta, below, len(losses), lr, velocity)
+            self._descend(model, number, delta, below, len(losses), lr)
             if number:
                 delta = before
 
+    def _forward(self, model: _Models, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Return the weights in the precision of training, and the input of each layer, the logits last."""
+        a, kind = len(x), torch.bfloat16 if self.sgd.precision == "bfloat16" else x.dtype
+        inputs, weights = [x.to(kind)], [w[:a].to(kind) for w in model.weights]
+        for w, b, layer in zip(weights, model.biases, self.layers, strict=True):
+            below, transposed = inputs[-1], w.transpose(1, 2)
+            if b is None:
+                out = torch.bmm(below, transposed)
+            else:
+                out = torch.baddbmm(b[:a].to(kind), below, transposed)
+            inputs.append(out.relu_() if layer.relu else out)
+        return weights, inputs
+
     def _descend(
-        self,
-        model: _Models,
-        number: int,
-        delta: torch.Tensor,
-        below: torch.Tensor,
-        active: int,
-        lr: float,
-        velocity: list[torch.Tensor] | None,
+        self, model: _Models, number: int, delta: torch.Tensor, below: torch.Tensor, active: int, lr: float
     ) -> None:
-        """Step with one layer's gradients; of clients beyond `active`, which are done, they are 0."""
+        """Step with one layer's gradients, which are 0 for the clients from `active` on: they have finished."""
         a, sgd = len(delta), self.sgd
         w, b = model.weights[number], model.biases[number]
-        if velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
+        if model.velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
             w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-lr)
             if b is not None:
                 b[:a].add_(delta.sum(dim=1, keepdim=True), alpha=-lr)
@@ -278,29 +274,42 @@ class Dense:
         for tensor, gradient in gradients:
             if sgd.weight_decay:
                 gradient.add_(tensor[:a], alpha=sgd.weight_decay)
-            if velocity is not None:
-                speed = velocity[model.position(tensor)][:a]
-                gradient = speed.mul_(sgd.momentum).add_(gradient)
+            if model.velocity is not None:
+                gradient = model.velocity[id(tensor)][:a].mul_(sgd.momentum).add_(gradient)
             tensor[:active].add_(gradient[:active], alpha=-lr)
 
 
+def _logit_gradient(
+    logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, losses: torch.Tensor
+) -> torch.Tensor:
+    """Return the gradient [a, B, classes] of the weighted cross-entropy, and write the losses of the active clients."""
+    log_p = torch.log_softmax(logits.float(), dim=2)
+    own = log_p.gather(2, labels)
+    torch.neg(own.squeeze(2)[: len(losses)], out=losses)
+    delta = log_p.exp_()
+    delta.scatter_add_(2, labels, torch.full_like(own, -1.0))
+    return delta.mul_(weight.unsqueeze(2)).to(logits.dtype)
+
+
 def _padded(rows: torch.Tensor, a: int) -> torch.Tensor:
-    """Return the first `a` rows [g, B], with zeros behind where there are fewer."""
+    """Return the first `a` of `rows` [g, B], followed by rows of zeros if there are fewer."""
     return functional.pad(rows, (0, 0, 0, a - len(rows))) if a > len(rows) else rows[:a]
 
 
 class _Models:
-    """The parameters of g clients, layer by layer: weights [g, rows, columns], biases [g, 1, rows]."""
+    """The parameters of g clients by layer: weights [g, rows, columns], biases [g, 1, rows]."""
 
-    def __init__(self, layers: Sequence[Layer], starts: Sequence[torch.Tensor], padded: int) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], starts: Sequence[torch.Tensor], padded: int, momentum: bool
+    ) -> None:
         self.layers = layers
         same = all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
 
         def gathered(at: int, *shape: int) -> torch.Tensor:
             size = shape[0] * shape[1]
-            found = torch.stack([start[at : at + size].view(shape) for start in every])
-            return found.expand(padded, *shape).contiguous() if same else found
+            stacked = torch.stack([start[at : at + size].view(shape) for start in every])
+            return stacked.expand(padded, *shape).contiguous() if same else stacked
 
         self.weights = [gathered(layer.weight, layer.rows, layer.columns) for layer in layers]
         self.biases = [gathered(layer.bias, 1, layer.rows) if layer.bias >= 0 else None for layer in layers]
@@ -310,10 +319,7 @@ class _Models:
         self.tensors = [
             t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None
         ]
-
-    def position(self, tensor: torch.Tensor) -> int:
-        """Return where one of the tensors is among all."""
-        return next(i for i, t in enumerate(self.tensors) if t is tensor)
+        self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
 
     def differences(self, starts: Sequence[torch.Tensor], rows: torch.Tensor, jobs: Sequence[int]) -> None:
         """Write start minus end of client i into row `jobs[i]`."""

@@ -1,4 +1,4 @@
-"""Clients side by side through torch.func: any model that draws nothing at random, a fixed number at once."""
+"""Batching mode `vmap`: a fixed number of clients side by side through torch.func, for models that draw nothing."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
-from fedsim.training.minibatches import Group, of_minibatches
-from fedsim.training.modes.dense import apart, even_width
+from fedsim.training.minibatches import Group, minibatch_losses
+from fedsim.training.modes.dense import must_train_alone, width_multiple_of
 from fedsim.training.precision import lowered
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from fedsim.training.settings import LocalSGD
 
 WIDTH = 16
-"""Clients at once. Always as many, with idle ones beside the last: their number could change the bits of a product.
-
-On a processor it is one where their places could, see `fedsim.training.modes.dense`."""
+"""Clients of a group. Idle clients fill up the last group, because the number of clients may change the bits of a
+product. On a CPU groups have one client where the position in a group may change them too; see
+`fedsim.training.modes.dense.must_train_alone`."""
 
 
 class Vmap:
@@ -40,8 +40,8 @@ class Vmap:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
         matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
         columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
-        self.most = WIDTH if x.is_cuda or not apart(matrices) else 1
-        self.even = 1 if x.is_cuda else even_width(columns)
+        self.max_clients = WIDTH if x.is_cuda or not must_train_alone(matrices) else 1
+        self.width_multiple = 1 if x.is_cuda else width_multiple_of(columns)
         module: nn.Module = network.module
 
         def loss(
@@ -55,9 +55,9 @@ class Vmap:
         self._gradients = vmap(grad_and_value(loss, has_aux=True))
 
     def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
-        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; returns `of_minibatches` [2, S, g]."""
+        """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g, sgd = len(group.jobs), self.sgd
-        idle = self.most - g
+        idle = self.max_clients - g
         first = torch.stack([*starts, *[starts[0]] * idle])
         flat = first.clone()
         velocity = torch.zeros_like(flat) if sgd.momentum else None
@@ -66,19 +66,19 @@ class Vmap:
         self.network.module.train()
         for s, active in enumerate(group.active):
             x = self._samples(index[s], None if group.views is None else group.views[s])
-            found, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
+            grads, (_, each) = self._gradients(self.network.views(flat), x, self.y[index[s]], weight[s])
             losses[s] = each.detach()[:g]
-            gradient = torch.cat([found[slot.name].flatten(1) for slot in self.network.slots], dim=1)
+            gradient = torch.cat([grads[slot.name].flatten(1) for slot in self.network.slots], dim=1)
             if sgd.weight_decay:
                 gradient.add_(flat, alpha=sgd.weight_decay)
             if velocity is not None:
                 gradient = velocity.mul_(sgd.momentum).add_(gradient)
             flat[:active].add_(gradient[:active], alpha=-group.lr)
         rows[torch.from_numpy(group.jobs).to(rows.device)] = (first - flat)[:g]
-        return of_minibatches(losses, group.weight)
+        return minibatch_losses(losses, group.weight)
 
     def _samples(self, index: torch.Tensor, views: torch.Tensor | None) -> torch.Tensor:
-        """Return the samples [most, B, ...], each in its view [g, B]."""
+        """Return the samples at `index` [clients, B], each in its view of `views` [g, B]."""
         x = self.x[index]
         if self.augmenter is None or views is None:
             return x

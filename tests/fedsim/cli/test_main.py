@@ -135,7 +135,7 @@ def test_a_removed_working_directory_is_said(
 @pytest.mark.parametrize(
     ("arms", "message"),
     [
-        (("A", "a"), "the arms 'A' and 'a' would have one folder where case makes no difference"),
+        (("A", "a"), "the arms 'A' and 'a' would have one folder where file names ignore case"),
         (("report.html", "b"), "'report.html' is the name of a file that fedsim writes"),
         (("Arms.json", "b"), "'Arms.json' is the name of a file"),
         (("con", "b"), "'con' is not a name for a folder on every system"),
@@ -293,7 +293,7 @@ def test_a_folder_of_several_runs_asks_for_one_of_them(
     (tmp_path / "study.json").touch()
     code, _, err = call("resume", tmp_path, capsys=capsys)
     assert (
-        f"{tmp_path} is the folder of a study: name one of its runs, or go on with it by fedsim study" in err
+        f"{tmp_path} is the folder of a study: name one of its runs, or continue it with fedsim study" in err
     )
     for arm in ("fedavg", "fedfv"):
         (tmp_path / arm).mkdir()

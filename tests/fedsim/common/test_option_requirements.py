@@ -61,7 +61,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("algorithm.seed", {"algorithm": {"name": "fedfv", "seed": 3}}, 'it needs order = "random"'),
     ("algorithm.memory", {"algorithm": {"name": "fedavg", "memory": "1h"}}, "remembers no absent clients"),
-    ("algorithm.rows", {"algorithm": {"rows": "current"}}, "every update is of the newest model"),
+    ("algorithm.rows", {"algorithm": {"rows": "current"}}, "every update starts from the newest model"),
     (
         "algorithm.wrap.0.b",
         {"algorithm": {"wrap": [{"name": "discounted", "b": 2.0}]}},
@@ -78,7 +78,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
         {"train": {"loss_samples": 3}},
         "neither the rule nor the selector asks for losses",
     ),
-    ("evaluate.personal", {"evaluate": {"personal": False}}, "which has no models of clients"),
+    ("evaluate.personal", {"evaluate": {"personal": False}}, "which has no personal models"),
     ("audit.clients", {"audit": {"clients": 3}}, "it needs another 'every'"),
     (
         "world.options.devices.fault_length",

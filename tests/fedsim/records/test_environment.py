@@ -54,7 +54,7 @@ def test_the_files_of_plug_ins_are_told_by_their_contents(rule: Path, tmp_path: 
     rule.write_text(RULE.format(scale=1.0))
     assert changed({"versions": versions(), "code": before}, config) == [f"{rule} edited"]
     rule.unlink()
-    assert changed({"code": before}, config) == [f"{rule} not there"]
+    assert changed({"code": before}, config) == [f"{rule} missing"]
     assert changed({"versions": {"torch": "0.1", "abacus": "1"}}, {}) == [
         f"torch 0.1, now {versions()['torch']}"
     ]

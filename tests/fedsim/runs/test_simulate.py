@@ -241,7 +241,7 @@ def test_a_folder_that_is_taken_is_refused_before_the_first_run(tmp_path: Path) 
     with pytest.raises(RunError, match="b exists"):
         simulate([small(name="a"), small(name="b")], out=tmp_path, workers=0)
     assert not (tmp_path / "a").exists()
-    with pytest.raises(RunError, match="b/c would lie in the folder of a run"):
+    with pytest.raises(RunError, match="b/c would be in the folder of a run"):
         run(small(name="b/c"), tmp_path)
 
 
@@ -249,8 +249,8 @@ def test_a_folder_that_is_taken_is_refused_before_the_first_run(tmp_path: Path) 
     ("names", "message"),
     [
         (("a", "a"), "'a' and 'a' would have the same folder"),
-        (("x/A", "x/a"), "'x/A' and 'x/a' would have one folder where case makes no difference"),
-        (("X", "x/a"), "'x/a' would lie in the folder of 'X'"),
+        (("x/A", "x/a"), "'x/A' and 'x/a' would have one folder where file names ignore case"),
+        (("X", "x/a"), "'x/a' would be in the folder of 'X'"),
     ],
 )
 def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, str], message: str) -> None:
@@ -391,7 +391,7 @@ def test_an_experiment_is_not_replaced_while_an_arm_runs_or_by_a_fork_of_one(tmp
     arm = run(small(name="both/a"), tmp_path).folder
     with alone(arm), pytest.raises(RunError, match="both/a: another process is running it"):
         run(small(name="both"), tmp_path, force=True)
-    with pytest.raises(ConfigError, match=r"both holds the parent .*both/a: choose another name"):
+    with pytest.raises(ConfigError, match=r"both contains the parent .*both/a: choose another name"):
         fork(arm, At(step=2), name="both", out=tmp_path, workers=0, force=True)
     assert manifest(arm)["status"] == "done"
     run(small(name="both"), tmp_path, force=True)

@@ -194,7 +194,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"axes": {"rule": {"fedavg": {}, "fedfv": {"algorithm": {"name": "fedfv", "alfa": 1}}}}},
         r"did you mean 'alpha'.*\(in: rule=fedfv\)",
     ),
-    "seed in the run": ({"run": {"seed": 1}}, "run: seed: the study decides it"),
+    "seed in the run": ({"run": {"seed": 1}}, "run: seed: the study sets it"),
     "no seeds": ({"seeds": []}, "at least one seed"),
     "equal seeds": ({"seeds": [1, 1]}, "different seeds, found 1"),
     "no level": ({"axes": {"rule": {}}}, r"axes\.rule: expected a table for each level"),
@@ -656,7 +656,9 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.M
 
 
 def test_an_assignment_to_a_scale_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"--set scales\.full\.seeds=3: no effect, as --scale comes first"):
+    with pytest.raises(
+        ConfigError, match=r"--set scales\.full\.seeds=3: no effect, as --scale is applied first"
+    ):
         load_study(SMALLEST, scale="full", sets=("scales.full.seeds=3",))
 
 

@@ -80,10 +80,12 @@ def test_a_loss_that_nobody_asked_for_stays_so() -> None:
 
 
 def test_larger_shares_hold_smaller_ones() -> None:
-    drawn = [set(Adversary("zero", share=s).among(K, 3).clients or ()) for s in (0.01, 0.25, 0.5, 1.0)]
+    drawn = [
+        set(Adversary("zero", share=s).with_clients_drawn(K, 3).clients or ()) for s in (0.01, 0.25, 0.5, 1.0)
+    ]
     assert [len(d) for d in drawn] == [1, 3, 6, 12]
     assert drawn[0] < drawn[1] < drawn[2] < drawn[3]
-    assert drawn[1] != set(Adversary("zero", share=0.25).among(K, 4).clients or ())
+    assert drawn[1] != set(Adversary("zero", share=0.25).with_clients_drawn(K, 4).clients or ())
 
 
 def test_a_job_is_its_client_s_nth_in_order_of_dispatch() -> None:

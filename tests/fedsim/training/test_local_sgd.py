@@ -12,7 +12,7 @@ from fedsim.data.federated_data import FederatedData
 from fedsim.data.split import federate
 from fedsim.data.tasks.digits import digits
 from fedsim.training.job import Job
-from fedsim.training.local_sgd import ClientBench, Descent
+from fedsim.training.local_sgd import ClientTools, Descent
 from fedsim.training.network import build_network
 from fedsim.training.settings import LocalSGD, WorkbenchSpec
 from fedsim.training.workbench import Workbench
@@ -67,7 +67,7 @@ def test_a_share_of_the_steps_is_training_stopped_after_them(data: FederatedData
     for k in range(1, steps + 1):
         bench = Workbench(dataclasses.replace(SPEC, sgd=sgd), data)
         bench.flat.copy_(start)
-        ClientBench(bench, WHOLE).descend(Descent(sgd, most_steps=k))
+        ClientTools(bench, WHOLE).descend(Descent(sgd, most_steps=k))
         for share in (k / steps, (k + 0.5) / steps)[: 1 + (k < steps)]:
             row = row_of(data, sgd, dataclasses.replace(WHOLE, share=share))
             assert torch.equal(row, start - bench.flat), f"{k} of {steps} steps"
@@ -104,13 +104,13 @@ def test_a_method_s_most_steps_and_the_share_both_hold(
     start = build_network("mlp", {"hidden": [8]}, (1, 8, 8), 10).initial(0)
     ends = []
     for job, allowed in ((dataclasses.replace(WHOLE, share=share), most), (WHOLE, steps)):
-        local = ClientBench(Workbench(dataclasses.replace(SPEC, sgd=sgd), data), job)
+        local = ClientTools(Workbench(dataclasses.replace(SPEC, sgd=sgd), data), job)
         ends.append(local.sgd(start, most_steps=allowed)[0])
     assert torch.equal(*ends)
 
 
 def test_what_layers_put_out_is_no_longer_listened_to_afterwards(data: FederatedData) -> None:
-    local = ClientBench(Workbench(SPEC, data), WHOLE)
+    local = ClientTools(Workbench(SPEC, data), WHOLE)
     _, found = local.features(local.weights, local.batch(local.rows[:5]).x, 2)
     assert [len(out) for out in found] == [5, 5]
     local.logits(local.weights, local.batch(local.rows[:3]).x)
@@ -118,6 +118,6 @@ def test_what_layers_put_out_is_no_longer_listened_to_afterwards(data: Federated
 
 
 def test_a_model_is_all_its_parameters(data: FederatedData) -> None:
-    local = ClientBench(Workbench(SPEC, data), WHOLE)
+    local = ClientTools(Workbench(SPEC, data), WHOLE)
     with pytest.raises(ValueError, match=r"shorter|longer"):
         local.logits(local.weights[:-1], local.batch(local.rows).x)

@@ -13,7 +13,7 @@ from fedsim.common.rng import hashes, mixed
 from fedsim.data.federated_data import Split
 from fedsim.training import minibatches
 from fedsim.training.job import Cohort
-from fedsim.training.minibatches import Steps, groups, mean_losses, of_minibatches, orders, probed
+from fedsim.training.minibatches import Steps, groups, job_losses, loss_rows, minibatch_losses, orders
 from fedsim.training.settings import LocalSGD
 
 
@@ -142,7 +142,7 @@ SPLIT = Split(np.random.default_rng(2).permutation(67), np.concatenate([[0], np.
 
 
 def probe(clients: list[int], version: int = 0, most: int | None = 9, seed: int = 1) -> list[list[int]]:
-    rows = probed(SPLIT, np.array(clients), np.full(len(clients), version), most, seed)
+    rows = loss_rows(SPLIT, np.array(clients), np.full(len(clients), version), most, seed)
     return [own.tolist() for own in rows]
 
 
@@ -166,7 +166,7 @@ def test_which_samples_depends_on_seed_client_and_version_alone() -> None:
 
 def test_every_sample_is_as_likely_to_be_probed() -> None:
     n = 4_000
-    found = probed(SPLIT, np.full(n, 3), np.arange(n), 9, 1)
+    found = loss_rows(SPLIT, np.full(n, 3), np.arange(n), 9, 1)
     counts = np.bincount(np.concatenate(found), minlength=67)[SPLIT.rows(3)]
     assert abs(counts - n * 9 / 12).max() < 5 * np.sqrt(n * 9 / 12 * 3 / 12)
 
@@ -174,7 +174,7 @@ def test_every_sample_is_as_likely_to_be_probed() -> None:
 def test_what_pads_a_minibatch_counts_nothing() -> None:
     """Padding is some sample of the set, whose loss may be anything."""
     weight = torch.tensor([[[0.5, 0.5, 0.0, 0.0]]])
-    found = of_minibatches(torch.tensor([[[1.0, 3.0, math.inf, math.nan]]]), weight)
+    found = minibatch_losses(torch.tensor([[[1.0, 3.0, math.inf, math.nan]]]), weight)
     assert found.flatten().tolist() == [2.0, 5.0]
 
 
@@ -183,7 +183,7 @@ def test_a_loss_of_nothing_has_no_sign(clients: int) -> None:
     """Its bits would be others in the records, for a client that fits its samples exactly."""
     counts = np.full((2, clients), 4.0)
     each = torch.full((2, clients, 4), -0.0)
-    found = mean_losses(counts, of_minibatches(each, torch.full((2, clients, 4), 0.25)))
+    found = job_losses(counts, minibatch_losses(each, torch.full((2, clients, 4), 0.25)))
     for losses in found:
         np.testing.assert_array_equal(losses, np.zeros(clients))
         assert not np.signbit(losses).any()

@@ -17,7 +17,14 @@ from fedsim.training.client_method import ClientMethod, Trained
 from fedsim.training.job import Cohort, Job, Reports
 from fedsim.training.minibatches import orders
 from fedsim.training.modes import dense, may_draw, resolve_mode
-from fedsim.training.modes.dense import Dense, _padded, apart, even_width, linear_layers, most_at_once
+from fedsim.training.modes.dense import (
+    Dense,
+    _padded,
+    largest_group,
+    linear_layers,
+    must_train_alone,
+    width_multiple_of,
+)
 from fedsim.training.settings import LocalSGD, Mode, WorkbenchSpec
 from fedsim.training.workbench import Workbench
 from noise import noise
@@ -236,7 +243,7 @@ def test_auto_is_a_rule_of_model_method_and_device() -> None:
     [
         ("dense", CONV, "not a sequence of Linear layers with ReLU between; take 'vmap' or 'loop'"),
         ("vmap", DROPS, r"may draw at random while it trains \(Dropout\); take 'loop'"),
-        ("vmap", module(nn.LocalResponseNorm(2)), "nobody has tried to map over LocalResponseNorm with"),
+        ("vmap", module(nn.LocalResponseNorm(2)), "LocalResponseNorm is not known to work with torch.func"),
     ],
 )
 def test_a_mode_that_cannot_be_is_refused_with_what_can(wanted: Any, model: nn.Module, message: str) -> None:
@@ -288,7 +295,7 @@ def test_who_may_draw_at_random(model: nn.Module, drawing: str) -> None:
     ],
 )
 def test_how_many_train_together(columns: int, gpu: bool, most: int) -> None:
-    assert most_at_once(columns, gpu) == most
+    assert largest_group(columns, gpu) == most
 
 
 @pytest.mark.parametrize("hidden", [[32], [200], [120, 120]])
@@ -297,7 +304,7 @@ def test_how_many_train_together_is_a_matter_of_parameters(data: FederatedData, 
     made = bench(data, "mlp", "dense", model_options={"hidden": hidden})
     beside = made._side_by_side
     assert isinstance(beside, Dense)
-    assert beside.most == min(512, 2**24 // (4 * made.network.P))
+    assert beside.max_clients == min(512, 2**24 // (4 * made.network.P))
 
 
 @pytest.mark.parametrize(
@@ -313,12 +320,12 @@ def test_how_many_train_together_is_a_matter_of_parameters(data: FederatedData, 
 def test_matrices_that_are_no_whole_vectors_or_of_width_1_are_multiplied_alone(
     shapes: list[tuple[int, int]], alone: bool
 ) -> None:
-    assert apart(shapes) is alone
+    assert must_train_alone(shapes) is alone
 
 
 @pytest.mark.parametrize(("columns", "even"), [([8], 1), ([16, 8], 1), ([4, 8], 2), ([6], 4), ([8, 3], 8)])
 def test_inputs_are_whole_vectors_where_minibatches_are_of_even_width(columns: list[int], even: int) -> None:
-    assert even_width(columns) == even
+    assert width_multiple_of(columns) == even
 
 
 @pytest.mark.parametrize(("side", "hidden", "even"), [(8, [16], 1), (3, [8], 8), (6, [8], 2)])
@@ -330,8 +337,8 @@ def test_what_a_client_s_layers_are_given_is_whole_vectors(
     model = {"model_options": {"hidden": hidden}, "in_shape": (1, side, side)}
     beside = bench(noise(3, (1, 9), side, CLASSES), "mlp", mode, **model)._side_by_side
     assert beside is not None
-    assert beside.even == even
-    assert all(beside.even * columns % 8 == 0 for columns in (side**2, *hidden))
+    assert beside.width_multiple == even
+    assert all(beside.width_multiple * columns % 8 == 0 for columns in (side**2, *hidden))
 
 
 @pytest.mark.parametrize(("hidden", "alone"), [([5], True), ([16], False)])
@@ -341,7 +348,7 @@ def test_who_cannot_begin_at_a_whole_vector_trains_alone(
 ) -> None:
     beside = bench(data, "mlp", mode, model_options={"hidden": hidden})._side_by_side
     assert beside is not None
-    assert (beside.most == 1) is alone
+    assert (beside.max_clients == 1) is alone
 
 
 def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData) -> None:
@@ -350,7 +357,7 @@ def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData
         data, "softmax", "vmap", model="cnn", model_options=model, in_shape=(8, 8, 8)
     )._side_by_side
     assert beside is not None
-    assert beside.even * 3 % 8 == 0
+    assert beside.width_multiple * 3 % 8 == 0
 
 
 def test_which_models_are_dense() -> None:
@@ -431,7 +438,7 @@ def test_groups_filled_up_with_idle_clients_train_alike(data: FederatedData, sha
         made = bench(data, shape, "dense", losses=True)
         beside = made._side_by_side
         assert isinstance(beside, Dense)
-        beside.full, beside.most = True, most
+        beside.filled, beside.max_clients = True, most
         rows, told = trained(made, jobs, same)
         assert torch.equal(rows, expected)
         assert told.loss_train.tolist() == reports.loss_train.tolist()

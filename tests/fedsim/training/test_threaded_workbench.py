@@ -95,16 +95,16 @@ def test_any_number_of_benches_gives_the_bits_of_one(data: FederatedData, case: 
     tests = len(data.test.indices)
     alone = {k: trained(bench, k) for k in (40, 23, 2, 1)}
     for count in (2, 3):
-        crew = ThreadedWorkbench(spec, data)
+        pool = ThreadedWorkbench(spec, data)
         with at_most(count):
             for k, expected in alone.items():
-                rows = trained(crew, k)
+                rows = trained(pool, k)
                 assert torch.equal(expected[0], rows[0])
                 assert equal(expected[1], rows[1])
-            losses = crew.trial_losses(models, clients, 1)
-            found = crew.evaluate(model, "test", 0, tests)
-            own = crew.evaluate_personal(model, [None] * 5, "test", 3)
-        assert crew._benches == count
+            losses = pool.trial_losses(models, clients, 1)
+            found = pool.evaluate(model, "test", 0, tests)
+            own = pool.evaluate_personal(model, [None] * 5, "test", 3)
+        assert pool._count == count
         assert np.array_equal(losses, bench.trial_losses(models, clients, 1))
         same = bench.evaluate(model, "test", 0, tests)
         own_same = bench.evaluate_personal(model, [None] * 5, "test", 3)
@@ -114,16 +114,16 @@ def test_any_number_of_benches_gives_the_bits_of_one(data: FederatedData, case: 
 
 def test_nothing_is_evaluated(data: FederatedData) -> None:
     with at_most(2):
-        crew = ThreadedWorkbench(SPEC, data)
-        assert len(crew.evaluate(crew.first.network.initial(0), "test", 0, 0)[0]) == 0
+        pool = ThreadedWorkbench(SPEC, data)
+        assert len(pool.evaluate(pool.first.network.initial(0), "test", 0, 0)[0]) == 0
 
 
 def test_what_fails_on_one_bench_is_raised_and_the_others_go_on(
     data: FederatedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with at_most(3):
-        crew = ThreadedWorkbench(SPEC, data)
-        expected = trained(crew, 20)[0]
+        pool = ThreadedWorkbench(SPEC, data)
+        expected = trained(pool, 20)[0]
         whole = Workbench.train
 
         def fails(bench: Workbench, jobs: Cohort, *rest: Any) -> Any:
@@ -134,9 +134,9 @@ def test_what_fails_on_one_bench_is_raised_and_the_others_go_on(
         with monkeypatch.context() as patch:
             patch.setattr(Workbench, "train", fails)
             with pytest.raises(RuntimeError, match="client 4 cannot"):
-                trained(crew, 20)
-        assert torch.equal(trained(crew, 20)[0], expected)
-        assert crew._benches == len(crew._idle) == 3
+                trained(pool, 20)
+        assert torch.equal(trained(pool, 20)[0], expected)
+        assert pool._count == len(pool._idle) == 3
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_run_has_the_digest_of_one_thread(tmp_path: Path, monkeypatch: pytest.
     for count in (1, 2, 3):
         with at_most(count):
             digests.add(simulate(config, out=tmp_path / str(count), workers=0)[0].digest)
-        assert made[-1]._benches == count
+        assert made[-1]._count == count
     assert len(digests) == 1
 
 

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.common.rng import rng
-from fedsim.common.rng_streams import Streams
+from fedsim.common.rng import Streams, rng
 from fedsim.scenarios.processes.simulate import simulate
 from fedsim.worlds.scenario import Place, Scenario, make_trace
 from fedsim.worlds.trace import read_trace

@@ -190,7 +190,7 @@ def test_a_step_descends_along_the_gradient(play: Path) -> None:
 )
 def test_other_modes_are_refused_with_the_reason(play: Path, mode: str, reason: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"train\.mode: '{mode}' cannot be: .*{reason}.*; take 'loop', or 'auto'"
+        ConfigError, match=rf"train\.mode: '{mode}' cannot be used: .*{reason}.*; take 'loop', or 'auto'"
     ):
         prepare(parse(config(play, mode), "here", "run")[0])
 
