@@ -241,7 +241,7 @@ class Evidence:
     def online_jobs(self) -> NDArray[np.bool_]:
         """Whether each job was handed to a client that was online."""
         dispatch = self.jobs["dispatch_us"]
-        return self.world.there(self.jobs["client"], dispatch) & (dispatch >= 0)
+        return self.world.online_at(self.jobs["client"], dispatch) & (dispatch >= 0)
 
     @cached_property
     def fates(self) -> tuple[Ints, Outcomes]:

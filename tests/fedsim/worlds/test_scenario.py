@@ -19,7 +19,10 @@ from fedsim.worlds.trace import read_trace
 
 def world(client, *, clients=1, horizon_us=100, **shared):
     facts = shared.pop("facts", None)
-    return simulate(Scenario(client, **shared), clients=clients, horizon_us=horizon_us, seed=3, facts=facts)
+    written = simulate(
+        Scenario(client, **shared), clients=clients, horizon_us=horizon_us, seed=3, facts=facts
+    )
+    return written.trace(clients)
 
 
 def rows(trace):
@@ -374,7 +377,7 @@ def test_a_world_and_a_cell_that_fail_are_named():
     def broken(env, place):
         raise KeyError("mine")
 
-    with pytest.raises(ConfigError, match=r"its world \(test_scenario_protocol.py, line \d+\): KeyError"):
+    with pytest.raises(ConfigError, match=r"its world \(test_scenario.py, line \d+\): KeyError"):
         world(idle, world=broken)
-    with pytest.raises(ConfigError, match=r"cell 0 \(test_scenario_protocol.py, line \d+\): KeyError"):
+    with pytest.raises(ConfigError, match=r"cell 0 \(test_scenario.py, line \d+\): KeyError"):
         world(idle, cell=broken)
