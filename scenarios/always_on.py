@@ -1,4 +1,4 @@
-"""Everybody is online all the time: a laboratory, a data centre, or no interest in availability."""
+"""All clients are online all the time, as in a laboratory or a data centre."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Phones with a battery: plugged in at night, drained by day, online only when charged enough.
+"""Phones with a battery: plugged in at night, drained by day, online only when sufficiently charged.
 
 The charge c in [0, 1] is a SimPy Container and changes linearly between events:
 
@@ -7,15 +7,16 @@ The charge c in [0, 1] is a SimPy Container and changes linearly between events:
     idle         dc/dt = -1 / idle_life        down to 0
 
 A phone is plugged in from `plug_h` to `unplug_h` o'clock every night (shifted by its own habit, normal with deviation
-`habit_shift`) but for nights that its owner forgets. Its owner uses it for exponential times with mean `use_length`
+`habit_shift`) except for nights that its owner forgets. Its owner uses it for exponential times with mean `use_length`
 after exponential times with mean `use_every`. It is online while c >= `online_from` and, with `plugged_only`, while it
 is plugged in. Virtual time 0 is midnight; the charge at that time is uniform on [0, 1], so the first day is a warm-up.
-The drain of training itself is no part of a world, which is written down before anybody trains.
+Training itself does not drain the battery: worlds do not depend on training.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -47,9 +48,9 @@ def battery(
 ) -> Scenario:
     """Phones that are online once they are charged to `online_from` (0 to 1) and, by default, while plugged in.
 
-    `charge_time` is from empty to full; `idle_life` and `use_life` are from full to empty; `plug_h` and `unplug_h`
-    (0 to 24) are hours of the day, 0 and 24 the whole of it and two equal hours none; and `forget_share` (0 to 1) is
-    the share of nights without charging.
+    `charge_time` is from empty to full; `idle_life` and `use_life` are from full to empty. `plug_h` and `unplug_h`
+    (0 to 24) are hours of the day: 0 and 24 are the whole day, two equal hours no time at all. `forget_share` (0 to 1)
+    is the share of nights without charging.
     """
     number_option("online_from", online_from, 0, 1)
     number_option("forget_share", forget_share, 0, 1)
@@ -58,12 +59,13 @@ def battery(
     night_us = round((24 if hours == 24 else hours % 24) * HOUR_US)
     gain = 1 / duration_option("charge_time", charge_time)
     idle, use = 1 / duration_option("idle_life", idle_life), 1 / duration_option("use_life", use_life)
+    rates = Rates(gain, idle, use)
     every_us, length_us = duration_option("use_every", use_every), duration_option("use_length", use_length)
     shift_us = duration_option("habit_shift", habit_shift, least_us=0)
 
     def client(env: Clock, me: Me) -> Life:
         devices.describe(env, me)
-        phone = Phone(env, me, gain, idle, use, online_from, plugged_only)
+        phone = Phone(env, me, rates, online_from, plugged_only)
         plug_us = round(plug_h * HOUR_US + shift_us * me.rng.standard_normal()) % DAY_US
         env.process(_owner(env, phone, me.stream("use"), every_us, length_us))
         return _nights(env, phone, me.rng, plug_us, night_us, forget_share)
@@ -71,30 +73,39 @@ def battery(
     return Scenario(client)
 
 
-class Phone:
-    """A battery and what drains or fills it; it tells when its client is online. Rates are per microsecond."""
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast the charge changes, per microsecond."""
 
-    def __init__(
-        self, env: Clock, me: Me, gain: float, idle: float, use: float, online_from: float, plugged_only: bool
-    ) -> None:
+    gain: float
+    """Increase while plugged in."""
+    idle: float
+    """Decrease while idle."""
+    use: float
+    """Decrease while in use."""
+
+
+class Phone:
+    """A battery that is charged and drained, and decides when its client is online."""
+
+    def __init__(self, env: Clock, me: Me, rates: Rates, online_from: float, plugged_only: bool) -> None:
         self.charge = simpy.Container(
             cast(simpy.Environment, env), capacity=1.0, init=me.stream("charge").random()
         )
         self.plugged = self.used = False
         self._env, self._me, self._since_us = env, me, env.now
-        self._gain, self._idle, self._use = gain, idle, use
-        self._online_from, self._plugged_only = online_from, plugged_only
+        self._rates, self._online_from, self._plugged_only = rates, online_from, plugged_only
         self._changes = 0
 
     @property
     def flow(self) -> float:
-        """How fast the charge grows, below 0 if it falls."""
+        """How fast the charge changes, below 0 if it falls."""
         if self.plugged:
-            return self._gain
-        return -self._use if self.used else -self._idle
+            return self._rates.gain
+        return -self._rates.use if self.used else -self._rates.idle
 
     def change(self, *, plugged: bool | None = None, used: bool | None = None) -> None:
-        """Settle the charge up to now, change what drains it, and see whether the client is online."""
+        """Update the charge, then the use of the phone, and put the client online or offline accordingly."""
         self._settle()
         self.plugged = self.plugged if plugged is None else plugged
         self.used = self.used if used is None else used
@@ -113,7 +124,7 @@ class Phone:
             self.charge.get(left)
 
     def _cross(self, change: int) -> Life:
-        """Look again when the charge has reached the least that is enough, or has fallen below it."""
+        """Update again when the charge crosses `online_from`, unless something changes before."""
         away_us = abs(self._online_from - self.charge.level) / abs(self.flow)
         yield self._env.timeout(math.floor(away_us) + 1)
         if change == self._changes:

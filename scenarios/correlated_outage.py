@@ -1,4 +1,4 @@
-"""Regions fail together: an outage takes a share of a region's clients offline at once and for as long.
+"""Regional outages: each takes a share of a region's clients offline at once and for the same time.
 
 Each of R regions fails and recovers in turn, for exponential times with means `outage_every` and `outage_length`, in
 the stationary law: it is down with probability d = outage_length / (outage_every + outage_length). An outage hits
@@ -30,11 +30,11 @@ def correlated_outage(
     mean_off: str | float = "1h",
     devices: Devices = PHONES,
 ) -> Scenario:
-    """Clients of `regions` regions (1 to 10,000, drawn uniformly) that fail together now and then.
+    """Clients of `regions` regions (1 to 10,000, drawn uniformly), which have outages.
 
     `outage_every` is the mean time from the end of an outage of a region to the next, `hit_share` (0 to 1) the
     probability that an outage hits a client of the region. Otherwise clients come and go as in `churn`;
-    `mean_off = 0` keeps them online. A client's region stands in `Trace.about`.
+    `mean_off = 0` keeps them online. `Trace.about` holds a client's region.
     """
     number_option("regions", regions, 1, 10_000)
     number_option("hit_share", hit_share, 0, 1)
@@ -59,7 +59,7 @@ def correlated_outage(
 
 
 class Region:
-    """Tells its clients when it fails and when it is back; it hears nothing from them."""
+    """A region that blocks clients during its outages; it does not react to clients."""
 
     def __init__(self, hit_share: float) -> None:
         self._hit_share, self._down = hit_share, False
@@ -67,13 +67,13 @@ class Region:
         self._hit: list[Presence] = []
 
     def join(self, presence: Presence, rng: np.random.Generator, now_us: int) -> None:
-        """Let a client live here; an outage that goes on may hit it at once."""
+        """Add a client; a current outage may hit it at once."""
         self._clients.append((presence, rng))
         if self._down:
             self._strike(presence, rng, now_us)
 
     def run(self, env: Clock, rng: np.random.Generator, every_us: int, length_us: int) -> Life:
-        """Fail and recover in turn for ever."""
+        """Fail and recover in turn, without end."""
         if rng.random() >= length_us / (every_us + length_us):
             yield env.timeout(exponential_us(rng, every_us))
         while True:

@@ -1,4 +1,4 @@
-"""Day and night: phones train while they charge, so most are online at night, each in its own time zone.
+"""Day and night: phones train while they charge, so most are online during the night of their time zone.
 
 The probability that a client is online at local hour h is
 
@@ -53,20 +53,17 @@ def diurnal(
 
     `night_share` and `day_share` are a typical client's probabilities to be online at the centre of the night
     and far from it. `time_zones` zones lie evenly over `zone_spread`; virtual time 0 is midnight in the
-    easternmost. A client's zone, counted from there, stands in `Trace.about`.
+    easternmost. `Trace.about` holds a client's zone, counted from there.
     """
     night = number_option("night_share", night_share, 0, 1, open_ends=True)
     day = number_option("day_share", day_share, 0, 1, open_ends=True)
     number_option("night_centre_h", night_centre_h, 0, 24)
     number_option("time_zones", time_zones, 1, 48)
     number_option("habit_sigma", habit_sigma, 0, 5)
-    width = number_option(
-        "night_width (hours)", duration_option("night_width", night_width) / HOUR_US, 0.5, 24
-    )
+    kappa = _concentration(duration_option("night_width", night_width) / HOUR_US)
     session_us = duration_option("mean_session", mean_session, least_us=60 * US)
     spread_us = duration_option("zone_spread", zone_spread, least_us=0)
     shift_us = duration_option("habit_shift", habit_shift, least_us=0)
-    kappa = math.log(2) / (1 - math.cos(math.pi * width / 24))
 
     def client(env: Clock, me: Me) -> Life:
         devices.describe(env, me)
@@ -74,17 +71,26 @@ def diurnal(
         me.about("time_zone", zone)
         zone_us = zone / max(time_zones - 1, 1) * spread_us
         late, inclination = me.rng.standard_normal(2).tolist()
-        centre_us = night_centre_h * HOUR_US + zone_us + late * shift_us
-        window = np.exp(kappa * (np.cos(2 * np.pi * (EDGES_US - centre_us) / DAY_US) - 1))
-        share = day + (night - day) * window
+        share = day + (night - day) * _window(kappa, night_centre_h * HOUR_US + zone_us + late * shift_us)
         odds = share / (1 - share) * math.exp(habit_sigma * inclination)
         return _sessions(env, me, odds / (1 + odds), session_us)
 
     return Scenario(client)
 
 
+def _concentration(width_h: float) -> float:
+    """Return k, with which w(h) is 1/2 at half the width from the centre of the night."""
+    width_h = number_option("night_width (hours)", width_h, 0.5, 24)
+    return math.log(2) / (1 - math.cos(math.pi * width_h / 24))
+
+
+def _window(kappa: float, centre_us: float) -> Floats:
+    """Return w at the edges of the day's cells."""
+    return np.asarray(np.exp(kappa * (np.cos(2 * np.pi * (EDGES_US - centre_us) / DAY_US) - 1)))
+
+
 def _sessions(env: Clock, me: Me, share: Floats, session_us: int) -> Life:
-    """Come and go so that the probability to be online is `share`, given at the edges of the day's cells."""
+    """Come and go with the probability `share` to be online, given at the edges of the day's cells."""
     leave, come = _hazards(share, session_us)
     away, waits = me.rng.random() >= share[0], exponentials(me.rng)
     if away:
@@ -97,7 +103,7 @@ def _sessions(env: Clock, me: Me, share: Floats, session_us: int) -> Life:
 
 
 def _hazards(share: Floats, session_us: int) -> tuple[array[float], array[float]]:
-    """Return the hazards of leaving and of coming, cumulated up to each edge of the day's cells."""
+    """Return the cumulative hazards of leaving and of coming at the edges of the day's cells."""
     middle = (share[1:] + share[:-1]) / 2
     gain = share[1:] - share[:-1]
     turnover = middle * (CELL_US / session_us)
@@ -111,9 +117,9 @@ def _cumulated(hazard: Floats) -> array[float]:
 
 
 def _next_us(hazard: array[float], now_us: int, wait: float) -> int:
-    """Return when a state is left: when the hazard since `now_us` reaches `wait`, an exponential number.
+    """Return when the hazard since `now_us` reaches `wait`, an exponential number.
 
-    The hazard is interpolated as `np.interp` does, whose price for a single number is many times that of this.
+    The hazard is interpolated as `np.interp` does, which costs many times as much for a single number.
     """
     time_us = now_us % DAY_US
     cell = time_us // CELL_US

@@ -1,8 +1,8 @@
-"""A world like one that was observed: lengths, hours of the day, habits and speeds as `fedsim trace fit` found them.
+"""A world like an observed one, with the lengths, hours of the day, habits and speeds that `fedsim trace fit` found.
 
 Clients are online and offline in turn. A spell takes F L: L drawn from the law, and F = exp(spread Z) the client's own
-factor, Z standard normal. It is told by a clock that runs `leaving[h]` (while online) or `coming[h]` (while offline)
-times as fast in the hour h after the world's start, and again every day. Where the hours differ, clients have lived for
+factor, Z standard normal. A clock measures it that runs `leaving[h]` (while online) or `coming[h]` (while offline)
+times as fast in the hour h after the world's start, and again every day. Where the hours differ, clients live for
 some days before the world begins; they start in their stationary law.
 """
 
@@ -47,7 +47,7 @@ class Length(BaseModel):
         return refuse_unknown(cls, given)
 
     def hours(self, name: str) -> Hazard:
-        """Return the law; `name` is the option to blame. Raises ConfigError for a shape without a finite mean."""
+        """Return the law of the option `name`. Raises ConfigError for a shape without a finite mean."""
         law = Hazard(self.law, duration_option(f"{name}.mean", self.mean) / HOUR_US, self.shape)
         try:
             sound = 0 < law.scale_h < math.inf
@@ -101,7 +101,7 @@ class FittedDevices(Devices):
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """What all clients have in common: the two laws, their clocks, and how clients differ."""
+    """The laws of all clients: those of the two kinds of spells, their clocks, and how clients differ."""
 
     on: Hazard
     off: Hazard
@@ -115,14 +115,14 @@ class Habits:
 
     @property
     def warm_up_us(self) -> int:
-        """How long clients live before the world begins: whole days, none where all hours are alike."""
+        """How long clients live before the world begins: whole days, or 0 if all hours are alike."""
         if not (self.leaving.multipliers or self.coming.multipliers):
             return 0
         days = math.ceil(min(3 * (self.on.mean_h + self.off.mean_h) / HOURS, LONGEST_WARM_UP_DAYS))
         return max(1, days) * DAY_US
 
     def spells(self, me: Me) -> Iterator[tuple[int, int]]:
-        """Go through a client's spells online, as [start, end) in microseconds, for ever."""
+        """Yield a client's spells online, [start, end) in microseconds, without end."""
         draw, now = me.rng, -self.warm_up_us
         on_factor, off_factor = self._factors(me)
         on_h, off_h = on_factor * self.on.mean_h, off_factor * self.off.mean_h
@@ -160,17 +160,13 @@ def fitted(
     `never` are the shares of clients that are always and never online. `spread_correlation` is that of the
     logarithms of a client's two factors, online and offline.
     """
-    for name, hours in (("leaving", leaving), ("coming", coming)):
-        if len(hours) not in (0, HOURS):
-            raise ConfigError(
-                f"scenario option {name!r}: expected {HOURS} numbers or none, found {len(hours)}"
-            )
+    days = _day("leaving", leaving), _day("coming", coming)
     number_option("spread_correlation", spread_correlation, -1, 1)
     number_option("always", always, 0, 1)
     number_option("never", never, 0, 1 - always + 1e-9)
     laws = on.hours("on"), off.hours("off")
     rests = laws[0].remainder(), laws[1].remainder()
-    habits = Habits(*laws, *rests, Day(leaving), Day(coming), on.spread, off.spread, spread_correlation)
+    habits = Habits(*laws, *rests, *days, on.spread, off.spread, spread_correlation)
 
     def client(env: Clock, me: Me) -> Life:
         devices.describe(env, me)
@@ -186,3 +182,11 @@ def fitted(
                 me.online(max(start, 0), end)
 
     return Scenario(client)
+
+
+def _day(name: str, multipliers: tuple[float, ...]) -> Day:
+    if len(multipliers) not in (0, HOURS):
+        raise ConfigError(
+            f"scenario option {name!r}: expected {HOURS} numbers or none, found {len(multipliers)}"
+        )
+    return Day(multipliers)

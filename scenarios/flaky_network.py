@@ -13,6 +13,7 @@ A client's down- and uplink are those of `devices` times one factor X(t), starte
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
@@ -58,7 +59,7 @@ def flaky_network(
         if model == "markov":
             env.process(_jumps(env, me, speeds, rng, levels, stay_us))
         else:
-            env.process(_steps(env, me, speeds, rng, sigma, decay, step_us))
+            env.process(_steps(env, me, speeds, rng, _Autoregression(sigma, decay, step_us)))
         return sessions.run(env, Presence(me), me.rng)
 
     return Scenario(client)
@@ -91,16 +92,22 @@ def _jumps(
         at = other + (other >= at)
 
 
-def _steps(
-    env: Clock, me: Me, speeds: Speeds, rng: np.random.Generator, sigma: float, decay: float, step_us: int
-) -> Life:
-    log, fresh = sigma * rng.standard_normal(), sigma * math.sqrt(1 - decay * decay)
+@dataclass(frozen=True, slots=True)
+class _Autoregression:
+    sigma: float
+    decay: float
+    """r, the correlation of one step with the next."""
+    step_us: int
+
+
+def _steps(env: Clock, me: Me, speeds: Speeds, rng: np.random.Generator, law: _Autoregression) -> Life:
+    log, fresh = law.sigma * rng.standard_normal(), law.sigma * math.sqrt(1 - law.decay * law.decay)
     _link(env, me, speeds, math.exp(log))
-    yield env.timeout(1 + int(rng.integers(step_us)))
+    yield env.timeout(1 + int(rng.integers(law.step_us)))
     while True:
-        log = decay * log + fresh * rng.standard_normal()
+        log = law.decay * log + fresh * rng.standard_normal()
         _link(env, me, speeds, math.exp(log))
-        yield env.timeout(step_us)
+        yield env.timeout(law.step_us)
 
 
 def _link(env: Clock, me: Me, speeds: Speeds, factor: float) -> None:

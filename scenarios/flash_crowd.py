@@ -1,11 +1,11 @@
 """Sudden crowds that decay: at given times many clients arrive within minutes, and leave again one by one.
 
 Each client joins each crowd with probability `share`. It arrives after an exponential delay with mean a and stays for
-an exponential time with mean b, so a time s after the start of a crowd it is there with probability
+an exponential time with mean b, so a time s after the start of a crowd it is present with probability
 
     share b / (a - b) (exp(-s / a) - exp(-s / b)),    share s / a exp(-s / a)  if a = b
 
-Apart from crowds it comes and goes as in `churn`; it is online while either reason holds.
+Apart from crowds it comes and goes as in `churn`; it is online while it has either reason.
 """
 
 from __future__ import annotations

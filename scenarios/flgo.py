@@ -1,4 +1,4 @@
-"""The client dynamics of FLGo (easyFL, `flgo/simulator`), for comparison with that peer.
+"""The client dynamics of FLGo (easyFL, `flgo/simulator`), for comparisons with that simulator.
 
 Time goes in rounds of length `round`. At the start of each (with `roundwise = false`: of each `unit` of time) every
 client is online with its probability p_i, independently of the past: FLGo's offline clients become idle with
@@ -14,18 +14,19 @@ probability p_i and its idle ones stay so with p_i. R counts rounds, n_i samples
     SLN    q_i (0.4 sin(theta_R) + 0.5)            theta: 24 evenly spaced points on [0, 2 pi], in turn
     YC     b [min label of i <= r L <= max label of i] + 1 - b      r = (1 + R mod 24) / 24, L the greatest label
 
-These are the formulas of FLGo's code; where its docstrings say something else, `formula = "docstring"` takes that.
+These are the formulas of FLGo's code; where its docstrings differ, `formula = "docstring"` takes theirs.
 The latency of a job, in units of time, is drawn once per client: 0 (IDL), int of a log-normal number with
 `latency_mean` and `latency_var` (LN), or a uniform integer from `latency_min` up to `latency_max`, not included (UNI).
 
-Unlike in FLGo, rounds go by the clock and not by the server's steps, a client that works is as likely to leave as
-others, and one that has reported stays online: a world is written down before anybody trains.
+Unlike in FLGo, rounds follow the clock and not the server's steps, a client that works is as likely to leave as
+others, and one that has reported stays online: worlds do not depend on training.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -51,14 +52,14 @@ BETA = {
 """FLGo's defaults."""
 GREATEST_BETA = {"MDF": 100.0, "LDF": 100.0, "LN": 0.999, "SLN": 0.999}
 COMPARING = ("MDF", "LDF", "LN", "SLN")
-"""Modes in which a client's probability depends on the others of the federation."""
+"""Modes in which a client's probability depends on the other clients of the federation."""
 THETA = np.linspace(0, 2 * np.pi, 24)
 LEAST_S = 1e-12
 """Seconds per sample where FLGo's latency is 0: a trace has no zero."""
 
 Floats = NDArray[np.float64]
 Chance = Callable[[int], float]
-"""Of the number of the round."""
+"""The probability to be online, a function of the number of the round."""
 
 Drawn = Unless("availability", "IDL")
 OfLN, OfUNI = With("responsiveness", "LN"), With("responsiveness", "UNI")
@@ -88,18 +89,31 @@ def flgo(
 ) -> Scenario:
     """FLGo's modes of availability and responsiveness.
 
-    `beta` is FLGo's default for the mode if not given: 0 to 1, for LN and SLN less than 1, for MDF and LDF up to
-    100. YMF, MDF, LDF, YFF and YC need facts about the federation's data, which a run's `[world]` has; LN and SLN
-    the number of clients over which the maximum is taken: `federation`, by default that of the run.
-
-    A job of `job_samples` samples takes its client's latency; by default one epoch over the client's data does.
-    Instead of latencies, `devices` may say how fast clients are; with neither of them nothing takes any time.
+    `beta` is FLGo's for the mode by default: 0 to 1, for LN and SLN less than 1, for MDF and LDF up to 100. YMF, MDF,
+    LDF, YFF and YC need facts about the federation's data, which a run's `[world]` has; LN and SLN the number of
+    clients over which the maximum is taken: `federation`, by default that of the run. A job of `job_samples` samples,
+    by default one epoch over the client's data, takes its client's latency. Instead of latencies, `devices` may set the
+    speeds of clients; without both nothing takes any time.
     """
-    chosen = BETA[availability] if beta is None else beta
-    number_option("beta", chosen, 0, GREATEST_BETA.get(availability, 1.0))
+    beta = BETA[availability] if beta is None else beta
+    number_option("beta", beta, 0, GREATEST_BETA.get(availability, 1.0))
     round_us, unit_us = duration_option("round", round), duration_option("unit", unit)
-    draws_us = round_us if roundwise else unit_us
     latency_s = _latencies(responsiveness, latency_mean, latency_var, latency_min, latency_max, unit_us / US)
+    _check_speeds(responsiveness, devices, job_samples)
+
+    def client(env: Clock, me: Me) -> Life:
+        chance = _chance(me, availability, beta)
+        if devices is not None:
+            devices.describe(env, me)
+        if responsiveness != "IDL":
+            _write_latency(me, latency_s(me.stream("latency")), job_samples)
+        return _redrawn(env, me, chance, round_us if roundwise else unit_us, round_us)
+
+    probabilities = partial(_relative, mode=availability, beta=beta, formula=formula, federation=federation)
+    return Scenario(client, world=probabilities if availability in COMPARING else None)
+
+
+def _check_speeds(responsiveness: str, devices: Devices | None, job_samples: float | None) -> None:
     if responsiveness != "IDL" and devices is not None:
         raise ConfigError(
             "scenario options 'responsiveness' and 'devices': both say how fast clients are; give one"
@@ -107,20 +121,10 @@ def flgo(
     if job_samples is not None:
         number_option("job_samples", job_samples, 0, open_ends=True)
 
-    def world(env: Clock, place: Place) -> Floats:
-        return _relative(place, availability, chosen, formula, federation)
 
-    def client(env: Clock, me: Me) -> Life:
-        chance = _chance(me, availability, chosen)
-        if devices is not None:
-            devices.describe(env, me)
-        if responsiveness != "IDL":
-            samples = me.fact("n_samples") if job_samples is None else job_samples
-            seconds = latency_s(me.stream("latency")) / max(samples, 1e-9)
-            me.write("compute", 0, me.horizon_us, max(seconds, LEAST_S))
-        return _redrawn(env, me, chance, draws_us, round_us)
-
-    return Scenario(client, world=world if availability in COMPARING else None)
+def _write_latency(me: Me, latency_s: float, job_samples: float | None) -> None:
+    samples = me.fact("n_samples") if job_samples is None else job_samples
+    me.write("compute", 0, me.horizon_us, max(latency_s / max(samples, 1e-9), LEAST_S))
 
 
 def _redrawn(env: Clock, me: Me, chance: Chance, draws_us: int, round_us: int) -> Life:
@@ -130,8 +134,10 @@ def _redrawn(env: Clock, me: Me, chance: Chance, draws_us: int, round_us: int) -
         yield env.timeout(draws_us)
 
 
-def _relative(place: Place, mode: str, beta: float, formula: str, federation: int | None) -> Floats:
-    """Return [clients] the probabilities of the modes that compare clients, in proportion to the greatest."""
+def _relative(
+    env: Clock, place: Place, mode: str, beta: float, formula: str, federation: int | None
+) -> Floats:
+    """Return [clients] the probabilities of a mode that compares clients, relative to the greatest."""
     if mode in ("LN", "SLN"):
         n = _size(place) if federation is None else int(number_option("federation", federation, 1))
         logs = -math.log(1 - beta - 1e-6) * place.stream("inclination").standard_normal(n)
@@ -188,7 +194,7 @@ def _own(me: Me) -> float:
 def _latencies(
     mode: str, mean: float, var: float, low: int, high: int, unit_s: float
 ) -> Callable[[np.random.Generator], float]:
-    """Return how to draw a latency in seconds."""
+    """Return a function that draws a latency in seconds."""
     if mode == "UNI":
         number_option("latency_min", low, 0)
         number_option("latency_max", high, low + 1)

@@ -3,7 +3,7 @@
 A share q of the clients takes part from the start. The others appear after a time of the law `joining` with
 distribution function F, so a share q + (1 - q) F(t) has appeared by t: 1 - (1 - q) exp(-t / mean) for the exponential
 law, linear up to twice the mean for the uniform one. By default the world stops after its horizon, and the run with it:
-where it repeats, those who came late come late again.
+in a world that repeats, late clients are late again in each lap.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def late_joiners(
 ) -> Scenario:
     """Clients that appear one after another, online first, and then come and go as in `churn`.
 
-    `joining` is a table `{law, mean, shape}` as in `semi_markov`, `present_share` (0 to 1) the share that is there
-    from the start; `mean_off = 0` keeps everybody online who has appeared. Whether a client is late stands in
-    `Trace.about`.
+    `joining` is a table `{law, mean, shape}` as in `semi_markov`, `present_share` (0 to 1) the share that takes part
+    from the start; `mean_off = 0` keeps clients online once they have appeared. `Trace.about` holds whether a client is
+    late.
     """
     number_option("present_share", present_share, 0, 1)
     sessions = Sessions.of(mean_on, mean_off)

@@ -1,9 +1,9 @@
-"""Clients leave for ever: a federation that wears off.
+"""Clients leave for ever: a federation that shrinks.
 
 A client's life has the law `life`, counted from the start of the world; with the exponential law it leaves at the
 constant hazard 1 / mean, and S(t) = exp(-t / mean) of the clients are left at time t. For a Weibull law with shape k,
-S(t) = exp(-(Gamma(1 + 1/k) t / mean)^k). A share `loyal_share` never leaves. By
-default the world stops after its horizon, and the run with it: where it repeats, all are back.
+S(t) = exp(-(Gamma(1 + 1/k) t / mean)^k). A share `loyal_share` never leaves. By default the world stops after its
+horizon, and the run with it: in a world that repeats, all clients return in each lap.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def permanent_dropout(
 ) -> Scenario:
     """Clients that come and go as in `churn` (`mean_off = 0`: are online) until they leave for ever.
 
-    `life` is a table `{law, mean, shape}` as in `semi_markov`, `loyal_share` (0 to 1) the share that stays. Whether
-    a client is loyal stands in `Trace.about`.
+    `life` is a table `{law, mean, shape}` as in `semi_markov`, `loyal_share` (0 to 1) the share that stays.
+    `Trace.about` holds whether a client is loyal.
     """
     number_option("loyal_share", loyal_share, 0, 1)
     sessions = Sessions.of(mean_on, mean_off)

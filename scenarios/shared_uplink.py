@@ -9,7 +9,7 @@ sections 3.2 and 3.5); with a = l m the offered load and r = a / c < 1 the optio
     c = 1:     P(N = n) = (1 - r) r^n,      mean r / (1 - r)
 
 A client's uplink at t is the least of its own, of C / c and of C / (N(t) + 1), its share beside N others. Clients of
-a cell do not slow each other down: when they upload is no part of a world.
+a cell do not slow each other down: a world does not know when they upload.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def shared_uplink(
 
     `cell_bytes_per_s` is the capacity of a cell, `channels` (1 to 1,000) the number of transfers that fill it,
     `load` (0 up to but less than 1) the share of it that background traffic takes, and `mean_transfer` the mean time
-    of a background transfer that has a channel of its own. Clients with `mean_off` above 0 come and go as in
-    `churn`. A client's cell stands in `Trace.about`.
+    of a background transfer that has a channel to itself. Clients with `mean_off` above 0 come and go as in
+    `churn`. `Trace.about` holds a client's cell.
     """
     number_option("cell_clients", cell_clients, 1, 100_000)
     number_option("cell_bytes_per_s", cell_bytes_per_s, 1)
@@ -50,10 +50,10 @@ def shared_uplink(
     number_option("load", load, 0, 0.999)
     transfer_us, sessions = duration_option("mean_transfer", mean_transfer), Sessions.of(mean_on, mean_off)
 
-    def cell(env: Clock, place: Place) -> Cell:
-        made = Cell(env, place, cell_bytes_per_s, channels, transfer_us)
-        made.start(load)
-        return made
+    def start_cell(env: Clock, place: Place) -> Cell:
+        cell = Cell(env, place, cell_bytes_per_s, channels, transfer_us)
+        cell.start(load)
+        return cell
 
     def client(env: Clock, me: Me) -> Life:
         speeds = devices.speeds(me)
@@ -63,11 +63,11 @@ def shared_uplink(
         me.cell.join(me, speeds.uplink)
         return sessions.run(env, Presence(me), me.rng)
 
-    return Scenario(client, cell=cell, cell_clients=cell_clients)
+    return Scenario(client, cell=start_cell, cell_clients=cell_clients)
 
 
 class Cell:
-    """An uplink with background users; it tells its clients what is left for each of them."""
+    """An uplink with background users, which sets its clients' share of it."""
 
     def __init__(self, env: Clock, place: Place, bytes_per_s: float, channels: int, transfer_us: int) -> None:
         self.id, self.users, self._capacity = place.id, 0, channels
@@ -83,9 +83,9 @@ class Cell:
             self._env.process(self._arrivals(self._transfer_us / (load * self._capacity)))
 
     def join(self, me: Me, own_bytes_per_s: float) -> None:
-        """Let a client with an uplink of its own use the cell."""
+        """Add a client whose own uplink has this speed."""
         self._clients.append((me, own_bytes_per_s))
-        self._tell(me, own_bytes_per_s)
+        self._update(me, own_bytes_per_s)
 
     def _arrivals(self, mean_gap_us: float) -> Life:
         while True:
@@ -103,9 +103,9 @@ class Cell:
     def _count(self, change: int) -> None:
         self.users += change
         for me, own in self._clients:
-            self._tell(me, own)
+            self._update(me, own)
 
-    def _tell(self, me: Me, own_bytes_per_s: float) -> None:
+    def _update(self, me: Me, own_bytes_per_s: float) -> None:
         share = self._bytes_per_s / max(self.users + 1, self._capacity)
         me.begin("uplink", self._env.now, min(own_bytes_per_s, share))
 
@@ -122,5 +122,5 @@ def stationary_users(rng: np.random.Generator, load: float, channels: int) -> in
     below = np.exp(logs - logs.max())
     above = below[-1] * offered / channels / (1 - load)
     total = np.cumsum(np.append(below, above))
-    found = int(np.searchsorted(total, rng.random() * total[-1], side="right"))
-    return found if found < channels else channels - 1 + int(rng.geometric(1 - load))
+    users = int(np.searchsorted(total, rng.random() * total[-1], side="right"))
+    return users if users < channels else channels - 1 + int(rng.geometric(1 - load))

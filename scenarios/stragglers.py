@@ -14,18 +14,17 @@ Plato's simulations draw times from Pareto, Zipf and uniform laws; a log-normal 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import numpy as np
 
 from fedsim.common.option_requirements import Unless
-from fedsim.scenarios.processes.devices import Devices
+from fedsim.scenarios.processes.devices import Devices, Speeds
 from fedsim.scenarios.processes.presence import MeanOn, Presence, Sessions
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, number_option
 
 EQUAL = Devices(compute_sigma=0.0)
-"""Devices that differ in nothing but their slowdown, as far as computing goes."""
+"""Devices whose computing speeds differ in the slowdown alone."""
 
 
 def stragglers(
@@ -41,8 +40,8 @@ def stragglers(
     """Clients whose speeds have a heavy tail; those with `mean_off` above 0 come and go as in `churn`.
 
     `shape` (0.1 to 10) is the exponent of `pareto` and `zipf` and the sigma of `lognormal` and `half_normal`; no
-    slowdown exceeds `most` (1 to 1e6). With `slow_network` down- and uplink are slower by the same factor. The
-    slowdown stands in `Trace.about`.
+    slowdown exceeds `most` (1 to 1e6). With `slow_network` down- and uplink are slower by the same factor.
+    `Trace.about` holds the slowdown.
     """
     number_option("shape", shape, 0.1, 10)
     number_option("most", most, 1, 1e6)
@@ -51,13 +50,8 @@ def stragglers(
     def client(env: Clock, me: Me) -> Life:
         slowdown, speeds = draw(me.stream("slowdown")), devices.speeds(me)
         me.about("slowdown", slowdown)
-        by = slowdown if slow_network else 1.0
-        slow = replace(
-            speeds,
-            compute=speeds.compute * slowdown,
-            downlink=speeds.downlink / by,
-            uplink=speeds.uplink / by,
-        )
+        network = slowdown if slow_network else 1.0
+        slow = Speeds(speeds.compute * slowdown, speeds.downlink / network, speeds.uplink / network)
         slow.write(me)
         devices.start_faults(env, me)
         return sessions.run(env, Presence(me), me.rng)
@@ -66,7 +60,7 @@ def stragglers(
 
 
 def _slowdowns(law: str, shape: float, most: float) -> Callable[[np.random.Generator], float]:
-    """Return how to draw a slowdown."""
+    """Return a function that draws a slowdown."""
     if law == "pareto":
         return lambda rng: min(most, float((1 - rng.random()) ** (-1 / shape)))
     if law == "lognormal":

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.option_requirements import Unless, With
-from fedsim.worlds.matching import How, correlation_of
+from fedsim.worlds.matching import AssignmentRule, correlation_of
 
 _OTHERS = ("compute", "network", "faults")
 
@@ -34,7 +34,7 @@ def _checked_assign(assign: Any) -> Any:
     return assign
 
 
-Assign = Annotated[How | dict[str, How], BeforeValidator(_checked_assign)]
+Assign = Annotated[AssignmentRule | dict[str, AssignmentRule], BeforeValidator(_checked_assign)]
 
 
 class JoinConfig(BaseModel):

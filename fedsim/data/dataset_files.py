@@ -1,4 +1,4 @@
-"""Where the files of data sets lie, and what is said when they do not."""
+"""Find the files of data sets, and name those that are missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def folder(data_dir: Path | None) -> Path:
 
 
 def may_download(root: Path) -> bool:
-    """Tell whether a folder is the user's own one for data sets: no configuration has files written elsewhere."""
+    """Return whether downloads may go to a folder: only the default one, so that no configuration writes elsewhere."""
     return root.resolve() == folder(None).resolve()
 
 
@@ -35,7 +35,7 @@ def existing(task: str, data_dir: Path | None, *names: str) -> list[Path]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn what goes wrong while a file is read into a DataError that names it."""
+    """Turn errors raised while a file is read into a DataError that names it."""
     try:
         yield
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -1,4 +1,4 @@
-"""Tables of features whose rows belong to clients, read from one .npz file with the arrays X, y and client."""
+"""Read tables of features whose rows belong to clients, from an .npz file with the arrays X, y and client."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DAMAGES = (
     ),
     *(tokenize.TokenError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What NumPy and the modules that it reads archives with raise at one place or another of a damaged one."""
+"""Errors that NumPy and the modules that it reads archives with raise for damaged archives."""
 
 
 def table(name: str, data_dir: Path | None, file: str, features: int, labels: tuple[int, int]) -> Task:
@@ -80,7 +80,7 @@ def _first_bad(x: NDArray[Any]) -> int:
 
 
 def _numbers_of_clients(client: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return [N] which are whole numbers from 0 on and less than N: of N rows without gaps there are no others."""
+    """Return [N] whether each is a whole number from 0 to N - 1: without gaps, N rows have no higher numbers."""
     if client.dtype.kind not in "fiu":
         return np.zeros(len(client), dtype=bool)
     with np.errstate(invalid="ignore"):
@@ -88,7 +88,7 @@ def _numbers_of_clients(client: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
-    """Return the rows of each client, in their order."""
+    """Return the rows of each client in their order in the file."""
     wrong = np.flatnonzero(~_numbers_of_clients(client))
     if len(wrong):
         raise DataError(

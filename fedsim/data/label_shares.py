@@ -1,4 +1,4 @@
-"""Whole numbers of samples from real-valued shares."""
+"""Turn real-valued shares into whole numbers of samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dividing a task among clients, and each client's samples into training, validation and test rows."""
+"""Divide a task among clients, and each client's samples into training, validation and test rows."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def federate(
     rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
         task, n_clients, partitioner, options or {}, pool, seed
     )
-    held = rows
+    of_clients = rows
     if task.natural is not None and pool != "all":
-        rows = [r[~task.official_test[r]] for r in held]
+        rows = [r[~task.official_test[r]] for r in of_clients]
     train, valid, test = _divided(Split.of(rows), fractions, seed, shuffle)
     if pool == "official":
-        test = _official_test(task, held, seed)
+        test = _official_test(task, of_clients, seed)
     return FederatedData(task.x, task.y, task.n_classes, train, valid, test)
 
 
@@ -112,19 +112,19 @@ def _partitioned_rows(
         )
     partition = plugins.build("partitioner", partitioner, options)
     pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)
-    found = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
-    return [pooled[p] for p in _checked_partition(partitioner, found, len(pooled), n_clients)]
+    parts = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
+    return [pooled[p] for p in _checked_partition(partitioner, parts, len(pooled), n_clients)]
 
 
-def _checked_partition(name: str, found: Any, n: int, n_clients: int) -> list[Indices]:
-    """Return what a partitioner returned, as int64, after checking it: it may come from elsewhere."""
-    if not isinstance(found, (list, tuple, np.ndarray)):
+def _checked_partition(name: str, parts: Any, n: int, n_clients: int) -> list[Indices]:
+    """Return the parts of a partitioner, which may be a user's own, as int64. Raises DataError for wrong ones."""
+    if not isinstance(parts, (list, tuple, np.ndarray)):
         raise DataError(
-            f"partitioner {name!r}: expected a list with the positions of each client, found {type(found).__name__}"
+            f"partitioner {name!r}: expected a list with the positions of each client, found {type(parts).__name__}"
         )
     positions = [
         whole_numbers(own, f"partitioner {name!r}, client {client}", "positions")
-        for client, own in enumerate(found)
+        for client, own in enumerate(parts)
     ]
     if len(positions) != n_clients:
         raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
@@ -141,16 +141,16 @@ def _checked_partition(name: str, found: Any, n: int, n_clients: int) -> list[In
     return positions
 
 
-def _official_test(task: Task, held: list[Indices], seed: int) -> Split:
+def _official_test(task: Task, of_clients: list[Indices], seed: int) -> Split:
     """Return each client's part of the official test set.
 
-    A natural client has its own. Otherwise the samples of a label, in random order, go to the clients in proportion to
-    the samples of that label that they hold. DataError for a client that gets none.
+    A natural client has its own part. Otherwise the samples of a label, in random order, go to the clients in
+    proportion to their samples of that label. Raises DataError for a client that gets none.
     """
     if task.natural is not None:
-        parts = [rows[task.official_test[rows]] for rows in held]
+        parts = [rows[task.official_test[rows]] for rows in of_clients]
     else:
-        pieces = [_shared_out(task, held, label, seed) for label in range(task.n_classes)]
+        pieces = [_test_pieces(task, of_clients, label, seed) for label in range(task.n_classes)]
         parts = [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
     for client, rows in enumerate(parts):
         if not len(rows):
@@ -161,22 +161,22 @@ def _official_test(task: Task, held: list[Indices], seed: int) -> Split:
     return Split.of(parts)
 
 
-def _shared_out(task: Task, held: list[Indices], label: int, seed: int) -> list[Indices]:
-    """Cut the official test samples of a label into pieces in proportion to what the clients hold of it."""
+def _test_pieces(task: Task, of_clients: list[Indices], label: int, seed: int) -> list[Indices]:
+    """Cut the official test samples of a label into pieces in proportion to the clients' samples of that label."""
     test = rng(seed, "official test", label).permutation(
         np.flatnonzero(task.official_test & (task.y == label))
     )
-    counts = np.cumsum([np.count_nonzero(task.y[rows] == label) for rows in held])
+    counts = np.cumsum([np.count_nonzero(task.y[rows] == label) for rows in of_clients])
     ends = (counts * len(test) + counts[-1] // 2) // max(1, counts[-1])
     return np.split(test, ends)[:-1]
 
 
-def _divided(held: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
-    """Shuffle the rows of each client where they stand, and divide them into training, validation and test."""
-    sizes = held.sizes
+def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
+    """Shuffle the rows of each client in place, and divide them into training, validation and test."""
+    sizes = rows.sizes
     _check_sizes(sizes, fractions)
-    shuffled, streams = held.indices, Streams(seed)
-    for client, (start, end) in enumerate(pairwise(held.offsets.tolist() if shuffle else [])):
+    shuffled, streams = rows.indices, Streams(seed)
+    for client, (start, end) in enumerate(pairwise(rows.offsets.tolist() if shuffle else [])):
         streams.at("split", client).shuffle(shuffled[start:end])
     different, which = np.unique(sizes, return_inverse=True)
     parts = np.array([split_sizes(n, fractions) for n in different.tolist()], dtype=np.int64)[which]

@@ -1,4 +1,4 @@
-"""MNIST-like data sets, read from torchvision's layout `<folder>/<Name>/raw`, and downloaded into it."""
+"""Read MNIST-like data sets from torchvision's layout `<folder>/<Name>/raw`, and download them into it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ImageSet:
 def load(
     images: ImageSet, data_dir: Path | None, normalise: Normalise, classes: Sequence[int] | None = None
 ) -> Task:
-    """Read the training images, then the official test images; download them where they are not there.
+    """Return the training images, then the official test images, downloading missing files.
 
     x is float32 [N, 1, 28, 28] in 0..1; if `normalise`, with mean 0 and standard deviation 1 over all training
     pixels, or with "pixel" each pixel by itself, over all training images and with 0.001 grey levels added to its

@@ -1,4 +1,4 @@
-"""Checking what a task of one's own holds, before anything is made of it."""
+"""Check the fields of a user's task before it is divided among clients."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def checked(task: Task, name: str) -> Task:
     )
 
 
-def whole_numbers(found: Any, where: str, what: str) -> Indices:
+def whole_numbers(values: Any, where: str, what: str) -> Indices:
     """Return numbers of samples [n] as int64. Raises DataError for truth values, fractions and words."""
     try:
-        numbers = np.asarray(found)
+        numbers = np.asarray(values)
     except ValueError:  # lists of different lengths
         numbers = np.array(None)
     if numbers.size and numbers.dtype.kind not in "iu":
@@ -59,12 +59,12 @@ def whole_numbers(found: Any, where: str, what: str) -> Indices:
     return numbers.reshape(-1).astype(np.int64)
 
 
-def _array(found: Any, what: str) -> np.ndarray[Any, Any]:
-    if not isinstance(found, np.ndarray):
+def _array(value: Any, field: str) -> np.ndarray[Any, Any]:
+    if not isinstance(value, np.ndarray):
         raise DataError(
-            f"{what}: expected a NumPy array, found {type(found).__name__}; np.asarray(...) makes one"
+            f"{field}: expected a NumPy array, found {type(value).__name__}; np.asarray(...) makes one"
         )
-    return found
+    return value
 
 
 def _check_values(where: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], n_classes: int) -> None:

@@ -93,7 +93,7 @@ def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
     wrongly[rows] = end > limit
     arrived = np.isin(jobs["status"][rows], _ARRIVED)
     if leave in ("pause_resume", "end_instant"):
-        at_end = e.world.there(who, np.maximum(end - 1, start)) | e.world.there(who, end)
+        at_end = e.world.online_at(who, np.maximum(end - 1, start)) | e.world.online_at(who, end)
         wrongly[rows] |= arrived & ~at_end
     bound = np.zeros(len(jobs), dtype=np.int64)
     bound[rows] = limit

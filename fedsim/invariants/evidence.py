@@ -237,7 +237,7 @@ class Evidence:
     def online_jobs(self) -> NDArray[np.bool_]:
         """[jobs] whether the job's client was online at its dispatch."""
         dispatch = self.jobs["dispatch_us"]
-        return self.world.there(self.jobs["client"], dispatch) & (dispatch >= 0)
+        return self.world.online_at(self.jobs["client"], dispatch) & (dispatch >= 0)
 
     @cached_property
     def fates(self) -> tuple[Ints, Outcomes]:

@@ -35,29 +35,28 @@ def cnn(
 ) -> nn.Module:
     """Blocks of convolution, normalisation, ReLU and 2x2 max-pooling, then linear layers with ReLU.
 
-    channels: output channels of each convolution. padding: "same" keeps the side of the image (odd kernels
-    only), "valid" shortens it by kernel - 1; pooling halves it, rounding down. pool: after each convolution, or after
-    the last one only. relu: whether ReLU follows the convolutions. norm: "group" puts a GroupNorm after each
-    convolution, with as many groups as divide both `groups` and its channels; "response" normalises over two
-    neighbouring channels, after pooling in the first block and before it in the others. hidden: widths of the dense
-    layers. channel_dropout: chance that a channel of the last convolution is dropped. dropout: chances that an
-    input of the first, second, ... linear layer is dropped. Raises ConfigError when samples are not [channels, height,
-    width], the image shrinks to nothing, or there are more chances than linear layers.
+    channels: output channels of each convolution. padding: "same" keeps the side of the image (odd kernels only),
+    "valid" shortens it by kernel - 1; pooling halves it, rounding down. pool: after each convolution, or the last one
+    only. relu: whether ReLU follows convolutions. norm: "group" puts a GroupNorm after each convolution, with as many
+    groups as divide both `groups` and its channels; "response" normalises over two neighbouring channels, after pooling
+    in the first block and before it in the others. hidden: widths of the dense layers. channel_dropout: chance that a
+    channel of the last convolution is dropped. dropout: chances that an input of the first, second, ... linear layer is
+    dropped. Raises ConfigError when samples are not [channels, height, width], the image shrinks to nothing, or there
+    are more chances than linear layers.
     """
     _check(in_shape, kernel, padding, len(dropout), len(hidden) + 1)
     pad = kernel // 2 if padding == "same" else 0
     sides = [in_shape[1], in_shape[2]]
     model = nn.Sequential()
     for number, (before, after) in enumerate(pairwise([in_shape[0], *channels]), start=1):
-        last = number == len(channels)
-        half = 2 if pool == "each" or last else 1
+        half = 2 if pool == "each" or number == len(channels) else 1
         sides = [(side + 2 * pad - kernel + 1) // half for side in sides]
         if min(sides) < 1:
             raise ConfigError(_too_small(in_shape, number, kernel, padding))
         model.add_module(f"conv{number}", nn.Conv2d(before, after, kernel, padding=pad))
         _add_after(model, number, after, norm, groups, relu, half)
-        if last and channel_dropout:
-            model.add_module("channel_dropout", nn.Dropout2d(channel_dropout))
+    if channels and channel_dropout:
+        model.add_module("channel_dropout", nn.Dropout2d(channel_dropout))
     model.add_module("flatten", nn.Flatten())
     _add_dense(model, [([in_shape[0], *channels][-1]) * math.prod(sides), *hidden], n_classes, dropout)
     return model
@@ -66,7 +65,7 @@ def cnn(
 def _add_after(
     model: nn.Sequential, number: int, width: int, norm: Norm, groups: int, relu: bool, half: int
 ) -> None:
-    """Add what follows a convolution: its normalisation stands where it commutes with nothing, the rest anywhere."""
+    """Add the layers after a convolution; the place of "response" depends on the block (see `cnn`)."""
     if norm == "group":
         model.add_module(f"norm{number}", nn.GroupNorm(math.gcd(groups, width), width))
     if relu:

@@ -61,7 +61,7 @@ class RunSpec:
         """Say that the run is longer than its world if it goes on until then, and what becomes of it; else nothing."""
         if until_us is None or until_us <= self.world.horizon_us:
             return ""
-        return f"{self.config.name}: longer than its world, which is {self.world.then()}"
+        return f"{self.config.name}: longer than its world, which is {self.world.duration_text()}"
 
     def initial(self) -> torch.Tensor:
         """Return the start parameters [P], the same for equal seeds and models."""

@@ -21,9 +21,8 @@ from fedsim.worlds.availability import Unknown, sessions_of
 from fedsim.worlds.client_statistics import trait
 from fedsim.worlds.interval_arithmetic import table_of
 from fedsim.worlds.matching import assign
-from fedsim.worlds.provenance import edited
 from fedsim.worlds.trace import KINDS, Trace
-from fedsim.worlds.transforms import select
+from fedsim.worlds.transforms import edited_source, select
 
 Floats = NDArray[np.float64]
 Facts = Mapping[str, NDArray[Any]]
@@ -62,7 +61,7 @@ def confounded(
         "spearman": assignment.spearman,
     }
     step = {"confound": report | {"labels": list(config.labels), "seed": seed}}
-    return replace(select(trace, assignment.right), source=edited(trace, step)), report
+    return replace(select(trace, assignment.right), source=edited_source(trace, step)), report
 
 
 def _there_when_unknown(trace: Trace) -> Trace:

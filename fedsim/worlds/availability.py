@@ -1,4 +1,4 @@
-"""Who is online, and when that changes, for all clients at once."""
+"""Answer who is online, and when that changes, for all clients at once."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
 Unknown = Literal["error", "online", "offline"]
 UNKNOWNS: tuple[str, ...] = get_args(Unknown)
-"""What a world does with stretches about which a trace knows nothing."""
+"""How a world reads stretches in which a trace does not know whether a client is online."""
 
 _FEW = 16
-_JUMPS = 16
-"""Questions that are answered by looking everybody up, after one in which most clients had changed."""
+"""Most changes that are applied one by one."""
+_FULL_LOOKUPS = 16
+"""Questions answered by looking up all clients, after one at which more than a quarter of them had changed."""
 
 
 class Availability(Protocol):
-    """Answers from sessions of which none touch.
+    """Answers questions about sessions. No two sessions of a client may touch.
 
-    Time must be inside the horizon where `after_end` is `error`: see `World`.
+    Times must be inside the horizon where `after_end` is `error`; `World` checks that.
     """
 
     def online(self, t_us: int) -> Mask:
-        """Return [n] who is online; the array is read-only."""
+        """Return [n] whether each client is online; the array is read-only."""
 
     def peek(self, t_us: int) -> memoryview:
-        """Return the same as plain truth values, at less cost; they are good until the next question."""
+        """Return the same as a view of truth values, at less cost; it is valid until the next question."""
 
     def next_change(self, t_us: int) -> int | None:
-        """Return the earliest time after `t_us` at which somebody's state may change, or None."""
+        """Return the earliest time after `t_us` at which a client's state may change, or None."""
 
 
 def availability(sessions: Intervals, n: int, after_end: AfterEnd) -> Availability:
-    """Return what answers for these sessions, the faster form if all clients have the world's own lap."""
-    own = NEVER if after_end != "repeat" else sessions.horizon_us
-    common = bool((sessions.lap_us == own).all())
+    """Return the answers for these sessions, in the faster form if all clients repeat with the world."""
+    world_lap = NEVER if after_end != "repeat" else sessions.horizon_us
+    common = bool((sessions.lap_us == world_lap).all())
     return CommonLaps(sessions, n, after_end) if common else OwnLaps(sessions, n, after_end)
 
 
 class OwnLaps:
-    """Sessions that begin again after a time of each client's own.
+    """Sessions that repeat with a period of each client's own.
 
-    From one question to a later one only those are looked up whose state has changed meanwhile. If that turns out to be
-    most of them, the next questions are answered by looking everybody up at once.
+    A question about a later time than the last one looks up only the clients whose state has changed in between. If
+    more than a quarter have, the next questions look up all clients at once.
     """
 
     def __init__(self, sessions: Intervals, n: int, after_end: AfterEnd) -> None:
@@ -60,24 +61,24 @@ class OwnLaps:
         self._nobody = _read_only(np.zeros(n, dtype=bool))
         self._time, self._mask = -1, self._nobody
         self._changes: Ints | None = None
-        """[n] when each client's state changes next after `_time`; None if nobody has asked."""
-        self._jumps = 0
+        """[n] when each client's state changes next after `_time`; None until they are needed."""
+        self._full_lookups = 0
 
     def online(self, t_us: int) -> Mask:
-        """Return [n] who is online; the array is read-only."""
+        """See `Availability.online`."""
         if t_us >= self._end:
             return self._nobody
-        if t_us != self._time and not self._walk(t_us):
+        if t_us != self._time and not self._advance(t_us):
             self._mask = _read_only(self._sessions.covers(self._clients, np.full(len(self._clients), t_us)))
             self._time, self._changes = t_us, None
         return self._mask
 
     def peek(self, t_us: int) -> memoryview:
-        """Return the same as plain truth values."""
+        """See `Availability.peek`."""
         return self.online(t_us).data
 
     def next_change(self, t_us: int) -> int | None:
-        """Return the earliest time after `t_us` at which somebody's state may change, or None."""
+        """See `Availability.next_change`."""
         if t_us >= self._end:
             return None
         mask = self.online(t_us)
@@ -97,15 +98,15 @@ class OwnLaps:
         result[~online] = self._sessions.next_start(clients[~online], now[~online])
         return result
 
-    def _walk(self, t_us: int) -> bool:
-        """Go on from the last question, if few clients have changed since; say whether that was so."""
-        if t_us < self._time or self._time < 0 or self._jumps > 0:
-            self._jumps -= 1
+    def _advance(self, t_us: int) -> bool:
+        """Update the last answer to a later time, if few clients have changed since; return whether they were few."""
+        if t_us < self._time or self._time < 0 or self._full_lookups > 0:
+            self._full_lookups -= 1
             return False
         changes = self._next_changes()
         due = np.flatnonzero(changes <= t_us)
         if len(due) * 4 > len(changes):
-            self._jumps = _JUMPS
+            self._full_lookups = _FULL_LOOKUPS
             return False
         if len(due):
             mask = self._mask.copy()
@@ -117,7 +118,7 @@ class OwnLaps:
 
 
 class CommonLaps:
-    """Sessions that begin again for all clients together, or never. The last answer helps to find the next one."""
+    """Sessions that repeat for all clients together, or never. Each answer is found from the last one."""
 
     def __init__(self, sessions: Intervals, n: int, after_end: AfterEnd) -> None:
         horizon, client = sessions.horizon_us, sessions.client
@@ -127,7 +128,7 @@ class CommonLaps:
         self._sessions, self._n, self._after_end = sessions, n, after_end
         times = times[order]
         self._times: Any = times.data
-        """Of all changes within a lap; a view of it is searched sooner than the array."""
+        """Times of all changes within a lap, as a view: `bisect` searches it faster than the array."""
         self._toggled = np.concatenate([client[begins], client[ends]])[order]
         opening, closing = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
         opening[client[~begins]] = True
@@ -135,22 +136,22 @@ class CommonLaps:
         self._seam = bool((opening != closing).any())
         self._someone_stays = bool(closing.any())
         self._nobody = _read_only(np.zeros(n, dtype=bool))
-        self._mask, self._known = opening, 0
-        """Who is online after the first so many changes of a lap; it changes in place."""
-        self._shown: Mask | None = None
-        """A copy of that, if somebody has asked since it last changed."""
+        self._mask, self._applied = opening, 0
+        """[n] whether each client is online after `_applied` changes of a lap; it changes in place."""
+        self._copy: Mask | None = None
+        """A read-only copy of `_mask`, made when `online` needs it."""
 
     def online(self, t_us: int) -> Mask:
-        """Return [n] who is online; the array is read-only."""
+        """See `Availability.online`."""
         if self._is_over(t_us):
             return self._nobody
         self._move(t_us)
-        if self._shown is None:
-            self._shown = _read_only(self._mask.copy())
-        return self._shown
+        if self._copy is None:
+            self._copy = _read_only(self._mask.copy())
+        return self._copy
 
     def peek(self, t_us: int) -> memoryview:
-        """Return the same as plain truth values; they are good until the next question."""
+        """See `Availability.peek`."""
         if self._is_over(t_us):
             return self._nobody.data
         self._move(t_us)
@@ -161,19 +162,19 @@ class CommonLaps:
 
     def _move(self, t_us: int) -> None:
         time = t_us % self._sessions.horizon_us
-        wanted, known = bisect_right(self._times, time), self._known
-        if wanted != known:
-            if abs(wanted - known) < self._n:
-                self._toggle(min(known, wanted), max(known, wanted))
+        wanted, applied = bisect_right(self._times, time), self._applied
+        if wanted != applied:
+            if abs(wanted - applied) < self._n:
+                self._toggle(min(applied, wanted), max(applied, wanted))
             else:
                 self._mask = self._look_up(time)
-            self._known, self._shown = wanted, None
+            self._applied, self._copy = wanted, None
 
     def next_change(self, t_us: int) -> int | None:
-        """Return the earliest time after `t_us` at which somebody's state may change, or None."""
-        horizon = self._sessions.horizon_us
-        if self._after_end == "stop" and t_us >= horizon:
+        """See `Availability.next_change`."""
+        if self._is_over(t_us):
             return None
+        horizon = self._sessions.horizon_us
         lap, time = divmod(t_us, horizon)
         following = bisect_right(self._times, time)
         if following < len(self._times):
@@ -181,21 +182,21 @@ class CommonLaps:
         return self._change_beyond((lap + 1) * horizon)
 
     def _change_beyond(self, lap_end_us: int) -> int | None:
-        anything = len(self._times) > 0
+        changes = len(self._times) > 0
         if self._after_end == "stop":
             return lap_end_us if self._someone_stays else None
         if self._after_end == "error" or self._seam:
-            return lap_end_us if anything or self._after_end == "repeat" else None
-        return lap_end_us + int(self._times[0]) if anything else None
+            return lap_end_us if changes or self._after_end == "repeat" else None
+        return lap_end_us + int(self._times[0]) if changes else None
 
     def _toggle(self, first: int, last: int) -> None:
-        """A client's state differs between two instants if it changed an odd number of times."""
-        mask, who = self._mask, self._toggled[first:last]
-        if len(who) <= _FEW:  # the usual case, and NumPy's way of counting repetitions has a high price
-            for client in who.tolist():
+        """Apply changes, forwards or backwards: a state differs after an odd number of them."""
+        mask, clients = self._mask, self._toggled[first:last]
+        if len(clients) <= _FEW:  # the usual case; `ufunc.at` costs more than a few changes one by one
+            for client in clients.tolist():
                 mask[client] = not mask[client]
         else:
-            np.logical_xor.at(mask, who, True)
+            np.logical_xor.at(mask, clients, True)
 
     def _look_up(self, time: int) -> Mask:
         clients = np.arange(self._n)
@@ -211,23 +212,26 @@ def _read_only(mask: Mask) -> Mask:
 
 
 def sessions_of(trace: Trace, n: int, unknown: Unknown) -> Spans:
-    """Return the sessions of the first `n` clients, with what is unknown resolved. Raises TraceError."""
-    online, dark = trace.spans("online").joined(), trace.spans("unknown")
-    in_use = int(np.searchsorted(dark.client, n))
+    """Return the sessions of the first `n` clients, unknown stretches resolved.
+
+    Raises TraceError if there are such stretches and `unknown` is `error`.
+    """
+    online, unknown_spans = trace.spans("online").joined(), trace.spans("unknown")
+    in_use = int(np.searchsorted(unknown_spans.client, n))
     if not in_use or unknown == "offline":
         return online
     if unknown == "error":
-        clients = np.unique(dark.client[:in_use])
+        clients = np.unique(unknown_spans.client[:in_use])
         raise TraceError(
             f"nothing is known about the availability of {len(clients)} of {n} clients at times, first of client "
-            f"{clients[0]} from {show_us(int(dark.start_us[0]))} on: say what holds there with unknown = 'online' or "
-            "'offline' in [world], or join the trace with one that knows"
+            f"{clients[0]} from {show_us(int(unknown_spans.start_us[0]))} on: say what holds there with "
+            "unknown = 'online' or 'offline' in [world], or join the trace with one that knows"
         )
-    return _union(online, dark)
+    return _union(online, unknown_spans)
 
 
 def _union(a: Spans, b: Spans) -> Spans:
-    """Return the intervals of both, with those that touch or overlap made one."""
+    """Return the intervals of both; those that touch or overlap become one."""
     client, start = np.concatenate([a.client, b.client]), np.concatenate([a.start_us, b.start_us])
     order = np.lexsort((start, client))
     client, start = client[order], start[order]

@@ -1,4 +1,4 @@
-"""What sets the clients of a world apart, in one number each: how much online, how fast, how faulty."""
+"""Describe each client of a world by one number: how much it is online, how fast it is, how often it fails."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Floats = NDArray[np.float64]
 
 DAY_US, HOUR_US = 86400 * US, 3600 * US
 TRAITS = ("availability", "compute", "downlink", "uplink", "faults", "night")
-"""availability: share of the time online. compute: samples per second. downlink, uplink: bytes per second. faults:
-share of the time with a fault. night: share of the online time that lies in certain hours of the day."""
+"""availability: share of time online. compute: samples per second. downlink, uplink: bytes per second. faults: share of
+time with a fault. night: share of online time within given hours of the day."""
 
 
 def trait(trace: Trace, name: str, night_h: tuple[float, float] = (0.0, 6.0)) -> Floats:
-    """Return [clients] one of TRAITS, or a numeric column of `about`; NaN where a client has none.
+    """Return [clients] one of TRAITS, or a numeric column of `about`; NaN where a client has no value.
 
     Raises ConfigError for a name that is neither, and for a speed that the world does not model.
     """
@@ -46,7 +46,7 @@ def trait(trace: Trace, name: str, night_h: tuple[float, float] = (0.0, 6.0)) ->
 
 
 def share(trace: Trace, kind: str) -> Floats:
-    """Return [clients] the share of the time that a kind holds, over a client's own lap or the horizon."""
+    """Return [clients] the share of time covered by a kind, of a client's own period or of the horizon."""
     return time_us(trace.spans(kind), trace.clients) / laps_us(trace, kind)
 
 
@@ -64,12 +64,12 @@ def speed(trace: Trace, kind: str) -> Floats:
 
 def bandwidth(trace: Trace) -> Floats:
     """Return [clients] the geometric mean of the downlink and uplink speeds that the world models."""
-    found = [speed(trace, k) for k in ("downlink", "uplink") if len(trace.spans(k).client)]
-    return np.exp(np.mean([np.log(s) for s in found], axis=0)) if found else np.full(trace.clients, np.nan)
+    speeds = [speed(trace, k) for k in ("downlink", "uplink") if len(trace.spans(k).client)]
+    return np.exp(np.mean([np.log(s) for s in speeds], axis=0)) if speeds else np.full(trace.clients, np.nan)
 
 
 def night_share(trace: Trace, night_h: tuple[float, float]) -> Floats:
-    """Return [clients] the share of online time in [start, end) o'clock, round midnight if start is after end.
+    """Return [clients] the share of online time in [start, end) o'clock, across midnight if start is after end.
 
     The clock is that of the trace's origin; without one, virtual time begins at midnight.
     """
@@ -88,7 +88,7 @@ def night_share(trace: Trace, night_h: tuple[float, float]) -> Floats:
 
 
 def time_us(spans: Spans, n: int) -> Floats:
-    """Return [n] the time that each client's intervals take together."""
+    """Return [n] the total length of each client's intervals in microseconds."""
     length = (spans.end_us - spans.start_us).astype(np.float64)
     return np.bincount(spans.client, length, minlength=n).astype(np.float64)
 
@@ -96,7 +96,7 @@ def time_us(spans: Spans, n: int) -> Floats:
 def mean_value(spans: Spans, n: int) -> Floats:
     """Return [n] each client's mean value over the time described, NaN for clients without intervals."""
     length = (spans.end_us - spans.start_us).astype(np.float64)
-    # Relative to the first value: so the mean of a speed that never changes is exactly that speed.
+    # The mean is taken relative to the first value, so that of a constant speed it is exactly that speed.
     base = np.full(n, np.nan)
     base[spans.client[::-1]] = spans.value[::-1]
     above = np.bincount(spans.client, (spans.value - base[spans.client]) * length, minlength=n)

@@ -1,7 +1,8 @@
-"""Reading traces that others have published, one file format per module of `scenarios/importers/`.
+"""Import published traces, one file format per module of `scenarios/importers/`.
 
-An importer's factory (`scenarios/importers/<format>.py: <format>(*, ...options) -> Importer`) returns an `Importer`. It
-gets the files' bytes and returns a Trace in this project's units. What a file does not say is `unknown`, not offline.
+An importer's factory (`scenarios/importers/<format>.py: <format>(*, ...options) -> Importer`) returns an `Importer`,
+which turns the files' bytes into a Trace in microseconds, seconds per sample and bytes per second. What a file does not
+say is `unknown`, not offline.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from fedsim.common.paths import as_path
 from fedsim.worlds.trace import Trace
 
 LARGEST_FILE_BYTES = 2**31
-"""Files beyond this are refused before they are read."""
+"""Larger files are refused before they are read."""
 _COMPRESSED = {
     b"\x1f\x8b": "gzip",
     b"PK\x03\x04": "zip",
@@ -28,23 +29,23 @@ _COMPRESSED = {
     b"\xfd7zXZ\x00": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
 }
-"""How compressed files begin."""
+"""First bytes of compressed files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file as it lies on disk."""
+    """A file and its bytes."""
 
     path: Path
     data: bytes
 
     @property
     def name(self) -> str:
-        """The file's name with its folder, as messages show it."""
+        """The file's name with its folder, for messages."""
         return f"{self.path.parent.name}/{self.path.name}" if self.path.parent.name else self.path.name
 
     def text(self) -> str:
-        """Return the content as UTF-8 text without a byte-order mark. Raises TraceError that names the byte."""
+        """Return the content as UTF-8 text without a byte-order mark. Raises TraceError that names a wrong byte."""
         try:
             return self.data.decode("utf-8-sig")
         except UnicodeDecodeError as error:
@@ -55,23 +56,23 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an importer found in its files."""
+    """The result of an import."""
 
     trace: Trace
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """What was converted, merged or left out, as counts and words: it goes into the trace's `source`."""
+    """What was converted, merged or left out, as counts and words; becomes part of the trace's `source`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """What an importer's factory returns.
+    """A reader of one file format, returned by an importer's factory.
 
     Attributes:
-        recognises: whether a file looks like this format, by its first bytes and name; never raises, and is cheap.
-        read: all files of one import, in the given order, to a Trace. Raises TraceError that names the file and the
-            line or key, with what was expected and what was found, for whatever the files may hold.
-        licence: what is known about the licence of the published data.
-        units: how units were converted, in words.
+        recognises: whether a file looks like this format, by its first bytes and name; is fast, and never raises.
+        read: turns all files of one import, in the given order, into a Trace. Raises TraceError for any content that it
+            does not accept, naming the file and the line or key, what was expected and what was found.
+        licence: the licence of the published data, as far as it is known.
+        units: how units are converted, in words.
     """
 
     recognises: Callable[[Source], bool]
@@ -85,9 +86,9 @@ class Importer:
 def import_trace(
     paths: Sequence[Path | str], name: str | None = None, options: Mapping[str, Any] | None = None
 ) -> Trace:
-    """Read files (or all files in folders) of one format as one Trace.
+    """Return the Trace that files of one format, or all files in folders, describe.
 
-    `name` is the importer's; without it the content decides. Raises TraceError for files that are not accepted,
+    `name` is the importer's; None chooses it by the files' content. Raises TraceError for files that are not accepted,
     ConfigError for an unknown importer or option.
     """
     sources = [_read(file) for path in paths for file in _files(as_path(path, "paths"))]
@@ -96,7 +97,7 @@ def import_trace(
     chosen = guess(sources) if name is None else name
     importer = build_importer(chosen, options or {})
     imported = importer.read(sources)
-    told = {
+    facts = {
         "importer": chosen,
         "options": dict(options or {}),
         "files": [{"name": s.name, "sha256": hashlib.sha256(s.data).hexdigest()} for s in sources],
@@ -104,11 +105,11 @@ def import_trace(
         "units": importer.units,
         **imported.notes,
     }
-    return replace(imported.trace, source=json.dumps(told, sort_keys=True, default=str))
+    return replace(imported.trace, source=json.dumps(facts, sort_keys=True, default=str))
 
 
 def build_importer(name: str, options: Mapping[str, Any]) -> Importer:
-    """Return an importer by name. Raises ConfigError."""
+    """Return an importer by name. Raises ConfigError for an unknown name or option."""
     importer = plugins.build("importer", name, options)
     if not isinstance(importer, Importer):
         raise ConfigError(
@@ -121,27 +122,27 @@ def guess(sources: Sequence[Source]) -> str:
     """Return the name of the one importer that recognises all files. Raises TraceError if none or several do."""
     names = plugins.names("importer")
     importers = {name: build_importer(name, {}) for name in names}
-    fitting, forms = set(names), dict[str, list[str]]()
+    fitting, formats = set(names), dict[str, list[str]]()
     for source in sources:
-        bare = replace(source, data=source.data.removeprefix(BOM_UTF8))
-        found = {name for name in names if importers[name].recognises(bare)}
-        if not found:
+        without_mark = replace(source, data=source.data.removeprefix(BOM_UTF8))
+        recognising = {name for name in names if importers[name].recognises(without_mark)}
+        if not recognising:
             raise TraceError(
                 f"{source.name}: no importer recognises it; name one of {', '.join(names)} to see what is wrong"
             )
-        fitting &= found
-        forms.setdefault(" or ".join(sorted(found)), []).append(source.name)
+        fitting &= recognising
+        formats.setdefault(" or ".join(sorted(recognising)), []).append(source.name)
     if len(fitting) == 1:
         return fitting.pop()
     if fitting:
-        what = f"{', '.join(sorted(fitting))} recognise all {len(sources)} files"
+        problem = f"{', '.join(sorted(fitting))} recognise all {len(sources)} files"
     else:
-        told = (
-            f"{len(files)} of {form} ({files[0]}{', ...' * (len(files) > 1)})"
-            for form, files in forms.items()
+        counts = (
+            f"{len(files)} of {name} ({files[0]}{', ...' * (len(files) > 1)})"
+            for name, files in formats.items()
         )
-        what = f"expected one format, found {', '.join(told)}"
-    raise TraceError(f"{sources[0].name} and others: {what}; name the format, or import them apart")
+        problem = f"expected one format, found {', '.join(counts)}"
+    raise TraceError(f"{sources[0].name} and others: {problem}; name the format, or import them apart")
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,7 +1,7 @@
 """Arithmetic on the intervals of many clients: exact, in whole microseconds, for all clients at once.
 
-All functions take and return intervals of one kind in order of (client, start); a `lap` is how long a client's
-intervals take to begin again.
+All functions take and return intervals of one kind in order of (client, start). A client's `lap` is the time after
+which its intervals begin again.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 MOST_ROWS = 50_000_000
-"""Laps that would take more intervals than that are not written out."""
+"""Most intervals that laps are written out to."""
 
 
 def of_rows(spans: Spans, rows: Mask | Ints) -> Spans:
-    """Return some of the intervals; the order of `rows` is kept."""
+    """Return the intervals in `rows`, a mask or row numbers, in that order."""
     return Spans(spans.client[rows], spans.start_us[rows], spans.end_us[rows], spans.value[rows])
 
 
 def taken(spans: Spans, clients: Ints) -> Spans:
-    """Return the intervals of `clients[i]` as those of client i; a client may be taken several times."""
+    """Return the intervals of `clients[i]` as those of client i; a client may occur several times."""
     first = np.searchsorted(spans.client, clients)
     counts = np.searchsorted(spans.client, clients, side="right") - first
     begins = np.cumsum(counts) - counts
@@ -39,16 +39,16 @@ def taken(spans: Spans, clients: Ints) -> Spans:
 
 
 def cut(spans: Spans, start_us: int, end_us: int) -> Spans:
-    """Return what lies in [start_us, end_us), with times counted from `start_us`."""
+    """Return the parts of intervals inside [start_us, end_us), with times counted from `start_us`."""
     inside = of_rows(spans, (spans.start_us < end_us) & (spans.end_us > start_us))
     start, end = np.maximum(inside.start_us, start_us), np.minimum(inside.end_us, end_us)
     return Spans(inside.client, start - start_us, end - start_us, inside.value)
 
 
 def repeated(spans: Spans, lap_us: Ints, end_us: int) -> Spans:
-    """Write the laps of every client out over [0, end_us); `lap_us` [clients] is 0 for a single lap.
+    """Write the laps of every client out over [0, end_us); where `lap_us` [clients] is 0 there is a single lap.
 
-    Raises TraceError where that would be more than MOST_ROWS intervals.
+    Raises TraceError if that takes more than MOST_ROWS intervals.
     """
     lap = np.where(lap_us > 0, lap_us, end_us)[spans.client]
     laps = -(-end_us // lap)
@@ -61,12 +61,12 @@ def repeated(spans: Spans, lap_us: Ints, end_us: int) -> Spans:
     number = np.arange(len(rows)) - np.repeat(np.cumsum(laps) - laps, laps)
     start = spans.start_us[rows] + number * lap[rows]
     end = np.minimum(spans.end_us[rows] + number * lap[rows], end_us)
-    all_of_them = Spans(spans.client[rows], start, end, spans.value[rows])
-    return fused(of_rows(all_of_them, start < end_us))
+    written_out = Spans(spans.client[rows], start, end, spans.value[rows])
+    return fused(of_rows(written_out, start < end_us))
 
 
 def rotated(spans: Spans, lap_us: Ints, by_us: Ints) -> Spans:
-    """Let everything happen `by_us` [clients] later (earlier if negative) within laps of `lap_us` [clients]."""
+    """Shift intervals by `by_us` [clients] (earlier if negative), around laps of `lap_us` [clients]."""
     lap = lap_us[spans.client]
     later = by_us[spans.client] % lap
     start, end = spans.start_us + later, spans.end_us + later
@@ -74,36 +74,36 @@ def rotated(spans: Spans, lap_us: Ints, by_us: Ints) -> Spans:
     start, end = start - lap * beyond, end - lap * beyond
     over = end > lap
     moved = Spans(spans.client, start, np.minimum(end, lap), spans.value)
-    rest = Spans(
+    wrapped = Spans(
         spans.client[over], np.zeros(int(over.sum()), np.int64), (end - lap)[over], spans.value[over]
     )
-    return fused(merged([moved, rest]))
+    return fused(merged([moved, wrapped]))
 
 
 def stretched(spans: Spans, factor: Fraction) -> Spans:
-    """Multiply all times, rounded to whole microseconds; what becomes empty is left out."""
+    """Multiply all times and round them to whole microseconds; intervals that become empty are left out."""
     start, end = times(spans.start_us, factor), times(spans.end_us, factor)
     return of_rows(Spans(spans.client, start, end, spans.value), start < end)
 
 
 def times(time_us: Ints, factor: Fraction) -> Ints:
-    """Return times multiplied by a factor and rounded, half up; exact and without overflow on the way."""
-    size = factor.denominator
-    laps, over = divmod(factor.numerator, size)
-    whole, rest = np.divmod(time_us, size)
-    return np.asarray(whole * factor.numerator + rest * laps + (2 * rest * over + size) // (2 * size))
+    """Return times multiplied by a factor, rounded half up: exact, and without overflow on the way."""
+    denominator = factor.denominator
+    integral, fractional = divmod(factor.numerator, denominator)
+    whole, rest = np.divmod(time_us, denominator)
+    rounded = (2 * rest * fractional + denominator) // (2 * denominator)
+    return np.asarray(whole * factor.numerator + rest * integral + rounded)
 
 
 def merged(parts: Iterable[Spans]) -> Spans:
-    """Return the intervals of several lists as one, in order."""
-    found = list(parts)
-    client, start = _joined([p.client for p in found]), _joined([p.start_us for p in found])
-    end, value = _joined([p.end_us for p in found]), np.concatenate([p.value for p in found])
-    return of_rows(Spans(client, start, end, value), np.lexsort((start, client)))
+    """Return the intervals of one or several parts as one, in order."""
+    columns = ((p.client, p.start_us, p.end_us, p.value) for p in parts)
+    spans = Spans(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    return of_rows(spans, np.lexsort((spans.start_us, spans.client)))
 
 
 def fused(spans: Spans) -> Spans:
-    """Put the intervals in order and make one of those that touch and have the same value."""
+    """Put the intervals in order, and join those that touch and have the same value."""
     ordered = of_rows(spans, np.lexsort((spans.start_us, spans.client)))
     same = (ordered.client[1:] == ordered.client[:-1]) & (ordered.value[1:] == ordered.value[:-1])
     touches = same & (ordered.start_us[1:] == ordered.end_us[:-1])
@@ -113,17 +113,14 @@ def fused(spans: Spans) -> Spans:
 
 
 def table_of(kinds: Mapping[str, Spans]) -> pa.Table:
-    """Return the intervals of several kinds as the table that a Trace is made of."""
+    """Return the intervals of one or several kinds as the table that a Trace is made of."""
+    parts = kinds.values()
     codes = np.concatenate([np.full(len(s.client), KINDS.index(k), np.int8) for k, s in kinds.items()])
     columns = {
-        "client": _joined([s.client for s in kinds.values()]),
-        "start_us": _joined([s.start_us for s in kinds.values()]),
-        "end_us": _joined([s.end_us for s in kinds.values()]),
+        "client": np.concatenate([s.client for s in parts]),
+        "start_us": np.concatenate([s.start_us for s in parts]),
+        "end_us": np.concatenate([s.end_us for s in parts]),
         "kind": pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(KINDS)),
-        "value": np.concatenate([s.value for s in kinds.values()]),
+        "value": np.concatenate([s.value for s in parts]),
     }
     return pa.table(columns)
-
-
-def _joined(parts: list[Ints]) -> Ints:
-    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

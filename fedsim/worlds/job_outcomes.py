@@ -1,4 +1,4 @@
-"""What a job moves and computes, and what becomes of it."""
+"""Describe what a job moves and computes, and what becomes of it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PHASES = ("", "download", "compute", "upload")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What jobs move and compute: arrays with one entry per job, or numbers that hold for all."""
+    """What jobs move and compute: arrays with one entry per job, or numbers that hold for all jobs."""
 
     download_bytes: NDArray[Any]
     samples: NDArray[Any]
-    """Passes over a sample, times the model's cost relative to the one that the trace was measured with."""
+    """Passes over a sample, times the model's cost relative to the model that the trace was measured with."""
     upload_bytes: NDArray[Any]
     slowness: tuple[ArrayLike, ArrayLike, ArrayLike] = (1.0, 1.0, 1.0)
-    """How many times as long as the trace says a unit of download, computation and upload takes."""
+    """Factors on the time that a unit of download, computation and upload takes in the trace."""
     lost_at: ArrayLike = np.inf
-    """Jobs below 1 are lost by chance, after this share of the phase `lost_in`, or of their whole duration."""
+    """Share of the phase `lost_in`, or of the whole job, after which chance loses the job; from 1 on it does not."""
     lost_in: ArrayLike = 0
     """Index into PHASES; 0 for the whole job."""
 
@@ -36,16 +36,17 @@ class Outcomes:
     ok: Mask
     """Whether the update arrives."""
     end_us: Ints
-    """Arrival or loss, or the `until_us` of the question."""
+    """When the job arrives or is lost, or the `until_us` of the question."""
     download_us: Ints
     """End of the download, -1 if not reached."""
     compute_us: Ints
     """End of the computation, -1 if not reached."""
     phase: NDArray[np.int8]
-    """Index into PHASES: where a job that did not arrive was; 0 for those that do."""
+    """Index into PHASES: the phase in which the job ended; 0 for jobs that arrive."""
     downloaded_bytes: Ints
-    """Moved until the end."""
+    """Bytes moved by `end_us`."""
     uploaded_bytes: Ints
+    """Bytes moved by `end_us`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +64,28 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """k jobs that start together: what the world has to do, and what that is in bytes."""
+    """k jobs of different clients: arrays [k], `amounts` and `slowness` for each phase."""
 
-    who: Ints
+    clients: Ints
     start_us: Ints
     amounts: tuple[Floats, ...]
+    """Bytes, samples and bytes, times the phase's slowness."""
     slowness: tuple[Floats, ...]
 
     @staticmethod
-    def of(who: Ints, t_us: int | Ints, work: Work) -> Jobs:
-        """Start `work` for clients [k] at `t_us`, one time or [k]. Raises ValueError for amounts below 0."""
-        names = ("download_bytes", "samples", "upload_bytes")
-        slow = tuple(_amounts("slowness", s, len(who)) for s in work.slowness)
+    def of(clients: Ints, t_us: int | Ints, work: Work) -> Jobs:
+        """Start `work` for `clients` [k] at `t_us`, one time or [k]. Raises ValueError for amounts below 0."""
+        k, names = len(clients), ("download_bytes", "samples", "upload_bytes")
+        slowness = tuple(_amounts("slowness", factor, k) for factor in work.slowness)
         amounts = tuple(
-            _amounts(name, getattr(work, name), len(who)) * factor
-            for name, factor in zip(names, slow, strict=True)
+            _amounts(name, getattr(work, name), k) * factor
+            for name, factor in zip(names, slowness, strict=True)
         )
-        return Jobs(who, np.full(len(who), t_us, dtype=np.int64), amounts, slow)
+        return Jobs(clients, np.full(k, t_us, dtype=np.int64), amounts, slowness)
 
 
 def outcomes_of(phases: list[Progress], jobs: Jobs) -> Outcomes:
-    """Return what became of jobs that got so far in download, computation and upload."""
+    """Return the outcomes of jobs, given their progress in download, computation and upload."""
     download, compute, upload = phases
     downloaded = download.done
     computed = downloaded & compute.done
@@ -101,20 +103,19 @@ def outcomes_of(phases: list[Progress], jobs: Jobs) -> Outcomes:
 
 
 def _bytes(moved: Floats, slowness: Floats) -> Ints:
-    """Undo the factor; what is a whole number but for the rounding of that is that number."""
+    """Divide moved amounts by the slowness and round down, forgiving the rounding error of the division."""
     plain = np.divide(moved, slowness, out=moved.copy(), where=slowness > 0)
     return np.asarray(np.floor(np.where(slowness == 1, moved, plain * (1 + 1e-12))), np.int64)
 
 
-def without(result: Outcomes, lost: Mask) -> Outcomes:
-    """Mark jobs as lost; one that had got through is lost at the very end of its upload."""
-    return replace(
-        result, ok=result.ok & ~lost, phase=np.where(result.ok & lost, 3, result.phase).astype(np.int8)
-    )
+def without(outcomes: Outcomes, lost: Mask) -> Outcomes:
+    """Mark jobs as lost; a job that had arrived is lost at the very end of its upload."""
+    phase = np.where(outcomes.ok & lost, 3, outcomes.phase).astype(np.int8)
+    return replace(outcomes, ok=outcomes.ok & ~lost, phase=phase)
 
 
-def _amounts(name: str, given: ArrayLike, k: int) -> Floats:
-    amounts = np.broadcast_to(np.asarray(given, dtype=np.float64), k)
+def _amounts(name: str, values: ArrayLike, k: int) -> Floats:
+    amounts = np.broadcast_to(np.asarray(values, dtype=np.float64), k)
     if not (np.isfinite(amounts) & (amounts >= 0)).all():
         raise ValueError(
             f"expected {name} of at least 0, found {amounts[~(amounts >= 0) | ~np.isfinite(amounts)][0]}"

@@ -1,4 +1,4 @@
-"""Who gets whose life: assignments between two lists of clients with a stated rank correlation."""
+"""Assign the clients of one list to those of another with a given rank correlation of their scores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from fedsim.common.rng import rng
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-How = Literal["independent", "rank"] | float
-"""`independent`, `rank` (the first with the first, both sorted by score) or a rank correlation from -1 to 1."""
+AssignmentRule = Literal["independent", "rank"] | float
+"""`independent` (at random), `rank` (best with best) or a rank correlation from -1 to 1."""
 
 _WORDS = {"independent": 0.0, "rank": 1.0}
 
@@ -25,48 +25,49 @@ class Assignment:
 
     right: Ints
     """[n] position in the right list; every position occurs once."""
-    how: How
+    rule: AssignmentRule
     spearman: float | None
-    """Rank correlation of the two scores as it turned out; None where one of them is the same for all."""
+    """Rank correlation of the two scores that resulted; None if one of the scores is the same for all clients."""
 
-    def told(self) -> dict[str, Any]:
-        """Return how it was made and what came out, as a trace's source says it."""
-        return {"how": self.how, "spearman": self.spearman}
+    def facts(self) -> dict[str, Any]:
+        """Return the rule and the correlation that resulted, for a trace's source."""
+        return {"how": self.rule, "spearman": self.spearman}
 
 
-def assign(left: ArrayLike, right: ArrayLike, how: How, seed: int, purpose: str) -> Assignment:
-    """Pair two lists of equal length by their scores [n], a function of (seed, purpose) and the scores.
+def assign(left: ArrayLike, right: ArrayLike, rule: AssignmentRule, seed: int, purpose: str) -> Assignment:
+    """Pair two lists of equal length by their scores [n]. The result depends on (seed, purpose) and the scores alone.
 
-    For a correlation, ranks follow a Gaussian copula with r = 2 sin(pi rho / 6), whose Spearman correlation is rho
-    (Kruskal, "Ordinal measures of association", 1958, section 6); what comes out differs from it by about
-    (1 - rho^2) / sqrt(n). Equal scores are put in random order, NaN below all others.
+    For a correlation rho, ranks follow a Gaussian copula with r = 2 sin(pi rho / 6), whose Spearman correlation is rho
+    (Kruskal, "Ordinal measures of association", 1958, section 6). The correlation that results differs from it by about
+    (1 - rho^2) / sqrt(n). Equal scores are put in random order, NaN below all others. Raises ValueError for lists of
+    different lengths, ConfigError for an unknown rule.
     """
     first, second = np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)
     if first.shape != second.shape or first.ndim != 1:
         raise ValueError(f"expected two lists of equal length, found shapes {first.shape} and {second.shape}")
     draws = rng(seed, f"assignment {purpose}")
-    mine, theirs = _in_order(first, draws), _in_order(second, draws)
-    x, y = _gaussian(len(first), correlation_of(how), draws)
+    first_order, second_order = _in_order(first, draws), _in_order(second, draws)
+    x, y = _gaussian(len(first), correlation_of(rule), draws)
     chosen = np.empty(len(first), dtype=np.int64)
-    chosen[mine] = theirs[np.argsort(np.argsort(y, kind="stable"))[np.argsort(x, kind="stable")]]
-    return Assignment(chosen, how, spearman(first, second[chosen]))
+    chosen[first_order] = second_order[np.argsort(np.argsort(y, kind="stable"))[np.argsort(x, kind="stable")]]
+    return Assignment(chosen, rule, spearman(first, second[chosen]))
 
 
-def correlation_of(how: str | float) -> float:
-    """Return the rank correlation that `how` asks for. Raises ConfigError if it is none."""
-    if isinstance(how, str):
-        if how not in _WORDS:
+def correlation_of(rule: str | float) -> float:
+    """Return the rank correlation that an assignment rule asks for. Raises ConfigError for an unknown rule."""
+    if isinstance(rule, str):
+        if rule not in _WORDS:
             raise ConfigError(
-                f"assignment {how!r}: expected 'independent', 'rank' or a number from -1 to 1{closest(how, _WORDS)}"
+                f"assignment {rule!r}: expected 'independent', 'rank' or a number from -1 to 1{closest(rule, _WORDS)}"
             )
-        return _WORDS[how]
-    if not -1 <= how <= 1:
-        raise ConfigError(f"assignment: expected a rank correlation from -1 to 1, found {how}")
-    return float(how)
+        return _WORDS[rule]
+    if not -1 <= rule <= 1:
+        raise ConfigError(f"assignment: expected a rank correlation from -1 to 1, found {rule}")
+    return float(rule)
 
 
 def spearman(left: ArrayLike, right: ArrayLike) -> float | None:
-    """Return Spearman's rank correlation, equal scores sharing their mean rank; None if one side is constant."""
+    """Return Spearman's rank correlation, None if one list is constant. Equal scores share their mean rank."""
     x, y = ranks(left), ranks(right)
     x, y = x - x.mean(), y - y.mean()
     scale = float(np.sqrt((x * x).sum() * (y * y).sum()))

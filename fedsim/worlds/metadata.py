@@ -1,4 +1,4 @@
-"""What is known about a trace besides its table; a Parquet file carries it under keys `fedsim.*`."""
+"""Read, write and check the metadata of a trace; a Parquet file holds it under keys `fedsim.*`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsim.worlds.validation import KINDS, listed
 
 AfterEnd = Literal["error", "repeat", "stop"]
 AFTER_ENDS: tuple[str, ...] = get_args(AfterEnd)
-"""What a world does after its horizon: refuse to answer, begin again, or be offline for ever."""
+"""What happens after a world's horizon: questions are refused, the world begins again, or everybody is offline."""
 SCHEMA_VERSION = 1
 MOST_CLIENTS = 2**31 - 1
 MOST_INT64 = 2**63 - 1
@@ -27,7 +27,7 @@ _PREFIX = "fedsim."
 def to_metadata(
     clients: int, horizon_us: int, after_end: AfterEnd, source: str, origin: str
 ) -> dict[str, str]:
-    """Return the metadata of a trace file."""
+    """Return the metadata of a trace file, without that of `more_to_metadata`."""
     facts = {
         "schema_version": SCHEMA_VERSION,
         "clients": clients,
@@ -40,19 +40,19 @@ def to_metadata(
 
 
 def from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Read a file's metadata back as arguments of Trace. Raises TraceError with every problem."""
-    found = {
+    """Return a file's metadata as arguments of Trace. Raises TraceError with every problem."""
+    facts = {
         k.decode(errors="replace"): v.decode(errors="replace")
         for k, v in raw.items()
         if k.startswith(_PREFIX.encode())
     }
-    if not found:
+    if not facts:
         raise TraceError(
             "not a trace: the file holds no metadata 'fedsim.schema_version', 'fedsim.clients', ..."
         )
     lines, numbers = [], {}
     for key in ("schema_version", "clients", "horizon_us"):
-        text = found.get(_PREFIX + key)
+        text = facts.get(_PREFIX + key)
         try:
             numbers[key] = int(text or "")
         except ValueError:
@@ -62,12 +62,12 @@ def from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
         lines.append(f"metadata 'fedsim.schema_version': expected {SCHEMA_VERSION}, found {version}")
     if lines:
         raise TraceError(listed(lines))
-    words = {key: found.get(_PREFIX + key, "") for key in ("after_end", "source", "origin")}
-    return {**numbers, **words, **_more_from_metadata(found)}
+    texts = {key: facts.get(_PREFIX + key, "") for key in ("after_end", "source", "origin")}
+    return {**numbers, **texts, **_more_from_metadata(facts)}
 
 
 def more_to_text(periods: Mapping[str, Any], about: pa.Table) -> str:
-    """Write periods and facts about clients down as one JSON text, the same for equal contents."""
+    """Return periods and facts about clients as JSON; equal contents give equal texts."""
     return json.dumps(
         {
             "periods": {kind: np.asarray(periods[kind]).tolist() for kind in sorted(periods)},
@@ -77,12 +77,12 @@ def more_to_text(periods: Mapping[str, Any], about: pa.Table) -> str:
 
 
 def more_to_metadata(periods: Mapping[str, Any], about: pa.Table) -> dict[str, str]:
-    """Return the metadata of periods and facts about clients, nothing where there are none."""
+    """Return the metadata of periods and facts about clients, empty if there are neither."""
     return {_PREFIX + "more": more_to_text(periods, about)} if periods or about.num_columns else {}
 
 
-def _more_from_metadata(found: Mapping[str, str]) -> dict[str, Any]:
-    text = found.get(_PREFIX + "more")
+def _more_from_metadata(facts: Mapping[str, str]) -> dict[str, Any]:
+    text = facts.get(_PREFIX + "more")
     if text is None:
         return {}
     try:
@@ -97,31 +97,31 @@ def _more_from_metadata(found: Mapping[str, str]) -> dict[str, Any]:
 def checked_periods(
     periods: Mapping[str, ArrayLike], clients: int, horizon_us: int
 ) -> dict[str, NDArray[np.int64]]:
-    """Return periods as arrays [clients]. Raises TraceError with a line for each kind or client that is wrong."""
+    """Return periods as arrays [clients]. Raises TraceError with a line for each wrong kind or client."""
     lines, arrays = [], {}
-    for kind, given in periods.items():
-        found = np.asarray(given)
+    for kind, values in periods.items():
+        period = np.asarray(values)
         if kind not in KINDS or kind == "unknown":
             lines.append(f"periods: there is no kind {kind!r} to give a period{closest(kind, KINDS[:-1])}")
-        elif found.shape != (clients,) or found.dtype.kind not in "iu":
+        elif period.shape != (clients,) or period.dtype.kind not in "iu":
             lines.append(
                 f"periods of {kind!r}: expected whole microseconds for {clients} clients, found an array of shape "
-                f"{found.shape} and type {found.dtype}"
+                f"{period.shape} and type {period.dtype}"
             )
         else:
-            wrong = np.flatnonzero((found < 0) | (found > horizon_us))
+            wrong = np.flatnonzero((period < 0) | (period > horizon_us))
             lines += [
-                f"periods of {kind!r}: client {c}: expected 0 to the horizon {horizon_us}, found {found[c]}"
+                f"periods of {kind!r}: client {c}: expected 0 to the horizon {horizon_us}, found {period[c]}"
                 for c in wrong.tolist()
             ]
-            arrays[kind] = found.astype(np.int64)
+            arrays[kind] = period.astype(np.int64)
     if lines:
         raise TraceError(listed(lines))
     return arrays
 
 
 def checked_about(about: pa.Table, clients: int) -> pa.Table:
-    """Return the facts about clients with columns of plain numbers or texts. Raises TraceError."""
+    """Return facts about clients as one chunk. Raises TraceError for columns of other types than numbers and texts."""
     if about.num_columns and about.num_rows != clients:
         raise TraceError(f"about: expected a row for each of {clients} clients, found {about.num_rows} rows")
     lines = [
@@ -141,11 +141,11 @@ def checked_about(about: pa.Table, clients: int) -> pa.Table:
 
 
 def metadata_problems(clients: Any, horizon_us: Any, after_end: Any, origin: str) -> list[str]:
-    """Say what is wrong with a trace's numbers and words, one line for each problem."""
+    """Return a line for each problem with a trace's numbers and words."""
     lines = []
-    for name, found in (("clients", clients), ("horizon_us", horizon_us)):
-        if isinstance(found, bool) or not isinstance(found, int | np.integer) or found < 1:
-            lines.append(f"{name}: expected a whole number of at least 1, found {found!r}")
+    for name, number in (("clients", clients), ("horizon_us", horizon_us)):
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+            lines.append(f"{name}: expected a whole number of at least 1, found {number!r}")
     if not lines and clients > MOST_CLIENTS:
         lines.append(f"clients: expected at most {MOST_CLIENTS}, found {clients}")
     elif not lines and int(clients) * (int(horizon_us) + 1) > MOST_INT64:

@@ -1,6 +1,7 @@
-"""One job's outcome in plain numbers: the arithmetic of `World.outcomes`, at a tenth of the cost of arrays of one.
+"""Compute one job's outcome in plain numbers: the arithmetic of `World.outcomes`, at a tenth of its cost.
 
-Asynchronous training hands out work one job at a time. Equal to the bit to the arrays; a test compares them.
+Asynchronous training dispatches one job at a time, and arrays of one entry are slow. The results are equal to the bit;
+a test compares them.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ import numpy as np
 from fedsim.worlds.interval_index import CAUTION, NEVER, SLACK, Intervals, Series
 
 Fate = tuple[int, int, int, bool, int, int, int]
-"""End of the download, of the computation (-1 if not reached) and of the job, whether it arrives, the index of the
-phase in which it did not, and bytes moved down and up."""
+"""End of the download and of the computation (-1 if not reached), end of the job, whether it arrives, the index into
+PHASES of the phase in which it is lost (0 if it arrives), and bytes moved down and up."""
 
 
 def _numbers(array: Any) -> Any:
-    """Return a view whose entries are plain numbers; reading one costs less than from an array."""
+    """Return a view whose entries are plain numbers; reading one is faster than reading it from an array."""
     numbers: Any = np.ascontiguousarray(array)
     return memoryview(numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Intervals whose arrays are read number by number."""
+    """Intervals (see `Intervals`) that are read number by number."""
 
     start: Any
     end: Any
@@ -67,7 +68,7 @@ class _Line:
 
 
 class _Speeds:
-    """A Series that is read number by number."""
+    """A `Series` that is read number by number."""
 
     def __init__(self, series: Series) -> None:
         self.line = line = _Line.of(series.spans)
@@ -78,10 +79,10 @@ class _Speeds:
             (self.cost[a], self.per[a], line.end[a]) if a >= 0 and line.start[a] == 0 else None
             for a in opening
         ]
-        """Speed and end of the only interval of clients that have one from the start on."""
+        """By client: cost, amount per cost and end of its only interval, if that starts with the lap; else None."""
 
     def advance(self, client: int, now: int, left: float, limit: int) -> tuple[int, bool, float]:
-        """Return when the work is done or the limit comes, whether it is done, and how much was."""
+        """Return when the work is done or the limit is reached, whether it is done, and the amount done."""
         steady = self.steady[client]
         if steady is not None and left > 0:
             cost, per, end = steady
@@ -91,7 +92,7 @@ class _Speeds:
         return self._walk(client, now, left, limit)
 
     def _walk(self, client: int, now: int, left: float, limit: int) -> tuple[int, bool, float]:
-        """Do the same from interval to interval."""
+        """Return the same, found from interval to interval."""
         amount = left
         if left <= 0:
             return now, True, amount
@@ -142,7 +143,7 @@ class SingleJobs:
     def outcome(
         self, client: int, t_us: int, download_bytes: float, samples: float, upload_bytes: float
     ) -> Fate | None:
-        """Return what becomes of a job of an online client, None if arrays have to say what is wrong with it."""
+        """Return the outcome of an online client's job, None if `World.outcomes` has to raise the error."""
         limit = min(self._sessions.until(client, t_us), self._end_us)
         if self._faulty:
             limit = min(limit, self._faults.next_start(client, t_us))

@@ -1,9 +1,9 @@
-"""What a scenario is: a program for one client that writes down what happens to it.
+"""Define scenarios: SimPy processes, one per client, that write down what happens to the client.
 
 A scenario's factory (`scenarios/<name>.py: <name>(*, ...options) -> Scenario`) returns a `Scenario` whose
 `client(env, me)` is a SimPy process: it waits with `yield env.timeout(microseconds)` and writes with `me`.
-What it writes may depend only on its options, on randomness from `me`, and on what it shares with its cell
-or with the whole world; then a client's life is the same however many clients there are.
+It may write only what follows from its options, from the randomness of `me`, and from what it shares with its cell
+or the whole world; then what happens to a client does not depend on the number of clients.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedsim.common.rng import Streams
 from fedsim.common.units import duration_us
 from fedsim.worlds.metadata import metadata_problems
 from fedsim.worlds.trace import KINDS, AfterEnd, Trace
-from fedsim.worlds.trace_writer import CODES, Fact, Rows
+from fedsim.worlds.trace_writer import CODES, Fact, TraceWriter
 from fedsim.worlds.validation import listed
 
 __all__ = [
@@ -36,9 +36,9 @@ __all__ = [
     "Life",
     "Me",
     "Place",
-    "Rows",
     "Scenario",
     "Streams",
+    "TraceWriter",
     "duration_option",
     "in_parts",
     "make_trace",
@@ -46,70 +46,72 @@ __all__ = [
 ]
 
 Facts = Mapping[str, NDArray[Any]]
-"""What is known of a federation's clients and their data: by name, an array with one entry per client."""
+"""Facts about a federation's clients and their data: by name, an array with one entry per client."""
 
 
 class Place:
-    """A part of a world with randomness of its own: one client (`Me`), a cell of clients, or the whole."""
+    """A part of a world with its own randomness: one client (`Me`), a cell of clients, or the whole world."""
 
     def __init__(
-        self, what: str, number: int, streams: Streams, horizon_us: int, facts: Facts | None = None
+        self, part: str, number: int, streams: Streams, horizon_us: int, facts: Facts | None = None
     ) -> None:
         self.id = number
-        """Which one it is, from 0."""
+        """Number of the client or cell, from 0."""
         self.horizon_us = horizon_us
-        """Where the world ends; nothing is kept beyond it."""
-        self._what, self._streams, self._facts = what, streams, facts if facts is not None else {}
+        """Where the world ends; intervals are cut off there."""
+        self._part, self._streams, self._facts = part, streams, facts if facts is not None else {}
 
     @cached_property
     def rng(self) -> np.random.Generator:
-        """Randomness of this place, derived from (seed, what it is, number)."""
+        """Randomness of this place, derived from the seed, the part of the world and its number."""
         return self.stream("client")
 
     def stream(self, purpose: str) -> np.random.Generator:
         """Return further randomness of this place, so that draws for one purpose never shift another."""
-        return self._streams.at(f"{self._what} {purpose}", self.id)
+        return self._streams.at(f"{self._part} {purpose}", self.id)
 
     def facts(self, name: str) -> NDArray[Any]:
         """Return a fact about every client of the federation, such as `n_samples`; see `make_trace`.
 
-        Raises ConfigError where nobody said: a world that is made without a federation knows no data.
+        Raises ConfigError if the fact is unknown, as all are where a world is made without a federation.
         """
         if name not in self._facts:
-            instead = closest(name, self._facts) if self._facts else "; fedsim trace make knows no data"
+            suggestion = closest(name, self._facts) if self._facts else "; fedsim trace make knows no data"
             raise ConfigError(
-                f"the scenario needs the fact {name!r} about each client{instead}: use it in a run's [world]"
+                f"the scenario needs the fact {name!r} about each client{suggestion}: use it in a run's [world]"
             )
         return self._facts[name]
 
 
 class Me(Place):
-    """The client that a scenario is speaking for."""
+    """The client whose process is running: what it knows, and what it may write."""
 
     def __init__(
         self,
         client: int,
         streams: Streams,
-        rows: Rows,
+        writer: TraceWriter,
         facts: Facts | None = None,
         world: Any = None,
         cell: Any = None,
     ) -> None:
-        super().__init__("scenario", client, streams, rows.horizon_us, facts)
+        super().__init__("scenario", client, streams, writer.horizon_us, facts)
         self.world, self.cell = world, cell
         """What `Scenario.world` and `Scenario.cell` returned for the world and for this client's cell."""
-        self._rows = rows
+        self._writer = writer
         self._open: dict[str, tuple[int, float]] = {}
 
     def fact(self, name: str) -> Any:
-        """Return a fact about this client, such as `n_samples`. Raises ConfigError where nobody said."""
-        known = self.facts(name)
-        if self.id >= len(known):
-            raise ConfigError(f"fact {name!r}: expected one for client {self.id}, found {len(known)} clients")
-        return known[self.id].item()
+        """Return a fact about this client, such as `n_samples`. Raises ConfigError if it is unknown."""
+        values = self.facts(name)
+        if self.id >= len(values):
+            raise ConfigError(
+                f"fact {name!r}: expected one for client {self.id}, found {len(values)} clients"
+            )
+        return values[self.id].item()
 
     def about(self, name: str, value: Fact) -> None:
-        """Say something about this client (its region, its class): a column of `Trace.about`."""
+        """Record a fact about this client (its region, its class) in a column of `Trace.about`."""
         plain = value.item() if isinstance(value, np.generic) else value
         if (
             not isinstance(plain, str | bool | int | float)
@@ -119,7 +121,7 @@ class Me(Place):
             raise TypeError(
                 f"client {self.id}, about {name!r}: expected a text, a truth value or a finite number, found {value!r}"
             )
-        self._rows.about.setdefault(name, {})[self.id] = plain
+        self._writer.about.setdefault(name, {})[self.id] = plain
 
     def online(self, start_us: int, end_us: int) -> None:
         """Be online over [start_us, end_us)."""
@@ -130,52 +132,55 @@ class Me(Place):
         self.write("fault", start_us, end_us)
 
     def write(self, kind: str, start_us: int, end_us: int, value: float = 1.0) -> None:
-        """Write an interval of a kind (see `fedsim.worlds.trace.KINDS`); what lies beyond the horizon is cut off."""
+        """Write an interval of a kind (see `fedsim.worlds.trace.KINDS`), cut off at the horizon.
+
+        Raises TypeError for times that are not whole microseconds, ValueError for an unknown kind.
+        """
         if not (isinstance(start_us, int) and isinstance(end_us, int)):
-            raise self._no_time(kind, start_us=start_us, end_us=end_us)
+            raise self._wrong_time(kind, start_us=start_us, end_us=end_us)
         code = CODES.get(kind)
         if code is None:
             raise ValueError(f"client {self.id}: there is no kind {kind!r}{closest(kind, KINDS)}")
-        rows, horizon_us = self._rows, self._rows.horizon_us
+        writer, horizon_us = self._writer, self._writer.horizon_us
         if start_us >= horizon_us:
             return
-        rows.client.append(self.id)
-        rows.start_us.append(start_us)
-        rows.end_us.append(end_us if end_us < horizon_us else horizon_us)
-        rows.kind.append(code)
-        rows.value.append(value)
+        writer.client.append(self.id)
+        writer.start_us.append(start_us)
+        writer.end_us.append(end_us if end_us < horizon_us else horizon_us)
+        writer.kind.append(code)
+        writer.value.append(value)
 
-    def _no_time(self, kind: str, **times: object) -> TypeError:
-        name, found = next((name, time) for name, time in times.items() if not isinstance(time, int))
+    def _wrong_time(self, kind: str, **times: object) -> TypeError:
+        name, value = next((name, time) for name, time in times.items() if not isinstance(time, int))
         return TypeError(
-            f"client {self.id}, {kind}: {name} should be whole microseconds (int), found {found!r}"
+            f"client {self.id}, {kind}: {name} should be whole microseconds (int), found {value!r}"
         )
 
     def begin(self, kind: str, now_us: int, value: float = 1.0) -> None:
-        """Have a kind with a value from now on, until `begin` or `end` says otherwise or the world ends."""
-        held = self._open.get(kind)
-        if held is None or held[1] != value:
+        """Begin an interval of a kind; it lasts until `begin` with another value, `end`, or the horizon."""
+        current = self._open.get(kind)
+        if current is None or current[1] != value:
             self.end(kind, now_us)
             self._open[kind] = (now_us, value)
 
     def end(self, kind: str, now_us: int) -> None:
-        """End what `begin` began; nothing where nothing is going on."""
+        """Write the interval that `begin` began, if there is one."""
         since_us, value = self._open.pop(kind, (now_us, 1.0))
         if since_us != now_us:
             self.write(kind, since_us, now_us, value)
 
     def finish(self) -> None:
-        """End what is still going on at the end of the world."""
+        """End all intervals that have begun, at the horizon."""
         for kind in tuple(self._open):
             self.end(kind, self.horizon_us)
 
 
 Life = Generator[Any, Any, None]
-"""A SimPy process: what a client does, from waiting to waiting."""
+"""A SimPy process: a generator of events to wait for."""
 
 
 class Clock(Protocol):
-    """The part of `simpy.Environment` that scenarios need most; its time is whole microseconds."""
+    """The part of `simpy.Environment` that scenarios use most; its time is whole microseconds."""
 
     @property
     def now(self) -> int:
@@ -190,12 +195,12 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """What a scenario's factory returns: the SimPy process of one client, and what clients share.
+    """The SimPy process of one client, and what clients share; returned by a scenario's factory.
 
-    `world(env, place)` is called once, `cell(env, place)` once for each `cell_clients` clients in order of
-    number. They return anything, which clients find as `me.world` and `me.cell`, and may start processes with
-    `env.process`. A cell may listen to its clients: whole cells are simulated, and clients beyond those asked
-    for are dropped. The world must not listen to clients, or they would depend on how many there are.
+    `world(env, place)` is called once, `cell(env, place)` once for every `cell_clients` clients in order of
+    number. They may return any object, which clients find as `me.world` and `me.cell`, and may start processes with
+    `env.process`. A cell may react to its clients: whole cells are simulated, and surplus clients are dropped.
+    The world must not react to clients, or their lives would depend on the number of clients.
     """
 
     client: Callable[[Any, Me], Life]
@@ -203,7 +208,7 @@ class Scenario:
     cell_clients: int = 1
     world: Callable[[Any, Place], Any] | None = None
     after_end: AfterEnd = "repeat"
-    """Default of `world.after_end`: `stop` for scenarios that model an end, such as permanent dropout."""
+    """Default of `world.after_end`; `stop` for scenarios that model an end, such as permanent dropout."""
 
 
 @arguments.checked
@@ -218,69 +223,60 @@ def make_trace(
     after_end: AfterEnd | None = "error",
     facts: Mapping[str, ArrayLike] | None = None,
 ) -> Trace:
-    """Write down the world of a scenario (its name, or `path/to/file.py:factory`) with options from a config.
+    """Return the trace of a scenario: its name, or `path/to/file.py:factory`, and its options.
 
     `facts` say what is known of the federation, one entry per client: `n_samples`, `min_label`, `max_label`,
     `n_labels` (different labels of a client) and `labels` (of the task, the same for all).
 
-    Without `after_end` it is the scenario's own.
-
-    The first clients of a larger world are the same as those of a smaller one, and a longer horizon begins as
-    a shorter one. Raises ConfigError for an unknown scenario or option or a fact that is needed and absent,
-    TraceError if the scenario writes a malformed trace.
+    If `after_end` is None, the scenario's own holds. The first clients of a larger world are those of a smaller one,
+    and a longer horizon begins as a shorter one. Raises ConfigError for an unknown scenario or option and for a missing
+    fact, TraceError if the scenario writes a malformed trace.
     """
     scenario = plugins.build("scenario", name, options)
     if not isinstance(scenario, Scenario):
         raise ConfigError(f"scenario {name!r}: expected its factory to return a Scenario, found {scenario!r}")
     after_end = after_end or scenario.after_end
     known = _checked_facts(facts or {}, clients)
-    source = json.dumps(
-        {"scenario": name, "options": dict(options), "seed": seed}
-        | ({"facts": sorted(known)} if known else {}),
-        sort_keys=True,
-        default=str,
-    )
+    source: dict[str, Any] = {"scenario": name, "options": dict(options), "seed": seed}
+    if known:
+        source["facts"] = sorted(known)
     if problems := metadata_problems(clients, horizon_us, after_end, origin=""):
         raise TraceError(listed(problems))
     simulate = importlib.import_module("fedsim.scenarios.processes.simulate").simulate
-    trace: Trace = simulate(
-        scenario,
-        clients=clients,
-        horizon_us=horizon_us,
-        seed=seed,
-        after_end=after_end,
-        source=source,
-        facts=known,
-        name=name,
+    writer: TraceWriter = simulate(
+        scenario, clients=clients, horizon_us=horizon_us, seed=seed, facts=known, name=name
     )
-    return trace
+    return writer.trace(clients, after_end, json.dumps(source, sort_keys=True, default=str))
 
 
 def _checked_facts(facts: Mapping[str, ArrayLike], clients: int) -> Facts:
-    known = {key: np.asarray(values) for key, values in facts.items()}
-    for key, values in known.items():
+    arrays = {name: np.asarray(values) for name, values in facts.items()}
+    for name, values in arrays.items():
         if values.shape != (clients,):
             raise ConfigError(
-                f"fact {key!r}: expected one entry for each of {clients} clients, found shape {values.shape}"
+                f"fact {name!r}: expected one entry for each of {clients} clients, found shape {values.shape}"
             )
-    return known
+    return arrays
 
 
 def duration_option(name: str, text: str | float, least_us: int = 1) -> int:
-    """Read an option that is a duration such as `"8h"`. Returns microseconds; raises ConfigError."""
+    """Return a duration option such as `"8h"` in microseconds. Raises ConfigError that names the option."""
     try:
-        found = duration_us(text)
+        time_us = duration_us(text)
     except ValueError as error:
         raise ConfigError(f"scenario option {name!r}: {error}") from error
-    if found < least_us:
+    if time_us < least_us:
         raise ConfigError(f"scenario option {name!r}: expected at least {least_us} us, found {text!r}")
-    return found
+    return time_us
 
 
 def number_option(
     name: str, value: float, low: float, high: float = math.inf, *, open_ends: bool = False
 ) -> float:
-    """Check that a scenario's option is a number from `low` to `high` (strictly between with `open_ends`)."""
+    """Return an option's value as a float, from `low` to `high`, or strictly between with `open_ends`.
+
+    Raises ConfigError that names the option.
+    """
     inside = low < value < high if open_ends else low <= value <= high
     if not (inside and math.isfinite(value)):
         between = f"strictly between {low:g} and {high:g}" if open_ends else f"from {low:g} to {high:g}"

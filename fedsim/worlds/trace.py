@@ -1,7 +1,7 @@
 """The world as a table: when each client is online, how fast it is, and when it fails.
 
 One row is one half-open interval `[start_us, end_us)` of one client and one kind (see `KINDS`). A client
-without rows exists and is never online. Intervals of the same client and kind may touch but not overlap.
+without rows exists and is never online. Intervals of the same client and kind may touch but must not overlap.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -43,8 +43,9 @@ from fedsim.worlds.validation import (
     Malformed,
     columns_of,
     listed,
+    problem_text,
+    row_name,
     row_problems,
-    told,
     undescribed,
 )
 
@@ -71,20 +72,32 @@ class Spans:
     value: NDArray[np.float64]
 
     def joined(self) -> Spans:
-        """Return the intervals with those that touch made one; each keeps the value of its first part."""
+        """Return the intervals with those that touch joined; each keeps the value of its first part."""
         touches = (self.client[1:] == self.client[:-1]) & (self.start_us[1:] == self.end_us[:-1])
         edge = np.ones(min(len(self.client), 1), dtype=bool)
         opens, closes = np.concatenate([edge, ~touches]), np.concatenate([~touches, edge])
         return Spans(self.client[opens], self.start_us[opens], self.end_us[closes], self.value[opens])
 
 
+class TraceFacts(TypedDict):
+    """The fields of a Trace besides its table, as keyword arguments; see there."""
+
+    clients: int
+    horizon_us: int
+    after_end: NotRequired[AfterEnd]
+    source: NotRequired[str]
+    origin: NotRequired[str]
+    periods: NotRequired[Mapping[str, ArrayLike] | None]
+    about: NotRequired[pa.Table | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """An immutable, checked table of intervals and what is known about it.
+    """An immutable, checked table of intervals with its metadata.
 
-    Any table with the columns of `SCHEMA` may be given (integers of any width, text of any kind); it is
-    checked, put in order of (kind, client, start) and kept in `SCHEMA`. Raises TraceError with every problem,
-    naming client and row of the given table (rows count from 0).
+    `table` may be any table with the columns of `SCHEMA` (integers of any width, text of any kind). The Trace checks
+    it, puts it in order of (kind, client, start) and keeps it in `SCHEMA`. Raises TraceError with every problem, naming
+    the client and the row of the original table (rows count from 0).
     """
 
     table: pa.Table
@@ -98,21 +111,17 @@ class Trace:
     origin: str = ""
     """The date and time of virtual time 0 in ISO format, or an empty text."""
     periods: Mapping[str, ArrayLike] = field(default_factory=dict)
-    """By kind: [clients] how long each client's intervals of that kind take to begin again, in microseconds; 0 where
-    they do as the whole world does at its horizon. `unknown` follows `online`."""
+    """By kind: [clients] microseconds after which each client's intervals of that kind begin again; 0 for clients that
+    follow the world's horizon. `unknown` follows `online`."""
     about: pa.Table = field(default_factory=lambda: pa.table({}))
-    """What else is known of the clients: one row for each, columns of any name (such as `id`, `model`, `region`)."""
+    """Facts about clients: one row for each, columns of any name (such as `id`, `model`, `region`)."""
 
     def __post_init__(self) -> None:
-        of = {
-            "table": pa.Table,
-            "source": str,
-            "origin": str,
-            "periods": Mapping[str, ArrayLike],
-            "about": pa.Table,
-        }
-        for name, kind in of.items():
-            arguments.check(name, getattr(self, name), kind)
+        arguments.check("table", self.table, pa.Table)
+        arguments.check("source", self.source, str)
+        arguments.check("origin", self.origin, str)
+        arguments.check("periods", self.periods, Mapping[str, ArrayLike])
+        arguments.check("about", self.about, pa.Table)
         columns = _checked(self)
         object.__setattr__(self, "periods", _checked_periods(self, columns))
         object.__setattr__(self, "about", checked_about(self.about, self.clients))
@@ -126,16 +135,12 @@ class Trace:
         end_us: ArrayLike,
         kind: str | Sequence[str],
         value: ArrayLike = 1.0,
-        *,
-        clients: int,
-        horizon_us: int,
-        after_end: AfterEnd = "error",
-        source: str = "",
-        origin: str = "",
-        periods: Mapping[str, ArrayLike] | None = None,
-        about: pa.Table | None = None,
+        **facts: Unpack[TraceFacts],
     ) -> Trace:
-        """Make a Trace of columns of equal length; a single kind or value stands for all rows."""
+        """Make a Trace of columns of equal length; a single kind or value stands for all rows.
+
+        `facts` are the other fields of Trace by name, such as `clients` and `horizon_us`.
+        """
         n = len(np.atleast_1d(client))
         columns = {
             "client": np.atleast_1d(client),
@@ -144,14 +149,13 @@ class Trace:
             "kind": pa.array([kind] * n if isinstance(kind, str) else kind, pa.string()),
             "value": np.broadcast_to(value, n) if np.ndim(value) == 0 else value,
         }
-        table = _table(columns) if n else SCHEMA.empty_table()
-        more = pa.table({}) if about is None else about
-        return cls(table, clients, horizon_us, after_end, source, origin, periods or {}, more)
+        return cls.from_table(_table(columns) if n else SCHEMA.empty_table(), **facts)
 
     @classmethod
-    def from_table(cls, table: pa.Table, **facts: Any) -> Trace:
+    def from_table(cls, table: pa.Table, **facts: Unpack[TraceFacts]) -> Trace:
         """Make a Trace of an Arrow table with the columns of `SCHEMA`; `facts` as for `of`."""
-        return cls(table, **facts)
+        fields: dict[str, Any] = {name: fact for name, fact in facts.items() if fact is not None}
+        return cls(table, **fields)
 
     @property
     def nbytes(self) -> int:
@@ -169,15 +173,15 @@ class Trace:
         return Spans(arrays["client"].astype(np.int64), arrays["start_us"], arrays["end_us"], arrays["value"])
 
     def period_us(self, kind: str) -> NDArray[np.int64]:
-        """Return [clients] the periods of a kind, 0 for clients without one of their own."""
-        given = self.periods.get("online" if kind == "unknown" else kind)
-        return np.zeros(self.clients, dtype=np.int64) if given is None else np.asarray(given)
+        """Return [clients] the periods of a kind, 0 for clients that follow the world's horizon."""
+        periods = self.periods.get("online" if kind == "unknown" else kind)
+        return np.zeros(self.clients, dtype=np.int64) if periods is None else np.asarray(periods)
 
     def digest(self) -> str:
         """Return a SHA-256 that is equal for worlds that behave equally, however their files are laid out.
 
-        It covers intervals, periods, number of clients, horizon, what happens after it, and what is known about the
-        clients; not `source` and `origin`.
+        It covers intervals, periods, the number of clients, the horizon, `after_end` and `about`; not `source` and
+        `origin`.
         """
         text = f"trace {SCHEMA_VERSION} {self.clients} {self.horizon_us} {self.after_end} {len(self.table)}"
         sha = hashlib.sha256(text.encode())
@@ -190,7 +194,7 @@ class Trace:
         return sha.hexdigest()
 
     def write(self, path: Path | str) -> None:
-        """Write the Trace as Parquet, all or nothing. Raises TraceError that names the file if it cannot."""
+        """Write the Trace as a Parquet file, all or nothing. Raises TraceError that names the file on failure."""
         target = as_path(path, "path")
         facts = to_metadata(self.clients, self.horizon_us, self.after_end, self.source, self.origin)
         facts |= more_to_metadata(self.periods, self.about)
@@ -221,34 +225,34 @@ def _checked(trace: Trace) -> Columns:
     problems = metadata_problems(trace.clients, trace.horizon_us, trace.after_end, trace.origin)
     try:
         columns = columns_of(trace.table)
-    except Malformed as found:
-        raise TraceError(listed(problems + found.lines)) from None
+    except Malformed as error:
+        raise TraceError(listed(problems + error.lines)) from None
     if problems:
         raise TraceError(listed(problems))
     findings = list(row_problems(columns, trace.clients, trace.horizon_us))
     inside = columns.rows((columns.client >= 0) & (columns.client < trace.clients))
     problems = list(undescribed(inside, trace.clients))
     if problems or any(len(f.rows) for f in findings):
-        raise TraceError(told(findings, columns, problems))
+        raise TraceError(problem_text(findings, columns, problems))
     return columns
 
 
 def _checked_periods(trace: Trace, columns: Columns) -> dict[str, NDArray[np.int64]]:
-    """Return the periods that say something, as arrays. Raises TraceError with every problem."""
-    found = checked_periods(trace.periods, trace.clients, trace.horizon_us)
+    """Return the periods as arrays, without kinds that have none. Raises TraceError with every problem."""
+    by_kind = checked_periods(trace.periods, trace.clients, trace.horizon_us)
     lines: list[str] = []
-    for kind, periods in found.items():
+    for kind, periods in by_kind.items():
         kinds = [KINDS.index(k) for k in ((kind, "unknown") if kind == "online" else (kind,))]
         limit = np.where(periods > 0, periods, trace.horizon_us)
         over = np.flatnonzero(np.isin(columns.kind, kinds) & (columns.end_us > limit[columns.client]))
         lines += [
-            f"row {i} (client {columns.client[i]}, {KINDS[columns.kind[i]]}): end_us {columns.end_us[i]} is beyond the "
-            f"client's period of {periods[columns.client[i]]} us"
+            f"{row_name(columns, i)}: end_us {columns.end_us[i]} is beyond the client's period of "
+            f"{periods[columns.client[i]]} us"
             for i in over[:MOST_LINES]
         ]
     if lines:
         raise TraceError(listed(lines))
-    return {kind: periods for kind, periods in found.items() if periods.any()}
+    return {kind: periods for kind, periods in by_kind.items() if periods.any()}
 
 
 def _canonical(columns: Columns) -> pa.Table:

@@ -1,4 +1,4 @@
-"""What the clients of a scenario have written, on its way to a Trace."""
+"""Collect what the clients of a scenario write, and turn it into the tables of a Trace."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import pyarrow as pa
 
 from fedsim.common.arrow_columns import numbers, texts
 from fedsim.common.errors import TraceError
-from fedsim.worlds.trace import KINDS
+from fedsim.worlds.trace import KINDS, AfterEnd, Trace
 
 Fact = str | bool | int | float
-"""What can be said about a client besides its intervals; numbers are finite."""
+"""A fact about a client: text, a truth value or a finite number."""
 CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Where all clients write: columns that grow, and facts by name and client."""
+class TraceWriter:
+    """The growing columns of a trace's table, and facts by name and client. All clients of a scenario write here."""
 
     horizon_us: int
     client: array[int] = field(default_factory=lambda: array("i"))
@@ -32,21 +32,25 @@ class Rows:
     about: dict[str, dict[int, Fact]] = field(default_factory=dict)
 
     @staticmethod
-    def joined(parts: Sequence[Rows]) -> Rows:
-        """Return what several have written for different clients, one after the other."""
+    def joined(parts: Sequence[TraceWriter]) -> TraceWriter:
+        """Return the rows of several writers, one after the other; the first one takes them all in."""
         first, *others = parts
         for part in others:
-            for mine, theirs in zip(first._columns(), part._columns(), strict=True):
-                mine.extend(theirs)
-            for name, known in part.about.items():
-                first.about.setdefault(name, {}).update(known)
+            for column, more in zip(first._columns(), part._columns(), strict=True):
+                column.extend(more)
+            for name, facts in part.about.items():
+                first.about.setdefault(name, {}).update(facts)
         return first
 
     def _columns(self) -> tuple[array[Any], ...]:
         return self.client, self.start_us, self.end_us, self.kind, self.value
 
-    def table(self) -> pa.Table:
-        """Return the intervals as a table for a Trace."""
+    def trace(self, clients: int, after_end: AfterEnd = "error", source: str = "") -> Trace:
+        """Return what was written as a Trace. Raises TraceError for malformed intervals and facts of mixed types."""
+        about = self._about_table(clients)
+        return Trace(self._table(), clients, self.horizon_us, after_end, source, about=about)
+
+    def _table(self) -> pa.Table:
         kinds = pa.DictionaryArray.from_arrays(numbers(np.frombuffer(self.kind, np.int8)), texts(KINDS))
         return pa.table(
             {
@@ -58,20 +62,21 @@ class Rows:
             }
         )
 
-    def about_table(self, clients: int) -> pa.Table:
-        """Return the facts as a table of a row per client. Raises TraceError for facts of mixed types."""
+    def _about_table(self, clients: int) -> pa.Table:
+        """Return the facts as a table with one row per client."""
         columns = {}
-        for name, found in sorted(self.about.items()):
+        for name, facts in sorted(self.about.items()):
             try:
-                columns[name] = _column([found.get(client) for client in range(clients)])
+                columns[name] = _column([facts.get(client) for client in range(clients)])
             except (pa.ArrowException, OverflowError) as error:
                 raise TraceError(f"about {name!r}: expected one type for all clients: {error}") from error
         return pa.table(columns)
 
 
 def _column(values: list[Fact | None]) -> pa.Array:
-    kinds = set(map(type, values))
-    plain = np.array(values) if kinds in ({int}, {float}) else None
-    if plain is None or plain.dtype not in (np.int64, np.float64):  # texts, gaps, or numbers beyond int64
+    types = set(map(type, values))
+    array_of_numbers = np.array(values) if types in ({int}, {float}) else None
+    # None for texts and gaps, another dtype for numbers beyond int64: Arrow decides what they are.
+    if array_of_numbers is None or array_of_numbers.dtype not in (np.int64, np.float64):
         return pa.array(values)
-    return numbers(plain)
+    return numbers(array_of_numbers)

@@ -1,4 +1,4 @@
-"""Checks of a table of intervals: every problem is found at once and told with its client and row."""
+"""Check a table of intervals: find every problem at once, and name its client and row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 KINDS = ("online", "compute", "downlink", "uplink", "fault", "unknown")
-"""online: the client is there (value unused). compute: seconds per sample at batch size 1. downlink and
-uplink: bytes per second. fault: a job that runs inside it is lost (value unused). unknown: nothing is known about
-whether the client is there (value unused)."""
+"""online: the client is online (value unused). compute: seconds per sample at batch size 1. downlink and
+uplink: bytes per second. fault: a job that runs inside it is lost (value unused). unknown: it is not known whether
+the client is online (value unused)."""
 MODELLED = ("compute", "downlink", "uplink")
-"""Kinds that describe how fast a phase of a job goes."""
+"""Kinds whose value is the speed of a phase of a job."""
 COLUMNS = ("client", "start_us", "end_us", "kind", "value")
 MOST_LINES = 20
 
@@ -37,22 +37,22 @@ class Columns:
     kind: Ints
     value: NDArray[np.float64]
 
-    def rows(self, which: Mask | Ints | slice) -> Columns:
+    def rows(self, rows: Mask | Ints | slice) -> Columns:
         """Return some of the rows."""
-        client, start, end = self.client[which], self.start_us[which], self.end_us[which]
-        return Columns(client, start, end, self.kind[which], self.value[which])
+        client, start, end = self.client[rows], self.start_us[rows], self.end_us[rows]
+        return Columns(client, start, end, self.kind[rows], self.value[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kind of problem: the rows that have it, and how to say it of a row."""
+    """One kind of problem: the rows that have it, and its message for each row."""
 
     rows: Ints
-    say: Callable[[int], str]
+    message: Callable[[int], str]
 
 
 class Malformed(Exception):
-    """Carries problem lines that make it pointless to look any further."""
+    """Columns that cannot be read, so that rows cannot be checked; carries one line for each problem."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__("\n".join(lines))
@@ -60,9 +60,9 @@ class Malformed(Exception):
 
 
 def columns_of(table: pa.Table) -> Columns:
-    """Read the five columns. Raises Malformed with a line for each unreadable column and each null."""
+    """Return the five columns as arrays. Raises Malformed with a line for each unreadable column and each null."""
     lines = [
-        f"column {name!r} is missing{_instead(name, table.column_names)}"
+        f"column {name!r} is missing{_suggestion(name, table.column_names)}"
         for name in COLUMNS
         if name not in table.column_names
     ]
@@ -76,19 +76,19 @@ def columns_of(table: pa.Table) -> Columns:
         if name in table.column_names:
             try:
                 arrays[name] = _array(table, name)
-            except Malformed as problem:
-                lines += problem.lines
+            except Malformed as error:
+                lines += error.lines
     if lines:
         raise Malformed(lines)
     return Columns(**arrays)
 
 
 def row_problems(columns: Columns, clients: int, horizon_us: int) -> Iterator[Finding]:
-    """Find every row that breaks the rules of a trace of `clients` clients over `horizon_us`."""
+    """Yield the rows that break the rules of a trace of `clients` clients over `horizon_us`, problem by problem."""
     client, start, end = columns.client, columns.start_us, columns.end_us
 
-    def bad(mask: Mask, say: Callable[[int], str]) -> Finding:
-        return Finding(np.flatnonzero(mask), say)
+    def bad(mask: Mask, message: Callable[[int], str]) -> Finding:
+        return Finding(np.flatnonzero(mask), message)
 
     outside = (client < 0) | (client >= clients)
     yield bad(outside, lambda i: f"expected a client from 0 to {clients - 1}")
@@ -108,12 +108,12 @@ def row_problems(columns: Columns, clients: int, horizon_us: int) -> Iterator[Fi
 
 
 def undescribed(columns: Columns, clients: int) -> Iterator[str]:
-    """Say which clients are online but lack a kind that others have: half a description."""
-    present = np.zeros((len(KINDS), clients), dtype=bool)
-    present[columns.kind, columns.client] = True
+    """Yield a line for each client that is online but lacks a speed that other clients have."""
+    described = np.zeros((len(KINDS), clients), dtype=bool)
+    described[columns.kind, columns.client] = True
     for kind in MODELLED:
-        mask = present[KINDS.index(kind)]
-        lacking = np.flatnonzero(present[0] & ~mask)
+        mask = described[KINDS.index(kind)]
+        lacking = np.flatnonzero(described[0] & ~mask)
         if mask.any() and len(lacking):
             has = int(np.flatnonzero(mask)[0])
             yield from (
@@ -123,17 +123,17 @@ def undescribed(columns: Columns, clients: int) -> Iterator[str]:
             )
 
 
-def told(findings: list[Finding], columns: Columns, more: list[str]) -> str:
+def problem_text(findings: list[Finding], columns: Columns, more: list[str]) -> str:
     """Write findings as lines in order of row, then `more`."""
     rows = np.concatenate([f.rows for f in findings])
-    which = np.repeat(np.arange(len(findings)), [len(f.rows) for f in findings])
-    first = np.lexsort((which, rows))[:MOST_LINES].tolist()
-    lines = [f"{where(columns, int(rows[i]))}: {findings[which[i]].say(int(rows[i]))}" for i in first]
+    of = np.repeat(np.arange(len(findings)), [len(f.rows) for f in findings])
+    first = np.lexsort((of, rows))[:MOST_LINES].tolist()
+    lines = [f"{row_name(columns, int(rows[i]))}: {findings[of[i]].message(int(rows[i]))}" for i in first]
     return listed(lines + more, len(rows) + len(more))
 
 
 def listed(lines: list[str], total: int | None = None) -> str:
-    """Write problems one to a line; beyond MOST_LINES only how many of `total` there are."""
+    """Write problems, one a line: the first MOST_LINES, then how many of `total` are not shown."""
     total = len(lines) if total is None else total
     if total == 1:
         return lines[0]
@@ -142,22 +142,22 @@ def listed(lines: list[str], total: int | None = None) -> str:
     return f"{total} problems:\n" + "\n".join(f"  {line}" for line in [*shown, *hidden])
 
 
-def where(columns: Columns, row: int) -> str:
-    """Name a row for people: its number from 0, client and kind."""
+def row_name(columns: Columns, row: int) -> str:
+    """Return the name of a row in messages: its number from 0, its client and kind."""
     return f"row {row} (client {columns.client[row]}, {KINDS[columns.kind[row]]})"
 
 
 def _overlaps(columns: Columns, sound: Mask, horizon_us: int) -> Iterator[Finding]:
     for kind in range(len(KINDS)):
         rows = np.flatnonzero(sound & (columns.kind == kind))
-        # Clients follow each other on one axis, so that one running maximum serves them all.
+        # Clients follow each other on one axis, so that one running maximum serves all of them.
         base = columns.client[rows] * (horizon_us + 1)
         start, end = base + columns.start_us[rows], base + columns.end_us[rows]
         order = np.lexsort((rows, end, start))
         reached = np.maximum.accumulate(end[order]) if len(rows) else end
         clash = np.flatnonzero(start[order][1:] < reached[:-1]) + 1
         if len(clash):
-            # The interval that reaches furthest is the first one at which the running maximum has its value.
+            # The interval that reaches furthest is the first at which the running maximum has its final value.
             other = rows[order][np.searchsorted(reached, reached[clash - 1], side="left")]
             yield _overlap(columns, rows[order][clash], other)
 
@@ -166,15 +166,16 @@ def _overlap(columns: Columns, rows: Ints, others: Ints) -> Finding:
     partner = dict(zip(rows.tolist(), others.tolist(), strict=True))
     start, end = columns.start_us, columns.end_us
 
-    def say(i: int) -> str:
+    def message(i: int) -> str:
         j = partner[i]
         return f"[{start[i]}, {end[i]}) overlaps row {j}, [{start[j]}, {end[j]}), of the same client and kind"
 
-    return Finding(rows, say)
+    return Finding(rows, message)
 
 
-def _instead(name: str, found: list[str]) -> str:
-    near = closest(name, [f for f in found if f not in COLUMNS])
+def _suggestion(name: str, present: list[str]) -> str:
+    """Return the end of a message that suggests an unknown column in place of a missing one."""
+    near = closest(name, [column for column in present if column not in COLUMNS])
     return near.replace("did you mean", "is it") if near.startswith("; did") else ""
 
 
@@ -182,7 +183,7 @@ def _array(table: pa.Table, name: str) -> NDArray[Any]:
     column = table.column(name)
     if column.null_count:
         rows = np.flatnonzero(column.is_null().to_numpy())
-        lines = [f"{_loose_where(table, r)}: {name} is null" for r in rows[:MOST_LINES].tolist()]
+        lines = [f"{_raw_row_name(table, r)}: {name} is null" for r in rows[:MOST_LINES].tolist()]
         raise Malformed(
             lines + [f"... in all {len(rows)} rows have a null {name}"] * (len(rows) > len(lines))
         )
@@ -190,8 +191,8 @@ def _array(table: pa.Table, name: str) -> NDArray[Any]:
         return _kinds(table)
     wanted, fits = (pa.float64(), _is_number) if name == "value" else (pa.int64(), pa.types.is_integer)
     if not fits(column.type):
-        shown = "a number" if name == "value" else "an integer"
-        raise Malformed([f"column {name!r} has type {column.type}, expected {shown} ({wanted})"])
+        expected = "a number" if name == "value" else "an integer"
+        raise Malformed([f"column {name!r} has type {column.type}, expected {expected} ({wanted})"])
     try:
         return array(column.cast(wanted))
     except pa.ArrowInvalid as error:
@@ -200,26 +201,26 @@ def _array(table: pa.Table, name: str) -> NDArray[Any]:
 
 def _kinds(table: pa.Table) -> Ints:
     column = table.column("kind")
-    of = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    if not (pa.types.is_string(of) or pa.types.is_large_string(of)):
+    value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
         raise Malformed([f"column 'kind' has type {column.type}, expected text (dictionary<string>)"])
     index = pc.index_in(column.cast(pa.string()), value_set=texts(KINDS))
     if index.null_count:
         rows = np.flatnonzero(index.is_null().to_numpy())
-        found = [column[r].as_py() for r in rows[:MOST_LINES].tolist()]
+        names = [column[r].as_py() for r in rows[:MOST_LINES].tolist()]
         lines = [
-            f"{_loose_where(table, r)}: unknown kind {name!r}{closest(name, KINDS)}"
-            for r, name in zip(rows.tolist(), found, strict=False)
+            f"{_raw_row_name(table, r)}: unknown kind {name!r}{closest(name, KINDS)}"
+            for r, name in zip(rows.tolist(), names, strict=False)
         ]
         raise Malformed(
-            lines + [f"... in all {len(rows)} rows have an unknown kind"] * (len(rows) > len(found))
+            lines + [f"... in all {len(rows)} rows have an unknown kind"] * (len(rows) > len(names))
         )
     return array(index).astype(np.int64)
 
 
-def _loose_where(table: pa.Table, row: int) -> str:
-    known = "client" in table.column_names
-    client = table.column("client")[row].as_py() if known else None
+def _raw_row_name(table: pa.Table, row: int) -> str:
+    """Return the name of a row of a table that may lack columns."""
+    client = table.column("client")[row].as_py() if "client" in table.column_names else None
     return f"row {row}" if client is None else f"row {row} (client {client})"
 
 

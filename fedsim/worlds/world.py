@@ -1,15 +1,15 @@
-"""Questions to a world, in any order: who is online, when that changes, what becomes of a job.
+"""Answer questions about a world, in any order: who is online, when that changes, what becomes of a job.
 
-A job downloads the model, computes and uploads its update, at the speeds that its client has at each instant;
-each phase ends on a whole microsecond, rounded up. A phase whose kind no client of the trace describes takes no
-time (`World.unmodelled`). A job that runs into a fault is lost. What a client's leaving does to its job is one of
-`LEAVES`:
+A job downloads the model, computes and uploads its update, at the speeds that its client has at each instant.
+Each phase ends on a whole microsecond, rounded up. A phase whose kind no client of the trace describes takes no
+time (`World.unmodelled`). A job that runs into a fault is lost. What happens to a job when its client leaves is one
+of `LEAVES`:
 
 - `abort`: the job is lost at the first instant before its end at which the client is offline.
-- `pause_resume`: it stands still while the client is offline (FLASH).
-- `end_instant`: it goes on, and is lost if the client is offline when it ends (FedScale).
-- `ignore`: it goes on and arrives (Plato, FLSim).
-- `bernoulli`: the same, where chance alone loses jobs (FLGo; see `Work.lost_at`).
+- `pause_resume`: the job stands still while the client is offline (FLASH).
+- `end_instant`: the job continues, and is lost if the client is offline when it ends (FedScale).
+- `ignore`: the job continues and arrives (Plato, FLSim).
+- `bernoulli`: as `ignore`, but chance loses some jobs (FLGo; see `Work.lost_at`).
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Spans, Trace
 
 _PHASE_KINDS = ("downlink", "compute", "uplink")
 _IDLE_SESSIONS = 1000
-"""Sessions without progress after which a job that pauses and resumes is taken to be stuck."""
+"""Sessions without progress after which a paused and resumed job counts as stuck."""
 
 __all__ = ["LEAVES", "PHASES", "UNKNOWNS", "Leave", "Outcome", "Outcomes", "Unknown", "Work", "World"]
 
 Leave = Literal["abort", "pause_resume", "end_instant", "ignore", "bernoulli"]
 LEAVES: tuple[str, ...] = get_args(Leave)
-"""What a client's leaving may do to its job."""
+"""What may happen to a job when its client leaves."""
 
-_THEN: Mapping[AfterEnd, str] = {
+_AFTER_END: Mapping[AfterEnd, str] = {
     "repeat": 'begins again (world.after_end = "repeat")',
     "stop": 'has nobody online, which ends the run (world.after_end = "stop")',
     "error": 'no more, which fails the run (world.after_end = "error")',
@@ -47,13 +47,14 @@ _THEN: Mapping[AfterEnd, str] = {
 
 
 class World:
-    """The world that a trace describes, seen by its first `n_clients` clients.
+    """The world that a trace describes, for its first `n_clients` clients.
 
     Args:
-        leave: what a client's leaving does to its job, one of LEAVES.
-        unknown: what holds where the trace knows nothing about availability, one of UNKNOWNS.
+        leave: what happens to a job when its client leaves, one of LEAVES.
+        unknown: how to read stretches of unknown availability, one of UNKNOWNS.
 
-    Raises TraceError if the trace has fewer clients, or says less about them than is needed.
+    Raises TraceError if the trace has fewer clients, has unknown stretches while `unknown` is `error`, or lacks speeds
+    of a client that is online.
     """
 
     @arguments.checked
@@ -74,93 +75,90 @@ class World:
             raise ValueError(f"n_clients: expected at least 1, found {n}")
         self.clients, self.horizon_us, self.leave = n, int(trace.horizon_us), leave
         self.lap_us = max(self.horizon_us, *(int(trace.period_us(kind).max(initial=0)) for kind in KINDS))
-        """The longest time after which something repeats, in a world that does."""
+        """The longest period or horizon after which a repeating world begins again."""
         self.after_end: AfterEnd = trace.after_end
         self._end = NEVER if trace.after_end == "repeat" else self.horizon_us
         self._sessions = self._intervals(trace, "online", sessions_of(trace, n, unknown))
         self._availability = availability(self._sessions, n, trace.after_end)
         self._faults = self._intervals(trace, "fault", trace.spans("fault"))
         self._series = {kind: self._read(trace, kind) for kind in MODELLED}
+        speeds = [self._series[kind] for kind in _PHASE_KINDS]
         self.single = (
-            SingleJobs(self._sessions, self._faults, [self._series[k] for k in _PHASE_KINDS], self._end)
-            if leave == "abort"
-            else None
+            SingleJobs(self._sessions, self._faults, speeds, self._end) if leave == "abort" else None
         )
-        """The same for one job in plain numbers, where a job is aborted when its client leaves."""
+        """Outcomes of single jobs in plain numbers; None unless `leave` is `abort`."""
         self.unmodelled = tuple(kind for kind in MODELLED if self._series[kind] is None)
 
-    def then(self) -> str:
-        """Say what happens after the horizon."""
-        return f"described for {show_us(self.horizon_us)} and then {_THEN[self.after_end]}"
+    def duration_text(self) -> str:
+        """Return how long the world is described, and what happens after that, in words."""
+        return f"described for {show_us(self.horizon_us)} and then {_AFTER_END[self.after_end]}"
 
     def most_online(self) -> int:
-        """Return how many clients are online together at most; where their loops differ, how many ever are."""
+        """Return how many clients are online together at most; where their periods differ, how many ever are."""
         client, start, end = self._sessions.client, self._sessions.start, self._sessions.end
         if len(np.unique(self._sessions.lap_us)) > 1:
             return len(np.unique(client))
         change = np.repeat([1, -1], len(client))
-        order = np.lexsort(
-            (change, np.concatenate([start, end]))
-        )  # who leaves at an instant is not there any more
+        order = np.lexsort((change, np.concatenate([start, end])))  # at equal times, leaving comes first
         return int(np.cumsum(change[order]).max(initial=0))
 
     def online(self, t_us: int) -> Mask:
-        """Return [n] who is online at an instant; the array is read-only."""
+        """Return [n] whether each client is online at an instant; the array is read-only."""
         self._check_time(t_us)
         return self._availability.online(t_us)
 
     def peek(self, t_us: int) -> memoryview:
-        """Return the same as plain truth values, at less cost; they are good until the next question."""
+        """Return the same as a view of truth values, at less cost; it is valid until the next question."""
         self._check_time(t_us)
         return self._availability.peek(t_us)
 
-    def there(self, clients: Ints, times_us: Ints) -> Mask:
-        """Return [k] whether each client is online at a time of its own."""
+    def online_at(self, clients: Ints, times_us: Ints) -> Mask:
+        """Return [k] whether `clients[i]` is online at `times_us[i]`."""
         return self._sessions.covers(clients, times_us) & (times_us < self._end)
 
     def leaves_us(self, clients: Ints, times_us: Ints) -> Ints:
-        """Return [k] when each client, which is online at a time of its own, goes offline; NEVER if it does not."""
+        """Return [k] when `clients[i]`, online at `times_us[i]`, goes offline; NEVER if it does not."""
         return np.minimum(self._sessions.until(clients, times_us), self._end)
 
     def fault_us(self, clients: Ints, times_us: Ints) -> Ints:
-        """Return [k] each client's first fault from a time of its own on, NEVER if there is none."""
+        """Return [k] the first fault of `clients[i]` from `times_us[i]` on, NEVER if there is none."""
         return self._faults.next_start(clients, times_us)
 
     def next_change(self, t_us: int) -> int | None:
-        """Return the earliest time after `t_us` at which somebody's online state may change, or None.
+        """Return the earliest time after `t_us` at which a client's online state may change, or None.
 
-        Where the trace ends with an error, its end counts as such a time unless nothing ever changes in it.
+        With `after_end` `error`, the horizon is such a time, unless no state ever changes before it.
         """
         self._check_time(t_us)
         return self._availability.next_change(t_us)
 
     def outcome(self, client: int, t_us: int, work: Work) -> Outcome:
-        """Return what becomes of one job; see `outcomes`."""
-        many = self.outcomes(np.array([client]), t_us, work)
+        """Return the outcome of one job; see `outcomes`."""
+        job = self.outcomes(np.array([client]), t_us, work)
         return Outcome(
-            ok=bool(many.ok[0]),
-            end_us=int(many.end_us[0]),
-            download_us=int(many.download_us[0]),
-            compute_us=int(many.compute_us[0]),
-            phase=PHASES[many.phase[0]],
-            downloaded_bytes=int(many.downloaded_bytes[0]),
-            uploaded_bytes=int(many.uploaded_bytes[0]),
+            ok=bool(job.ok[0]),
+            end_us=int(job.end_us[0]),
+            download_us=int(job.download_us[0]),
+            compute_us=int(job.compute_us[0]),
+            phase=PHASES[job.phase[0]],
+            downloaded_bytes=int(job.downloaded_bytes[0]),
+            uploaded_bytes=int(job.uploaded_bytes[0]),
         )
 
     def outcomes(
         self, clients: ArrayLike, t_us: int | Ints, work: Work, until_us: int | Ints | None = None
     ) -> Outcomes:
-        """Return what becomes of one job for each of `clients` [k], dispatched at `t_us`, one time or [k].
+        """Return the outcome of one job for each of `clients` [k], dispatched at `t_us`, one time or [k].
 
-        With `until_us`, look no further: a job that is still running then ends there, not ok. Raises
-        ValueError for a client that is offline or does not exist; TraceError for a job that runs past the end
-        of a trace whose `after_end` is `error`.
+        A job that is still running at `until_us`, one time or [k], ends there, not ok. Raises ValueError for a client
+        that is offline or does not exist, TraceError for a job that runs past the end of a trace whose `after_end` is
+        `error`.
         """
-        who = np.atleast_1d(np.asarray(clients, dtype=np.int64))
-        self._check_dispatch(who, t_us)
-        jobs = Jobs.of(who, t_us, work)
-        limit = np.minimum(self._abort_at(who, t_us), self._end)
-        lost = np.broadcast_to(np.asarray(work.lost_at) < 1, len(who))
+        ids = np.atleast_1d(np.asarray(clients, dtype=np.int64))
+        self._check_dispatch(ids, t_us)
+        jobs = Jobs.of(ids, t_us, work)
+        limit = np.minimum(self._abort_at(ids, t_us), self._end)
+        lost = np.broadcast_to(np.asarray(work.lost_at) < 1, len(ids))
         if lost.any():
             limit = np.where(lost, np.minimum(limit, self._lost_at(jobs, work)), limit)
         if until_us is not None:
@@ -168,26 +166,26 @@ class World:
         result = self._run(jobs, limit)
         if lost.any():
             result = without(result, lost)
-        self._check_end(who, result, until_us)
+        self._check_end(ids, result, until_us)
         if self.leave == "end_instant":
-            ends = result.end_us
-            there = self.there(who, ends) | self._sessions.covers(who, np.maximum(ends - 1, t_us))
-            result = without(result, ~there)
+            end_us = result.end_us
+            online = self.online_at(ids, end_us) | self._sessions.covers(ids, np.maximum(end_us - 1, t_us))
+            result = without(result, ~online)
         return result
 
     def in_time(self, clients: Ints, t_us: int, work: Work, limit_us: int) -> Mask:
-        """Return whether one job of each client would be done by `limit_us` at its speeds if nothing were lost.
+        """Return [k] whether one job of each client would be done by `limit_us` if no job were lost.
 
-        Leaving counts only where it makes a job stand still. A limit beyond the end of the trace is no limit.
+        Leaving matters only if it pauses jobs. A limit beyond the end of the trace is no limit.
         """
         if limit_us > self._end:
             return np.ones(len(clients), dtype=bool)
         return self._run(Jobs.of(clients, t_us, work), np.full(len(clients), limit_us)).ok
 
     def expected_us(self, clients: Ints, t_us: int, work: Work) -> Ints:
-        """Return how long one job of each client would take if its speeds stayed as they are, or are when it has any.
+        """Return [k] how long one job of each client would take if its speeds stayed as they are at `t_us`.
 
-        Nothing of the future counts but that; faults and leaving do not.
+        Where a client has no speed at `t_us`, its next one counts. Faults and leaving do not.
         """
         jobs = Jobs.of(clients, t_us, work)
         total = np.zeros(len(clients))
@@ -198,17 +196,17 @@ class World:
         return np.asarray(np.minimum(total, NEVER), dtype=np.int64)
 
     def _intervals(self, trace: Trace, kind: str, spans: Spans) -> Intervals:
-        own = trace.period_us(kind)[: self.clients]
-        usual = self.horizon_us if self.after_end == "repeat" else NEVER
-        return Intervals.of(spans, self.clients, self.horizon_us, np.where(own > 0, own, usual))
+        period = trace.period_us(kind)[: self.clients]
+        world_lap = self.horizon_us if self.after_end == "repeat" else NEVER
+        return Intervals.of(spans, self.clients, self.horizon_us, np.where(period > 0, period, world_lap))
 
     def _read(self, trace: Trace, kind: str) -> Series | None:
         spans = trace.spans(kind)
         if not len(spans.client):
             return None
         used = spans.value[: np.searchsorted(spans.client, self.clients)]
-        second, one = np.full(len(used), float(US)), np.ones(len(used))
-        cost_us, per = (used * second, one) if kind == "compute" else (second, used)
+        second, unit = np.full(len(used), float(US)), np.ones(len(used))
+        cost_us, per = (used * second, unit) if kind == "compute" else (second, used)
         series = Series.of(self._intervals(trace, kind, spans), cost_us, per)
         lacking = np.flatnonzero((np.diff(series.spans.first) == 0) & (np.diff(self._sessions.first) > 0))
         if len(lacking):
@@ -220,36 +218,36 @@ class World:
     def _run(self, jobs: Jobs, limit: Ints) -> Outcomes:
         phases, start = [], jobs.start_us
         for kind, amount in zip(_PHASE_KINDS, jobs.amounts, strict=True):
-            phases.append(self._advance(kind, jobs.who, start, amount, limit))
+            phases.append(self._advance(kind, jobs.clients, start, amount, limit))
             start = phases[-1].end_us
         return outcomes_of(phases, jobs)
 
-    def _advance(self, kind: str, who: Ints, start: Ints, amount: Floats, limit: Ints) -> Progress:
+    def _advance(self, kind: str, clients: Ints, start: Ints, amount: Floats, limit: Ints) -> Progress:
         series = self._series[kind]
         if series is None:
-            return Progress(start, np.ones(len(who), dtype=bool), amount)
+            return Progress(start, np.ones(len(clients), dtype=bool), amount)
         if self.leave == "pause_resume":
-            return self._advance_while_online(series, who, start, amount, limit)
-        return series.advance(who, start, amount, limit)
+            return self._advance_while_online(series, clients, start, amount, limit)
+        return series.advance(clients, start, amount, limit)
 
     def _advance_while_online(
-        self, series: Series, who: Ints, start: Ints, amount: Floats, limit: Ints
+        self, series: Series, clients: Ints, start: Ints, amount: Floats, limit: Ints
     ) -> Progress:
-        """Work session by session; nothing moves between them."""
+        """Work session by session; between sessions jobs stand still."""
         now, left, done = start.copy(), amount.copy(), amount <= 0
-        idle = np.zeros(len(who), dtype=np.int64)
+        idle = np.zeros(len(clients), dtype=np.int64)
         active = np.flatnonzero(~done & (now < limit))
         while len(active):
             if idle[active].max() > _IDLE_SESSIONS:
-                stuck = who[active[np.argmax(idle[active])]]
+                stuck = clients[active[np.argmax(idle[active])]]
                 raise TraceError(
                     f"a job of client {stuck} got no further in {_IDLE_SESSIONS} of its sessions: they never meet a "
                     "time at which it can compute or transfer"
                 )
-            now[active] = np.minimum(self._sessions.next_start(who[active], now[active]), limit[active])
+            now[active] = np.minimum(self._sessions.next_start(clients[active], now[active]), limit[active])
             active = active[now[active] < limit[active]]
-            leaves = np.minimum(self._sessions.until(who[active], now[active]), limit[active])
-            part = series.advance(who[active], now[active], left[active], leaves)
+            leaves = np.minimum(self._sessions.until(clients[active], now[active]), limit[active])
+            part = series.advance(clients[active], now[active], left[active], leaves)
             now[active], done[active] = part.end_us, part.done
             left[active] = np.maximum(left[active] - part.moved, 0.0)
             idle[active] = np.where(part.moved > 0, 0, idle[active] + 1)
@@ -257,57 +255,59 @@ class World:
         return Progress(np.where(done, now, limit), done, np.where(done, amount, amount - left))
 
     def _lost_at(self, jobs: Jobs, work: Work) -> Ints:
-        """Return when chance loses each job: a share of the way through it, or through one of its phases.
+        """Return [k] when chance loses each job: after a share of its duration, or of the duration of a phase.
 
-        The way is that of a job to which nothing else happens: chance does not know what would happen later.
+        These are the durations of an undisturbed job, so that the instant does not depend on faults and leaving.
         """
-        whole = self._run(jobs, np.full(len(jobs.who), self._end))
-        share = np.clip(np.broadcast_to(np.asarray(work.lost_at, dtype=np.float64), len(jobs.who)), 0.0, 1.0)
-        phase = np.broadcast_to(np.asarray(work.lost_in), len(jobs.who))
+        k = len(jobs.clients)
+        whole = self._run(jobs, np.full(k, self._end))
+        share = np.clip(np.broadcast_to(np.asarray(work.lost_at, dtype=np.float64), k), 0.0, 1.0)
+        phase = np.broadcast_to(np.asarray(work.lost_in), k)
         ends = [np.where(e >= 0, e, whole.end_us) for e in (whole.download_us, whole.compute_us)]
         begin = np.choose(phase, [jobs.start_us, jobs.start_us, *ends])
         end = np.choose(phase, [whole.end_us, *ends, whole.end_us])
         return np.asarray(begin + np.floor(share * (end - begin)).astype(np.int64))
 
-    def _abort_at(self, who: Ints, t_us: int | Ints) -> Ints:
-        """Return the first instant from `t_us` on at which a job cannot go on."""
-        now = np.full(len(who), t_us)
-        faults = self.fault_us(who, now)
-        return np.minimum(self._sessions.until(who, now), faults) if self.leave == "abort" else faults
+    def _abort_at(self, clients: Ints, t_us: int | Ints) -> Ints:
+        """Return [k] the first instant from `t_us` on at which a fault, or leaving, ends a job."""
+        now = np.full(len(clients), t_us)
+        faults = self.fault_us(clients, now)
+        return np.minimum(self._sessions.until(clients, now), faults) if self.leave == "abort" else faults
 
     def _check_time(self, t_us: int) -> None:
         if t_us < 0:
             raise ValueError(f"expected a time of at least 0 us, found {t_us}")
         if self.after_end == "error" and t_us >= self.horizon_us:
-            raise TraceError(self._ends(f"asked about {show_us(t_us)} ({t_us} us)"))
+            raise TraceError(self._end_message(f"asked about {show_us(t_us)} ({t_us} us)"))
 
-    def _check_dispatch(self, who: Ints, t_us: int | Ints) -> None:
+    def _check_dispatch(self, clients: Ints, t_us: int | Ints) -> None:
         for extreme in (t_us,) if isinstance(t_us, int) else (t_us.min(initial=0), t_us.max(initial=0)):
             self._check_time(int(extreme))
-        foreign = who[(who < 0) | (who >= self.clients)]
+        foreign = clients[(clients < 0) | (clients >= self.clients)]
         if len(foreign):
             raise ValueError(f"expected clients from 0 to {self.clients - 1}, found {foreign[0]}")
-        offline = np.flatnonzero(
-            ~(self.online(t_us)[who] if isinstance(t_us, int) else self.there(who, t_us))
-        )
+        online = self.online(t_us)[clients] if isinstance(t_us, int) else self.online_at(clients, t_us)
+        offline = np.flatnonzero(~online)
         if len(offline):
-            when = np.broadcast_to(t_us, len(who))[offline[0]]
-            raise ValueError(f"client {who[offline[0]]} is offline at {when} us: it cannot be given a job")
+            when = np.broadcast_to(t_us, len(clients))[offline[0]]
+            raise ValueError(
+                f"client {clients[offline[0]]} is offline at {when} us: it cannot be given a job"
+            )
 
-    def _check_end(self, who: Ints, result: Outcomes, until_us: int | Ints | None) -> None:
-        endless = who[~result.ok & (result.end_us >= NEVER)]
+    def _check_end(self, clients: Ints, result: Outcomes, until_us: int | Ints | None) -> None:
+        endless = clients[~result.ok & (result.end_us >= NEVER)]
         if len(endless):
             raise TraceError(
                 f"a job of client {endless[0]} would not end within {NEVER} us: its speeds are too low"
             )
         if self.after_end == "error":
             beyond = np.asarray(until_us is None or np.asarray(until_us) > self.horizon_us)
-            cut = who[beyond & ~result.ok & (result.end_us == self.horizon_us)]
-            if len(cut):
-                raise TraceError(self._ends(f"a job of client {cut[0]} would still be running"))
+            running = clients[beyond & ~result.ok & (result.end_us == self.horizon_us)]
+            if len(running):
+                raise TraceError(self._end_message(f"a job of client {running[0]} would still be running"))
 
-    def _ends(self, what: str) -> str:
+    def _end_message(self, conflict: str) -> str:
         return (
-            f"the trace ends at {show_us(self.horizon_us)} ({self.horizon_us} us), {what};"
+            f"the trace ends at {show_us(self.horizon_us)} ({self.horizon_us} us), {conflict};"
             " make a trace with a longer horizon, or with after_end = 'repeat' or 'stop'"
         )

@@ -1,13 +1,13 @@
 """Spot machines that join and leave, as published with Bamboo (Thorpe et al., NSDI 2023; uclasystem/bamboo).
 
-Two kinds of file, told apart by their first line. *Events*: `ms since start, add or remove, machine`, no header; one
-machine becomes one client, online from `add` to `remove`, or to the end of the file. The file tells of all machines,
-so before `add` and after `remove` a machine is not there. *Counts*: `YYYY-MM-DD, HH:MM:SS, machines alive`, no
-header; of k machines clients 0 to k - 1 are online until the next line.
+The first line shows which of two kinds a file is. *Events*: `ms since start, add or remove, machine`, no header; one
+machine becomes one client, online from `add` to `remove`, or to the end of the file. The file lists all machines, so a
+machine is offline before `add` and after `remove`. *Counts*: `YYYY-MM-DD, HH:MM:SS, machines alive`, no header; of k
+machines clients 0 to k - 1 are online until the next line.
 
-In counts, times go backwards and repeat, as later observations were appended behind earlier ones that reach further:
-a line replaces all earlier lines from its time on. Events are put in order of time. Both are counted. The last event
-or count holds for 1 ms or 1 s. Each file has its own time 0; behind its end its machines are unknown.
+In counts, times go backwards and repeat, because later observations follow earlier ones that reach further: a line
+replaces all earlier lines from its time on. Events are put in order of time. Both are counted in the notes. The last
+event or count holds for 1 ms or 1 s. Each file has its own time 0; after its end its machines are unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, Row, rows, shown, whole
 from fedsim.scenarios.importers.reading.fleet import MOST_MACHINES, Machine, fleet_trace, ranked
-from fedsim.scenarios.importers.reading.series import head, labels, told
+from fedsim.scenarios.importers.reading.series import head, labels, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import AfterEnd
 
@@ -37,30 +38,30 @@ _COUNT = re.compile(r"\d{4}-\d\d-\d\d, ?\d\d:\d\d:\d\d, ?\d+\s*$")
 def bamboo(*, after_end: AfterEnd = "repeat") -> Importer:
     """Spot machines by add and remove events, or by counts of machines alive (Bamboo).
 
-    `after_end` is what the world does after the longest file.
+    `after_end` says what happens after the longest file.
     """
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, machines, counts, origins = Problems(), list[Machine](), Counter[str](), set[str]()
-        for source, name in zip(sources, labels(sources), strict=True):
-            with problems.caught():
-                lines = rows(source)
-                if lines and _is_date(lines[0].cells[0]):
-                    found, origin = _counted(source, name, lines, counts)
-                else:
-                    found, origin = _events(source, name if len(sources) > 1 else "", lines, counts), ""
-                machines += found
-                origins.add(origin)
-        problems.check()
-        origin = origins.pop() if len(origins) == 1 else ""
-        return Imported(fleet_trace(machines, after_end, origin), told(counts))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, after_end=after_end),
         licence="MIT",
         units="milliseconds, or dates and times to the second, to microseconds; no time zone is given",
     )
+
+
+def _read(sources: Sequence[Source], after_end: AfterEnd) -> Imported:
+    problems, machines, counts, origins = Problems(), list[Machine](), Counter[str](), set[str]()
+    for source, name in zip(sources, labels(sources), strict=True):
+        with problems.caught():
+            lines = rows(source)
+            if lines and _is_date(lines[0].cells[0]):
+                of_file, origin = _counted(source, name, lines, counts)
+            else:
+                of_file, origin = _events(source, name if len(sources) > 1 else "", lines, counts), ""
+            machines += of_file
+            origins.add(origin)
+    problems.check()
+    origin = origins.pop() if len(origins) == 1 else ""
+    return Imported(fleet_trace(machines, after_end, origin), noted(counts))
 
 
 def _recognises(source: Source) -> bool:
@@ -89,11 +90,11 @@ def _events(source: Source, name: str, lines: list[Row], counts: Counter[str]) -
     return [
         Machine(
             f"{name}/{machine}" if name else machine,
-            np.array([start for start, _ in found], np.int64),
-            np.array([end for _, end in found], np.int64),
+            np.array([start for start, _ in of_machine], np.int64),
+            np.array([end for _, end in of_machine], np.int64),
             end_us,
         )
-        for machine, found in windows.items()
+        for machine, of_machine in windows.items()
     ]
 
 
@@ -107,20 +108,20 @@ def _event(row: Row, place: str) -> tuple[int, str, str, int]:
 def _windows(
     source: Source, events: list[tuple[int, str, str, int]], end_us: int
 ) -> dict[str, list[tuple[int, int]]]:
-    """Return by machine, in order of first `add`, from when to when it is there."""
-    windows, there, problems = dict[str, list[tuple[int, int]]](), dict[str, int](), Problems()
-    for time_us, what, machine, line in events:
-        if (what == "add") == (machine in there):
-            state = "is there already" if what == "add" else "is not there"
-            problems.add(f"{source.name}, line {line}: {what} of machine {shown(machine)}, which {state}")
-        elif what == "add":
+    """Return the windows in which each machine is online, machines in order of their first `add`."""
+    windows, online_since, problems = dict[str, list[tuple[int, int]]](), dict[str, int](), Problems()
+    for time_us, event, machine, line in events:
+        if (event == "add") == (machine in online_since):
+            state = "is there already" if event == "add" else "is not there"
+            problems.add(f"{source.name}, line {line}: {event} of machine {shown(machine)}, which {state}")
+        elif event == "add":
             before = windows.setdefault(machine, [])
-            there[machine] = max(time_us, before[-1][1]) if before else time_us
+            online_since[machine] = max(time_us, before[-1][1]) if before else time_us
         else:
-            start_us = there.pop(machine)
+            start_us = online_since.pop(machine)
             windows[machine].append((start_us, max(time_us, start_us + 1)))
     problems.check()
-    for machine, start_us in there.items():
+    for machine, start_us in online_since.items():
         windows[machine].append((start_us, end_us))
     return windows
 
@@ -131,12 +132,12 @@ def _counted(source: Source, name: str, lines: list[Row], counts: Counter[str]) 
     for row in lines:
         with problems.caught():
             time_s, count = _count(row, f"{source.name}, line {row.line}")
-            held = bisect_left(times, time_s)
+            kept = bisect_left(times, time_s)
             counts["times_that_decrease"] += bool(times) and time_s < times[-1]
             counts["times_that_repeat"] += time_s in seen
             seen.add(time_s)
-            counts["lines_replaced_by_later_ones"] += len(times) - held
-            times[held:], alive[held:] = [time_s], [count]
+            counts["lines_replaced_by_later_ones"] += len(times) - kept
+            times[kept:], alive[kept:] = [time_s], [count]
     problems.check()
     edges_us = (np.append(times, times[-1] + 1) - times[0]) * US
     if edges_us[-1] > LONGEST_S * US:

@@ -1,6 +1,6 @@
-"""A plain table of intervals as text: columns client, start, end, and perhaps kind and value.
+"""A plain table of intervals as text: columns client, start, end, and optionally kind and value.
 
-Times are from the trace's own 0; `start_us`, `start_ms`, `start_s`, `start_min` and `start_h` say their unit. Kinds
+Times count from the trace's 0; `start_us`, `start_ms`, `start_s`, `start_min` and `start_h` give their unit. Kinds
 and values are those of a Trace: seconds per sample for `compute`, bytes per second for `downlink` and `uplink`.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedsim.common.errors import ConfigError, TraceError
 from fedsim.scenarios.importers.reading.files import Problems, columns, missing, number, rows
 from fedsim.scenarios.importers.reading.interval_tables import (
     Plain,
+    PlainTable,
     Unit,
     plain_trace,
     row_problem,
@@ -36,32 +38,29 @@ def csv(
 ) -> Importer:
     """Intervals from a table with the columns client, start, end, kind and value.
 
-    `unit` is for columns `start` and `end` without one in their names, `kind` for tables without that column.
-    `horizon` is the length of the world, by default the last end; `after_end` is what it does then. `outside` says
-    what lies before a client's first and after its last interval: `offline`, taking the table at its word, or
-    `unknown`. Of clients with speeds alone it is not known whether they are there. `separator` stands between cells.
+    `unit` is the unit of columns whose name has none, `kind` that of all rows of a table without that column.
+    `horizon` is the length of the world, by default the last end; `after_end` says what happens then. `outside` says
+    whether a client is `offline` or `unknown` before its first and after its last interval. Availability is unknown
+    for clients that have speeds alone. `separator` separates cells.
     """
     options = Plain(unit, kind, horizon, after_end, outside)
     if len(separator) != 1 or separator in '"\r\n':
         raise ConfigError(f"importer option 'separator': expected one character, found {separator!r}")
-
-    def read(sources: Sequence[Source]) -> Imported:
-        table = _Table()
-        problems = Problems()
-        for source in sources:
-            with problems.caught():
-                table.add(source, options, separator, problems)
-        problems.check()
-        start, end = (np.array([round(t) for t in times], np.int64) for times in (table.start, table.end))
-        values, place = np.array(table.value), table.place.__getitem__
-        return plain_trace(sources[0].name, table.client, start, end, table.kind, values, options, place)
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, options=options, separator=separator),
         licence="not told",
         units=f"{unit} to microseconds unless a column's name has another unit; values as they are",
     )
+
+
+def _read(sources: Sequence[Source], options: Plain, separator: str) -> Imported:
+    rows_read, problems = _Rows(), Problems()
+    for source in sources:
+        with problems.caught():
+            rows_read.add(source, options, separator, problems)
+    problems.check()
+    return plain_trace(rows_read.table(sources[0].name), options)
 
 
 def _recognises(source: Source) -> bool:
@@ -70,8 +69,8 @@ def _recognises(source: Source) -> bool:
     return "client" in names and any(n.split("_")[0] == "start" for n in names)
 
 
-class _Table:
-    """Columns that grow; times in microseconds."""
+class _Rows:
+    """Growing columns of a table; times in microseconds."""
 
     def __init__(self) -> None:
         self.client: list[str] = []
@@ -89,22 +88,24 @@ class _Table:
         optional: list[str] = [name for name in ("kind", "value") if name in header]
         lines, cells = columns(source, [*wanted, *optional], separator)
         for line, row in zip(lines, zip(*cells, strict=True), strict=True):
-            given = dict(zip(["client", "start", "end", *optional], row, strict=True))
+            cell = dict(zip(["client", "start", "end", *optional], row, strict=True))
             with problems.caught():
-                self._row(given, f"{source.name}, line {line}", times, options.kind)
+                self._row(cell, f"{source.name}, line {line}", times, options.kind)
 
-    def _row(
-        self, given: dict[str, str], place: str, times: dict[str, tuple[str, int]], default: str
-    ) -> None:
-        if not given["client"]:
+    def table(self, name: str) -> PlainTable:
+        start, end = (np.array([round(t) for t in times], np.int64) for times in (self.start, self.end))
+        values, place = np.array(self.value), self.place.__getitem__
+        return PlainTable(name, self.client, start, end, self.kind, values, place)
+
+    def _row(self, cell: dict[str, str], place: str, times: dict[str, tuple[str, int]], default: str) -> None:
+        if not cell["client"]:
             raise TraceError(f"{place}: expected a client, found none")
-        start, end = (number(given[t], f"{place}, {times[t][0]!r}") * times[t][1] for t in ("start", "end"))
-        kind, text = given.get("kind") or default, given.get("value", "")
+        start, end = (number(cell[t], f"{place}, {times[t][0]!r}") * times[t][1] for t in ("start", "end"))
+        kind, text = cell.get("kind") or default, cell.get("value", "")
         value = math.nan if missing(text) else number(text, f"{place}, 'value'")
-        wrong = row_problem(start, end, kind, value)
-        if wrong:
-            raise TraceError(f"{place}, client {given['client'][:80]!r}: {wrong}")
-        self.client.append(given["client"])
+        if problem := row_problem(start, end, kind, value):
+            raise TraceError(f"{place}, client {cell['client'][:80]!r}: {problem}")
+        self.client.append(cell["client"])
         self.start.append(start)
         self.end.append(end)
         self.kind.append(kind)

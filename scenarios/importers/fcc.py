@@ -3,8 +3,8 @@
 One file is one household's line and web site, lines of `time s, tab, throughput Mbit/s` in steps of 5 s from 0, with no
 header.
 
-One file becomes one client with a downlink. A throughput holds for its 5 s; after the last the file begins again. Where
-it is 0 nothing moves. Whether clients are there is unknown.
+One file becomes one client with a downlink. A throughput holds for its 5 s; after the last one the file begins again.
+Where it is 0, nothing moves. Availability is unknown.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fedsim.scenarios.importers.reading.series import (
     head_numbers,
     labels,
     link_trace,
+    noted,
     samples,
     steps,
-    told,
 )
 from fedsim.worlds.importer import Imported, Importer, Source
 
@@ -41,8 +41,8 @@ def fcc() -> Importer:
             with problems.caught():
                 links.append(_line(source))
         problems.check()
-        trace, left_out = link_trace(labels(sources), {"downlink": links})
-        return Imported(trace, told(left_out))
+        trace, counts = link_trace(labels(sources), {"downlink": links})
+        return Imported(trace, noted(counts))
 
     return Importer(
         recognises=_recognises,

@@ -14,6 +14,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from fedsim.scenarios.importers.reading.files import (
     DAY_US,
     LONGEST_S,
     Problems,
+    Windows,
+    about,
     availability,
     client_id,
     closed,
@@ -41,26 +44,27 @@ from fedsim.worlds.importer import Imported, Importer, Source
 def fedscale_availability(*, period: str | float | None = None) -> Importer:
     """Charging windows of FedScale's client_behave_trace, looped after each client's own finish_time.
 
-    `period` is how long the windows take to begin again for clients without a `finish_time`; without it nothing is
-    known of them after their last window.
+    `period` is the time after which the windows of clients without a `finish_time` begin again; without it, such
+    clients are unknown after their last window.
     """
-    period_us = _period(period)
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, clients, seen = Problems(), [], set[str]()
-        for source in sources:
-            for place, key, entry in _entries(source):
-                with problems.caught():
-                    clients.append(_client(place, client_id(key, place, seen), entry))
-        problems.check()
-        return _imported(clients, period_us, sources)
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, period_us=_period_us(period)),
         licence="Apache-2.0 (FedScale); excerpts via EricDinging/Propius MIT",
         units="seconds to microseconds; a window [a, b] with both ends becomes [a, b + 1 us)",
     )
+
+
+def _read(sources: Sequence[Source], period_us: int | None) -> Imported:
+    problems, clients, seen = Problems(), [], set[str]()
+    for source in sources:
+        for place, key, entry in _entries(source):
+            with problems.caught():
+                clients.append(_client(place, client_id(key, place, seen), entry))
+    problems.check()
+    if not clients:
+        raise TraceError(f"{sources[0].name}: expected clients, found none")
+    return _imported(clients, period_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +91,8 @@ def _recognises(source: Source) -> bool:
 def _entries(source: Source) -> Iterator[tuple[str, Any, Any]]:
     """Yield place, key and entry of each client of a file."""
     if source.data[:1] == b"\x80":
-        found = of_type(plain_pickle(source), dict, source.name)
-        yield from ((f"{source.name}, client {shown(key)}", key, entry) for key, entry in found.items())
+        table = of_type(plain_pickle(source), dict, source.name)
+        yield from ((f"{source.name}, client {shown(key)}", key, entry) for key, entry in table.items())
         return
     lines = [(i, text.strip()) for i, text in enumerate(source.text().splitlines(), start=1) if text.strip()]
     if len(lines) in (2, 3) and all(text.startswith("[") for _, text in lines[:2]):
@@ -96,10 +100,10 @@ def _entries(source: Source) -> Iterator[tuple[str, Any, Any]]:
         return
     for i, text in lines:
         place = f"{source.name}, line {i}"
-        found = _literal(text.rstrip(","), place)
-        if not (isinstance(found, tuple) and len(found) == 2):
-            raise TraceError(f"{place}: expected (client id, {{...}}), found {shown(found)}")
-        yield f"{place}, client {shown(found[0])}", *found
+        pair = _literal(text.rstrip(","), place)
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise TraceError(f"{place}: expected (client id, {{...}}), found {shown(pair)}")
+        yield f"{place}, client {shown(pair[0])}", *pair
 
 
 def _three_lines(source: Source, lines: list[tuple[int, str]]) -> tuple[str, Any, Any]:
@@ -132,8 +136,9 @@ def _client(place: str, key: str, entry: Any) -> _Client:
         finish = round(number(finish, f"{place}, 'finish_time'", 1e-6, LONGEST_S) * US)
     if model is not None:
         of_type(model, str, f"{place}, 'model'")
-    told = entry.get("duration")
-    duration = None if told is None else number(told, f"{place}, 'duration'", 0)
+    duration = entry.get("duration")
+    if duration is not None:
+        duration = number(duration, f"{place}, 'duration'", 0)
     return _Client(key, start, end, finish, model, duration)
 
 
@@ -153,10 +158,7 @@ def _ordered(start: list[int], end: list[int], place: str) -> None:
             )
 
 
-def _imported(clients: list[_Client], period_us: int | None, sources: Sequence[Source]) -> Imported:
-    if not clients:
-        raise TraceError(f"{sources[0].name}: expected clients, found none")
-    ids = [c.id for c in clients]
+def _imported(clients: list[_Client], period_us: int | None) -> Imported:
     client = np.repeat(np.arange(len(clients)), [len(c.start_us) for c in clients])
     start, end = closed(
         client, [t for c in clients for t in c.start_us], [t for c in clients for t in c.end_us]
@@ -164,24 +166,22 @@ def _imported(clients: list[_Client], period_us: int | None, sources: Sequence[S
     periods = np.array([c.period_us or period_us or 0 for c in clients], np.int64)
     last = np.zeros(len(clients), np.int64)
     np.maximum.at(last, client, end)
-    days = -(-int(np.where(periods > 0, 0, last).max()) // DAY_US) * DAY_US
-    horizon = max(int(periods.max()), days, 1)
-    limit = np.where(periods > 0, periods, horizon)
-    trace = availability(
-        ids,
-        client,
-        start,
-        np.minimum(end, limit[client]),
-        horizon_us=horizon,
-        known=(0, np.where(periods > 0, horizon, last)),
-        period_us=periods,
-        facts={"model": [c.model for c in clients], "duration_s": [c.duration_s for c in clients]},
-    )
+    days_us = -(-int(np.where(periods > 0, 0, last).max()) // DAY_US) * DAY_US
+    horizon_us = max(int(periods.max()), days_us, 1)
+    limit = np.where(periods > 0, periods, horizon_us)
+    known = (0, np.where(periods > 0, horizon_us, last))
+    windows = Windows(client, start, np.minimum(end, limit[client]), known)
+    facts: dict[str, Sequence[Any]] = {
+        "model": [c.model for c in clients],
+        "duration_s": [c.duration_s for c in clients],
+    }
+    table = about([c.id for c in clients], facts)
     notes = {
         "windows": len(client),
         "equal_windows_left_out": int((start == end).sum()),
         "windows_beyond_finish_time_cut": int((end > limit[client] + 1).sum()),
     }
+    trace = availability(windows, table, horizon_us=horizon_us, period_us=periods)
     return Imported(trace, notes | _counts(clients))
 
 
@@ -191,15 +191,15 @@ def _counts(clients: list[_Client]) -> dict[str, int]:
     return {
         "zero_length_windows": sum(a == b for a, b in windows),
         "clients_without_finish_time": sum(c.period_us is None for c in clients),
-        "durations_that_differ": sum(told is not None and told != found for told, found in sums),
+        "durations_that_differ": sum(stated is not None and stated != total for stated, total in sums),
     }
 
 
-def _period(given: str | float | None) -> int | None:
+def _period_us(period: str | float | None) -> int | None:
     try:
-        found = None if given is None else duration_us(given)
+        period_us = None if period is None else duration_us(period)
     except ValueError as error:
         raise ConfigError(f"importer option 'period': {error}") from error
-    if found == 0:
+    if period_us == 0:
         raise ConfigError("importer option 'period': expected a duration above 0, found 0")
-    return found
+    return period_us

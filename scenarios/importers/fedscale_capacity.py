@@ -1,4 +1,4 @@
-"""FedScale's `client_device_capacity`: how fast phones compute and communicate; and its variant with two directions.
+"""FedScale's `client_device_capacity`: how fast phones compute and communicate, and its variant with two directions.
 
 A pickle: client id to `computation` (milliseconds to infer a sample) and `communication` (kbit/s, one speed both
 ways); the variant of DistributedML/FedFetch adds `dl_kbps` and `ul_kbps` (kbit/s, M-Lab speed tests paired by rank).
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 from fedsim.common.errors import TraceError
@@ -28,32 +29,38 @@ def fedscale_capacity(
 ) -> Importer:
     """Compute and network speeds of FedScale's client_device_capacity.
 
-    `training_factor` is how much longer training on a sample takes than inferring it (3 in FedScale). `network` says
-    which speeds count: `communication` both ways, `dl_ul` the pair, `auto` the pair where all clients have it.
+    `training_factor` is the ratio of the times to train on a sample and to infer it (3 in FedScale). `network` chooses
+    the speeds: `communication` both ways, `dl_ul` the pair, `auto` the pair where all clients have it.
     `bits_per_kbit = 1024` is FedScale's own arithmetic.
     """
     factor_option("training_factor", training_factor)
-
-    def read(sources: Sequence[Source]) -> Imported:
-        ids, table = _table(sources)
-        pairs = all(not math.isnan(v) for field in ("dl_kbps", "ul_kbps") for v in table[field])
-        down, up = ("dl_kbps", "ul_kbps") if _both(network, pairs, sources) else ("communication",) * 2
-        bytes_per_s = bits_per_kbit / 8
-        speeds = {
-            "compute": [v / 1000 * training_factor for v in table["computation"]],
-            "downlink": [v * bytes_per_s for v in table[down]],
-            "uplink": [v * bytes_per_s for v in table[up]],
-        }
-        names = ("computation_ms", "communication_kbps", "dl_kbps", "ul_kbps")
-        facts = {name: fact(table[field]) for name, field in zip(names, _FIELDS, strict=True)}
-        return Imported(speed_table(ids, speeds, facts), {"downlink_from": down, "uplink_from": up})
-
+    bytes_per_kbit = bits_per_kbit / 8
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, factor=training_factor, network=network, bytes_per_kbit=bytes_per_kbit),
         licence="Apache-2.0 (FedScale); dl_kbps, ul_kbps: MIT (FedFetch), CC0 (M-Lab)",
         units=f"compute: ms a sample / 1000 x {training_factor:g}; network: kbit/s x {bits_per_kbit} / 8 bytes/s",
     )
+
+
+def _read(sources: Sequence[Source], factor: float, network: str, bytes_per_kbit: float) -> Imported:
+    ids, table = _table(sources)
+    pairs = all(not math.isnan(v) for field in ("dl_kbps", "ul_kbps") for v in table[field])
+    if network == "dl_ul" and not pairs:
+        raise TraceError(
+            f"{sources[0].name}: network='dl_ul' needs 'dl_kbps' and 'ul_kbps' of every client, found them not"
+        )
+    down = up = "communication"
+    if pairs and network != "communication":
+        down, up = "dl_kbps", "ul_kbps"
+    speeds = {
+        "compute": [v / 1000 * factor for v in table["computation"]],
+        "downlink": [v * bytes_per_kbit for v in table[down]],
+        "uplink": [v * bytes_per_kbit for v in table[up]],
+    }
+    names = ("computation_ms", "communication_kbps", "dl_kbps", "ul_kbps")
+    facts = {name: fact(table[field]) for name, field in zip(names, _FIELDS, strict=True)}
+    return Imported(speed_table(ids, speeds, facts), {"downlink_from": down, "uplink_from": up})
 
 
 def _recognises(source: Source) -> bool:
@@ -69,16 +76,8 @@ def _table(sources: Sequence[Source]) -> tuple[list[str], dict[str, list[float]]
         ids.append(key)
         for field in _FIELDS:
             with problems.caught():
-                given = entry.get(field)
-                absent = given is None and field in _FIELDS[2:]
-                table[field].append(math.nan if absent else positive(given, f"{place}, {field!r}"))
+                value = entry.get(field)
+                absent = value is None and field in _FIELDS[2:]
+                table[field].append(math.nan if absent else positive(value, f"{place}, {field!r}"))
     problems.check()
     return ids, table
-
-
-def _both(network: str, pairs: bool, sources: Sequence[Source]) -> bool:
-    if network == "dl_ul" and not pairs:
-        raise TraceError(
-            f"{sources[0].name}: network='dl_ul' needs 'dl_kbps' and 'ul_kbps' of every client, found them not"
-        )
-    return pairs and network != "communication"

@@ -1,14 +1,14 @@
-"""FLASH's device tables: which phones there are, and which of three classes they train like.
+"""FLASH's device tables: phones, and the one of three classes that each trains like.
 
-Give any of these files together; each is known by its content:
+Any of these files may be imported together; each is recognised by its content:
 - `benchmark2score.json`: benchmark name to AI score (points, higher is faster);
 - `raw_ai_benchmark_list.json`: phones with `Model`, `CPU`, `RAM`, `AI_Score` (which may hold two numbers), all texts;
 - `real2benchmark.json`: Android model to benchmark name or `unknown`; needs scores from one of the two above;
-- `supported_devices.json`: the three phones that stand for the classes slow, middle, fast.
+- `supported_devices.json`: the three phones that represent the classes slow, middle, fast.
 Clients are the Android models if there are any, else the phones with scores (those of the list, and those that only
-the other file names), else the three. A phone has the class of the supported phone with the nearest score; where there
-is no score, FLASH draws a class. What a class needs for a batch is in `_flash_classes.py`. Source: PKU-Chengxu/FLASH,
-`models/utils/device_util`, `models/device.py`.
+the other file names), else the three. A phone has the class of the supported phone with the nearest score; for a phone
+without a score FLASH draws a class. `reading/flash_classes.py` has the time that a class takes for a batch. Source:
+PKU-Chengxu/FLASH, `models/utils/device_util`, `models/device.py`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def flash_devices(
     """Compute speeds of phones by FLASH's classes; the spread of a class is kept as `compute_cv`.
 
     A sample takes the class's mean time for a batch of `task`, divided by `batch_size` (100 for shakespeare, else
-    10). `unknown` says what becomes of phones without a score: their class is drawn with FLASH's weights and `seed`,
-    or they are dropped.
+    10). `unknown` says whether phones without a score get a class drawn with FLASH's weights and `seed`, or are
+    dropped.
     """
     size = BATCH_SIZES[task] if batch_size is None else batch_size
     if size < 1:
@@ -61,24 +61,15 @@ def flash_devices(
         tables = _tables(sources)
         phones = _phones(tables, sources)
         scores = [_score_of(name, tables, sources) for name in tables.supported]
-        known = [p for p in phones if p.score is not None or unknown == "draw"]
-        if not known:
+        kept = [p for p in phones if p.score is not None or unknown == "draw"]
+        if not kept:
             raise TraceError(f"{sources[0].name}: expected phones, found none with a score")
-        kinds = [nearest(p.score, scores) if p.score is not None else drawn(p.id, seed) for p in known]
-        means, deviations = zip(*(BATCH_MS[task][kind] for kind in kinds), strict=True)
-        facts: dict[str, Sequence[Any]] = {
-            "model": [p.id for p in known],
-            "benchmark_name": [p.name for p in known],
-            "score": [p.score if tables.scores else None for p in known],
-            "class": [CLASSES[kind] for kind in kinds],
-            "compute_cv": [d / m for m, d in zip(means, deviations, strict=True)],
-            "cpu": [p.cpu for p in known],
-            "ram": [p.ram for p in known],
-        }
-        trace = speed_table([p.id for p in known], {"compute": [m / 1000 / size for m in means]}, facts)
-        without = sum(p.score is None for p in phones)
-        counts = {name: kinds.count(i) for i, name in enumerate(CLASSES)}
-        return Imported(trace, {"classes": counts, f"without_a_score_{unknown}": without})
+        classes = [nearest(p.score, scores) if p.score is not None else drawn(p.id, seed) for p in kept]
+        seconds = [BATCH_MS[task][number][0] / 1000 / size for number in classes]
+        facts = _facts(kept, classes, task, has_scores=bool(tables.scores))
+        counts = {name: classes.count(i) for i, name in enumerate(CLASSES)}
+        notes = {"classes": counts, f"without_a_score_{unknown}": sum(p.score is None for p in phones)}
+        return Imported(speed_table([p.id for p in kept], {"compute": seconds}, facts), notes)
 
     return Importer(
         recognises=lambda source: _form(source) is not None,
@@ -99,7 +90,7 @@ class _Phone:
 
 @dataclass(slots=True)
 class _Tables:
-    """What the files hold; names of benchmarks are looked up without regard to case."""
+    """The content of all files; keys of `scores` are benchmark names in lower case."""
 
     scores: dict[str, float] = field(default_factory=dict)
     listed: list[_Phone] = field(default_factory=list)
@@ -114,7 +105,7 @@ _SUPPORTED = re.compile(r'\s*\[\s*"[^"]+"\s*,\s*"[^"]+"\s*,\s*"[^"]+"\s*\]\s*')
 
 
 def _form(source: Source) -> str | None:
-    """Tell which of the four files this is, by how it begins."""
+    """Return which of the four files this is, by its beginning; None for another file."""
     head = source.data[:8192].decode("utf-8-sig", errors="replace")
     if _SUPPORTED.fullmatch(head):
         return "supported"
@@ -127,19 +118,19 @@ def _tables(sources: Sequence[Source]) -> _Tables:
     scores: dict[str, float] = {}
     named: dict[str, _Phone] = {}
     for source in sources:
-        found, form = json_of(source), _form(source)
+        content, form = json_of(source), _form(source)
         with problems.caught():
             if form == "scores":
-                items = of_type(found, dict, source.name).items()
+                items = of_type(content, dict, source.name).items()
                 scores |= {k.casefold(): positive(v, f"{source.name}, {k!r}") for k, v in items}
                 named |= {k.casefold(): _Phone(k, k, scores[k.casefold()]) for k, _ in items}
             elif form == "models":
-                items = of_type(found, dict, source.name).items()
+                items = of_type(content, dict, source.name).items()
                 tables.models |= {k: of_type(v, str, f"{source.name}, {k!r}") for k, v in items}
             elif form == "supported":
-                tables.supported = of_type(found, list, source.name)
+                tables.supported = of_type(content, list, source.name)
             else:
-                entries = of_type(found, list, source.name)
+                entries = of_type(content, list, source.name)
                 tables.listed += [_listed(e, f"{source.name}, entry {i}") for i, e in enumerate(entries)]
     problems.check()
     listed = {phone.id.casefold() for phone in tables.listed}
@@ -155,6 +146,22 @@ def _listed(entry: Any, place: str) -> _Phone:
     cpu, ram = (entry.get(key) for key in ("CPU", "RAM"))
     texts = [of_type(t, str, place) if t is not None else None for t in (cpu, ram)]
     return _Phone(name, name, score, *texts)
+
+
+def _facts(
+    phones: Sequence[_Phone], classes: Sequence[int], task: Task, has_scores: bool
+) -> dict[str, Sequence[Any]]:
+    return {
+        "model": [p.id for p in phones],
+        "benchmark_name": [p.name for p in phones],
+        "score": [p.score if has_scores else None for p in phones],
+        "class": [CLASSES[number] for number in classes],
+        "compute_cv": [
+            deviation / mean for mean, deviation in (BATCH_MS[task][number] for number in classes)
+        ],
+        "cpu": [p.cpu for p in phones],
+        "ram": [p.ram for p in phones],
+    }
 
 
 def _phones(tables: _Tables, sources: Sequence[Source]) -> list[_Phone]:

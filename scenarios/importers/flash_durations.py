@@ -1,8 +1,8 @@
 """Seconds that FLASH's phones spent charging, with the screen on and unlocked over a week: totals without positions.
 
 A list of objects with `guid`, `model`, `screen_on_duration`, `battery_charged_on_duration`, `screen_unlock_duration`.
-As the table does not say when, it says nothing about who is there at a given time: all is `unknown`, and the totals
-are kept as facts about the clients. Source: AymenOML/FedPylot_Client_Selection,
+The table does not say when, so availability is `unknown` throughout, and the totals are kept as facts about the
+clients. Source: AymenOML/FedPylot_Client_Selection,
 `Android_Traces/aggregated_durations.json`.
 """
 

@@ -2,13 +2,14 @@
 
 An object with `X`, a list of `[input size / 1000, output size / 1000, batch size / 50, sequence length / 10]`, and
 `Y`, a list of `[seconds]` in the same order: a full grid of 20 x 20 x 10 x 5 points. Each file is one client, named
-by its folder. A point of the grid is chosen by options. Source: PKU-Chengxu/FLASH,
+by its folder. The options choose a point of the grid. Source: PKU-Chengxu/FLASH,
 `models/utils/device_util/regression`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,27 +31,27 @@ def flash_lstm(
     `batch_size` from 5 to 50 in steps of 5, `seq_len` of 2, 4, 6, 8 or 10.
     """
     point = np.array([in_size, out_size, batch_size, seq_len], np.float64)
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, seconds, medians, points = Problems(), [], [], 0
-        for source in sources:
-            with problems.caught():
-                grid, measured = _measurements(source)
-                seconds.append(_at(point, grid, measured, source))
-                medians.append(float(np.median(measured)))
-                points += len(measured)
-        problems.check()
-        ids = [source.path.parent.name or source.path.stem for source in sources]
-        speeds = {"compute": [s / batch_size for s in seconds]}
-        facts: dict[str, Sequence[Any]] = {"model": ids, "batch_s": seconds, "median_batch_s": medians}
-        return Imported(speed_table(ids, speeds, facts), {"points": points})
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, point=point, batch_size=batch_size),
         licence="BSD-2-Clause (PKU-Chengxu/FLASH)",
         units=f"compute: seconds of one LSTM layer for a batch / {batch_size} samples",
     )
+
+
+def _read(sources: Sequence[Source], point: Any, batch_size: int) -> Imported:
+    problems, seconds, medians, points = Problems(), [], [], 0
+    for source in sources:
+        with problems.caught():
+            grid, measured = _measurements(source)
+            seconds.append(_at(point, grid, measured, source))
+            medians.append(float(np.median(measured)))
+            points += len(measured)
+    problems.check()
+    ids = [source.path.parent.name or source.path.stem for source in sources]
+    speeds = {"compute": [s / batch_size for s in seconds]}
+    facts: dict[str, Sequence[Any]] = {"model": ids, "batch_s": seconds, "median_batch_s": medians}
+    return Imported(speed_table(ids, speeds, facts), {"points": points})
 
 
 def _recognises(source: Source) -> bool:
@@ -60,8 +61,8 @@ def _recognises(source: Source) -> bool:
 
 def _measurements(source: Source) -> tuple[Any, Any]:
     """Return [n, 4] points in sizes and [n] seconds. Raises TraceError."""
-    found = json_of(source)
-    grid, seconds = (_numbers(member(found, key, source.name), f"{source.name}, {key!r}") for key in "XY")
+    content = json_of(source)
+    grid, seconds = (_numbers(member(content, key, source.name), f"{source.name}, {key!r}") for key in "XY")
     if grid.ndim != 2 or grid.shape[1:] != (4,) or seconds.shape != (len(grid), 1) or not len(grid):
         raise TraceError(
             f"{source.name}: expected 'X' of shape [n, 4] and 'Y' of shape [n, 1], found {list(grid.shape)} and"
@@ -92,10 +93,10 @@ def _numbers(value: Any, place: str) -> Any:
 def _at(point: Any, grid: Any, seconds: Any, source: Source) -> float:
     at = np.flatnonzero((np.abs(grid - point) < 1e-6).all(axis=1))
     if len(at) != 1:
-        told = ", ".join(f"{name}={value:g}" for name, value in zip(_NAMES, point, strict=True))
+        wanted = ", ".join(f"{name}={value:g}" for name, value in zip(_NAMES, point, strict=True))
         near = grid[np.abs(grid / _SCALES - point / _SCALES).sum(axis=1).argmin()]
         raise TraceError(
-            f"{source.name}: expected one measurement at {told}, found {len(at)}; the nearest point is"
+            f"{source.name}: expected one measurement at {wanted}, found {len(at)}; the nearest point is"
             f" {', '.join(f'{v:g}' for v in near)}"
         )
     return float(seconds[at[0]])

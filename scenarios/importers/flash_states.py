@@ -1,9 +1,9 @@
-"""FLASH's `state_traces.json`: what phones said of themselves over a week: charging, lock, screen, network.
+"""FLASH's `state_traces.json`: the states that phones reported over a week: charging, lock, screen, network.
 
 An object: device id to `guid`, `model` (Android model) and `messages`, a text of lines `YYYY-MM-DD HH:MM:SS`, tab,
 event. All flags are false at first. A device is ready while the flags of a rule hold; both ends of such a window
 count. Its windows begin again after int(last time - first time), at the same phase as in FLASH, which takes time
-modulo that period. Source: PKU-Chengxu/FLASH, `models/timer.py`; `_flash_events.py` reads the lines.
+modulo that period. Source: PKU-Chengxu/FLASH, `models/timer.py`; `reading/flash_events.py` reads the lines.
 """
 
 from __future__ import annotations
@@ -11,13 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Literal
 
 import numpy as np
 
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import US
-from fedsim.scenarios.importers.reading.files import Ints, Problems, availability, closed, json_of, of_type
+from fedsim.scenarios.importers.reading.files import (
+    Ints,
+    Problems,
+    Windows,
+    about,
+    availability,
+    closed,
+    json_of,
+    of_type,
+)
 from fedsim.scenarios.importers.reading.flash_events import RULES, Device, device
 from fedsim.worlds.importer import Imported, Importer, Source
 from fedsim.worlds.trace import Trace
@@ -31,42 +41,46 @@ def flash_states(
     malformed: Literal["refuse", "drop"] = "refuse",
     origin: str = "first",
 ) -> Importer:
-    """Windows in which phones of FLASH's state_traces.json were ready, looped after each phone's own length.
+    """Windows in which phones of FLASH's state_traces.json were ready; they repeat after each phone's own length.
 
-    `ready`: `flash` (locked, on Wi-Fi, charging: FLASH's code), `charging` (what FedScale took), `charging_wifi`, or
+    `ready`: `flash` (locked, on Wi-Fi, charging: FLASH's code), `charging` (FedScale's rule), `charging_wifi`, or
     `idle_charging_wifi` (screen off, charging, on Wi-Fi: FLASH's paper). `open_end` is for windows still open at the
     last line, `no_window` for phones without a window, `malformed` for phones with a line that does not split in two;
     FLASH drops all three. `origin` is the date and time of time 0, or `first` for the earliest line of all.
     """
-    began = _origin(origin)
-
-    def read(sources: Sequence[Source]) -> Imported:
-        devices, broken = _devices(sources, malformed == "drop", ready, open_end == "keep")
-        lasting = [d for d in devices if d.period_s > 0]
-        kept = [d for d in lasting if d.windows or no_window == "keep"]
-        if not kept:
-            raise TraceError(f"{sources[0].name}: none of {len(devices)} devices is ever ready by {ready!r}")
-        left_out = {
-            "malformed": broken,
-            "all_at_one_time": len(devices) - len(lasting),
-            "no_window": len(lasting) - len(kept),
-        }
-        start = began or min(d.first for d in kept)
-        return Imported(_trace(kept, start), _notes(devices) | {"left_out": left_out, "ready": ready})
-
+    options = _Options(ready, open_end == "keep", no_window == "keep", malformed == "drop", _origin(origin))
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, options=options),
         licence="BSD-2-Clause (PKU-Chengxu/FLASH)",
         units="local clock times to microseconds from the origin; a window [a, b] becomes [a, b + 1 us)",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Windows:
-    client: Ints
-    start_us: Ints
-    end_us: Ints
+class _Options:
+    ready: str
+    keep_open: bool
+    keep_without_window: bool
+    drop_malformed: bool
+    origin: datetime | None
+
+
+def _read(sources: Sequence[Source], options: _Options) -> Imported:
+    devices, malformed = _devices(sources, options)
+    lasting = [d for d in devices if d.period_s > 0]
+    kept = [d for d in lasting if d.windows or options.keep_without_window]
+    if not kept:
+        raise TraceError(
+            f"{sources[0].name}: none of {len(devices)} devices is ever ready by {options.ready!r}"
+        )
+    left_out = {
+        "malformed": malformed,
+        "all_at_one_time": len(devices) - len(lasting),
+        "no_window": len(lasting) - len(kept),
+    }
+    trace = _trace(kept, options.origin or min(d.first for d in kept))
+    return Imported(trace, _notes(devices) | {"left_out": left_out, "ready": options.ready})
 
 
 def _recognises(source: Source) -> bool:
@@ -74,27 +88,28 @@ def _recognises(source: Source) -> bool:
     return head.lstrip()[:1] == b"{" and b'"messages"' in head and b'"guid"' in head
 
 
-def _devices(
-    sources: Sequence[Source], drop_malformed: bool, ready: str, keep_open: bool
-) -> tuple[list[Device], int]:
-    """Return the devices in file order, and how many were left out for malformed lines."""
-    problems, devices, broken = Problems(), [], 0
-    seen: set[str] = set()
+def _devices(sources: Sequence[Source], options: _Options) -> tuple[list[Device], int]:
+    """Return the devices in file order, and how many are left out for malformed lines."""
+    problems, devices, malformed = Problems(), list[Device](), 0
+    needed, seen = RULES[options.ready], set[str]()
     for source in sources:
         for key, entry in of_type(json_of(source), dict, source.name).items():
+            place = f"{source.name}, device {key!r}"
             with problems.caught():
                 if key in seen:
-                    raise TraceError(f"{source.name}, device {key!r}: this device is in another file, too")
+                    raise TraceError(f"{place}: this device is in another file, too")
                 seen.add(key)
-                found = device(key, entry, f"{source.name}, device {key!r}", RULES[ready], keep_open)
-                if found.malformed and not drop_malformed:
+                phone = device(key, entry, place, needed, options.keep_open)
+                if not phone.malformed:
+                    devices.append(phone)
+                elif options.drop_malformed:
+                    malformed += 1
+                else:
                     raise TraceError(
-                        f"{found.malformed}; malformed='drop' leaves such devices out, as FLASH does"
+                        f"{phone.malformed}; malformed='drop' leaves such devices out, as FLASH does"
                     )
-                broken += bool(found.malformed)
-                devices += [] if found.malformed else [found]
     problems.check()
-    return devices, broken
+    return devices, malformed
 
 
 def _trace(devices: list[Device], origin: datetime) -> Trace:
@@ -103,34 +118,31 @@ def _trace(devices: list[Device], origin: datetime) -> Trace:
     pairs = [(i, a * US, b * US) for i, d in enumerate(devices) for a, b in d.windows]
     client, start, end = np.array(pairs, np.int64).reshape(-1, 3).T
     start, end = closed(client, start, end)
-    inside = _Windows(client, start, np.minimum(end, periods[client]))
-    turned = _turned(inside, shift, periods)
+    windows = Windows(client, start, np.minimum(end, periods[client]))
+    facts = {
+        "guid": [d.guid for d in devices],
+        "model": [d.model for d in devices],
+        "first_line": [d.first.isoformat() for d in devices],
+    }
     return availability(
-        [d.id for d in devices],
-        turned.client,
-        turned.start_us,
-        turned.end_us,
+        _shifted(windows, shift, periods),
+        about([d.id for d in devices], facts),
         horizon_us=int(periods.max()),
         period_us=periods,
-        facts={
-            "guid": [d.guid for d in devices],
-            "model": [d.model for d in devices],
-            "first_line": [d.first.isoformat() for d in devices],
-        },
         origin=origin.isoformat(),
     )
 
 
-def _turned(windows: _Windows, shift_us: Ints, period_us: Ints) -> _Windows:
-    """Move windows of a looped client by a time, modulo its period; those across the end become two."""
-    period, some = period_us[windows.client], windows.end_us > windows.start_us
+def _shifted(windows: Windows, shift_us: Ints, period_us: Ints) -> Windows:
+    """Shift windows modulo their client's period; those across its end become two."""
+    period, nonempty = period_us[windows.client], windows.end_us > windows.start_us
     start = (windows.start_us + shift_us[windows.client]) % period
     end = start + windows.end_us - windows.start_us
-    across = some & (end > period)
-    return _Windows(
-        np.concatenate([windows.client[some], windows.client[across]]),
-        np.concatenate([start[some], np.zeros(int(across.sum()), np.int64)]),
-        np.concatenate([np.minimum(end, period)[some], (end - period)[across]]),
+    across = nonempty & (end > period)
+    return Windows(
+        np.concatenate([windows.client[nonempty], windows.client[across]]),
+        np.concatenate([start[nonempty], np.zeros(int(across.sum()), np.int64)]),
+        np.concatenate([np.minimum(end, period)[nonempty], (end - period)[across]]),
     )
 
 

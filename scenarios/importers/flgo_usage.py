@@ -3,35 +3,35 @@
 A CSV file with the columns `id`, `date` (DD/MM/YY, of this century) and `online_hours` (0 to 24), one line a user and
 day.
 
-A user is a client, and time 0 is midnight before the earliest date. When in the day a user was online is not known:
-by default a client is `unknown` throughout, and the hours of each day are kept as facts `hours_YYYY_MM_DD`. With
-`place`, one window of that length is placed in each day; a day without a line is unknown. Where an (id, date)
-repeats, `repeated` says which hours count; how many do, and how many of them differ, is noted.
+A user is a client, and time 0 is midnight before the earliest date. The file does not say when in the day a user was
+online: by default a client is `unknown` throughout, and the hours of each day are kept as facts `hours_YYYY_MM_DD`.
+With `place`, each day gets one window of that length; a day without a line is unknown. Where an (id, date) repeats,
+`repeated` chooses the hours; the notes count such pairs, and those with different hours.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
 from typing import Any, Literal
-
-import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.rng import rng
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import DAY_US, Problems, about, columns, missing, number, shown
-from fedsim.scenarios.importers.reading.series import head, labels, told
+from fedsim.scenarios.importers.reading.series import head, labels, noted
 from fedsim.worlds.importer import Imported, Importer, Source
-from fedsim.worlds.trace import AfterEnd, Trace
+from fedsim.worlds.trace import AfterEnd, Trace, TraceFacts
 
 Place = Literal["unknown", "random", "evening"]
 Repeated = Literal["mean", "first", "last", "max"]
 
 HOUR_US = 3600 * US
 EVENING_H = 20.0
-"""The hour around which `place = "evening"` lays windows, as far as the day allows."""
+"""The hour at the centre of windows with `place = "evening"`, as far as the day allows."""
 MOST_DAYS = 366
 _DATE = re.compile(r"(\d{1,2})/(\d{1,2})/(\d\d)")
 _CHOICE: dict[Repeated, Callable[[list[float]], float]] = {
@@ -51,22 +51,20 @@ def flgo_usage(
 ) -> Importer:
     """Hours a day that app users were online (FLGo): one user is one client.
 
-    `place` lays each day's hours as one window: `random` at a start drawn from `seed`, id and date, `evening` around
-    20:00. `repeated` says which hours of an (id, date) that repeats count. `after_end` is what the world does after
-    the last date.
+    `place` puts each day's hours into one window: `random` at a start drawn from `seed`, id and date, `evening` around
+    20:00. `repeated` chooses the hours of an (id, date) that repeats. `after_end` says what happens after the last
+    date.
     """
+
+    start_us = None if place == "unknown" else partial(_STARTS[place], seed)
 
     def read(sources: Sequence[Source]) -> Imported:
         labels(sources)
-        users, notes = _hours(sources, repeated)
-        days = sorted({day for hours in users.values() for day in hours})
-        if days[-1] - days[0] >= MOST_DAYS:
-            raise TraceError(
-                f"{sources[0].name}: expected dates within {MOST_DAYS} days, found {date.fromordinal(days[0])} to"
-                f" {date.fromordinal(days[-1])}"
-            )
-        trace = _trace(users, days, place, seed, after_end)
-        return Imported(trace, told(notes, place=place))
+        counts = Counter[str]()
+        hours = _hours(sources, counts)
+        users = {key: {d: _CHOICE[repeated](h) for d, h in days.items()} for key, days in hours.items()}
+        days = _days(users, sources[0].name)
+        return Imported(_trace(users, days, start_us, after_end), noted(counts, place=place))
 
     return Importer(
         recognises=_recognises,
@@ -80,90 +78,96 @@ def _recognises(source: Source) -> bool:
     return next(iter(head(source, 1)), "").split(",")[:3] == ["id", "date", "online_hours"]
 
 
-def _hours(
-    sources: Sequence[Source], repeated: Repeated
-) -> tuple[dict[str, dict[int, float]], dict[str, int]]:
-    """Return by user and day (as its ordinal) the hours, and notes."""
-    problems, found, missed = Problems(), dict[str, dict[int, list[float]]](), 0
+def _hours(sources: Sequence[Source], counts: Counter[str]) -> dict[str, dict[int, list[float]]]:
+    """Return the hours of all lines by user and day (as its ordinal), and count days, repeated and missing hours."""
+    problems, users = Problems(), dict[str, dict[int, list[float]]]()
     for source in sources:
         lines, cells = columns(source, ["id", "date", "online_hours"])
         for line, key, day, hours in zip(lines, *cells, strict=True):
-            where = f"{source.name}, line {line}"
+            place = f"{source.name}, line {line}"
             with problems.caught():
                 if not key:
-                    raise TraceError(f"{where}, id: expected a client id, found an empty cell")
-                days = found.setdefault(key, {})
-                if missing(hours):
-                    missed += 1
-                else:
-                    days.setdefault(_day(day, where), []).append(
-                        number(hours, f"{where}, online_hours", 0, 24)
-                    )
+                    raise TraceError(f"{place}, id: expected a client id, found an empty cell")
+                days = users.setdefault(key, {})
+                counts["hours_missing"] += missing(hours)
+                if not missing(hours):
+                    of_day = days.setdefault(_day(day, place), [])
+                    of_day.append(number(hours, f"{place}, online_hours", 0, 24))
     problems.check()
-    if not any(found.values()):
+    if not any(users.values()):
         raise TraceError(f"{sources[0].name}: expected lines of id, date and online_hours, found none")
-    often = [hours for days in found.values() for hours in days.values() if len(hours) > 1]
-    notes = {
-        "days": sum(len(days) for days in found.values()),
-        "id_and_date_repeated": len(often),
-        "of_these_with_different_hours": sum(len(set(hours)) > 1 for hours in often),
-        "hours_missing": missed,
-    }
-    choose = _CHOICE[repeated]
-    return {key: {d: choose(h) for d, h in days.items()} for key, days in found.items()}, notes
+    counts["days"] = sum(len(days) for days in users.values())
+    repeated = [hours for days in users.values() for hours in days.values() if len(hours) > 1]
+    counts["id_and_date_repeated"] = len(repeated)
+    counts["of_these_with_different_hours"] = sum(len(set(hours)) > 1 for hours in repeated)
+    return users
 
 
-def _day(text: str, where: str) -> int:
+def _day(text: str, place: str) -> int:
     match = _DATE.fullmatch(text)
     try:
         if match:
             return date(2000 + int(match[3]), int(match[2]), int(match[1])).toordinal()
     except ValueError:
         pass
-    raise TraceError(f"{where}, date: expected a date DD/MM/YY, found {shown(text)}")
+    raise TraceError(f"{place}, date: expected a date DD/MM/YY, found {shown(text)}")
+
+
+def _days(users: Mapping[str, Mapping[int, float]], name: str) -> list[int]:
+    """Return the days that have lines, in order. Raises TraceError if they lie too far apart."""
+    days = sorted({day for hours in users.values() for day in hours})
+    if days[-1] - days[0] >= MOST_DAYS:
+        raise TraceError(
+            f"{name}: expected dates within {MOST_DAYS} days, found {date.fromordinal(days[0])} to"
+            f" {date.fromordinal(days[-1])}"
+        )
+    return days
 
 
 def _trace(
-    users: Mapping[str, Mapping[int, float]], days: list[int], place: Place, seed: int, after_end: AfterEnd
+    users: Mapping[str, Mapping[int, float]],
+    days: Sequence[int],
+    start_us: Callable[[str, int, int], int] | None,
+    after_end: AfterEnd,
 ) -> Trace:
-    rows = list[tuple[int, int, int, str]]()
-    n_days = days[-1] - days[0] + 1
+    """Return the Trace of users; `start_us` gives the start of a window by user, day and length, None for none."""
+    rows, all_days = list[tuple[int, int, int, str]](), range(days[0], days[-1] + 1)
+    horizon_us = len(all_days) * DAY_US
     for client, (key, hours) in enumerate(users.items()):
-        if place == "unknown":
-            rows.append((client, 0, n_days * DAY_US, "unknown"))
+        if start_us is None:
+            rows.append((client, 0, horizon_us, "unknown"))
         else:
-            rows += _placed(client, key, hours, days[0], n_days, place, seed)
+            rows += ((client, *window) for window in _windows(hours, all_days, partial(start_us, key)))
+    row_columns = zip(*rows, strict=True) if rows else ((), (), (), ())
+    clients, start, end, kinds = (list(column) for column in row_columns)
     facts: dict[str, list[Any]] = {
         f"hours_{date.fromordinal(day):%Y_%m_%d}": [hours.get(day) for hours in users.values()]
         for day in days
     }
-    client_, start, end, kind = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Trace.of(
-        np.array(client_, np.int64),
-        np.array(start, np.int64),
-        np.array(end, np.int64),
-        list(kind),
-        clients=len(users),
-        horizon_us=n_days * DAY_US,
-        after_end=after_end,
-        origin=date.fromordinal(days[0]).isoformat(),
-        about=about(list(users), facts),
-    )
+    world: TraceFacts = {"clients": len(users), "horizon_us": horizon_us, "after_end": after_end}
+    world |= {"origin": date.fromordinal(days[0]).isoformat(), "about": about(list(users), facts)}
+    return Trace.of(clients, start, end, kinds, **world)
 
 
-def _placed(
-    client: int, key: str, hours: Mapping[int, float], first: int, n_days: int, place: Place, seed: int
-) -> list[tuple[int, int, int, str]]:
-    rows = list[tuple[int, int, int, str]]()
-    for i in range(n_days):
-        begin_us, length_us = i * DAY_US, round(hours.get(first + i, 0.0) * HOUR_US)
-        if first + i not in hours:
-            rows.append((client, begin_us, begin_us + DAY_US, "unknown"))
+def _windows(
+    hours: Mapping[int, float], days: range, start_us: Callable[[int, int], int]
+) -> Iterator[tuple[int, int, str]]:
+    """Yield start, end and kind of a user's interval on each day; a day without a line is unknown."""
+    for i, day in enumerate(days):
+        begin_us, length_us = i * DAY_US, round(hours.get(day, 0.0) * HOUR_US)
+        if day not in hours:
+            yield begin_us, begin_us + DAY_US, "unknown"
         elif length_us:
-            free_us = DAY_US - length_us
-            if place == "random":
-                start_us = int(rng(seed, f"flgo_usage {key!r}", first + i).integers(free_us + 1))
-            else:
-                start_us = min(max(round(EVENING_H * HOUR_US) - length_us // 2, 0), free_us)
-            rows.append((client, begin_us + start_us, begin_us + start_us + length_us, "online"))
-    return rows
+            window_us = begin_us + start_us(day, length_us)
+            yield window_us, window_us + length_us, "online"
+
+
+def _random_start_us(seed: int, user: str, day: int, length_us: int) -> int:
+    return int(rng(seed, f"flgo_usage {user!r}", day).integers(DAY_US - length_us + 1))
+
+
+def _evening_start_us(seed: int, user: str, day: int, length_us: int) -> int:
+    return min(max(round(EVENING_H * HOUR_US) - length_us // 2, 0), DAY_US - length_us)
+
+
+_STARTS = {"random": _random_start_us, "evening": _evening_start_us}

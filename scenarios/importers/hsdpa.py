@@ -5,7 +5,7 @@ are read: `cooked` (up to 317 s, named by vehicle) and whole routes (up to 70 mi
 
 One file becomes one client with a downlink. A throughput holds until the next line's time, the last one for the
 file's median step; then the ride begins again. Lines are put in order of time, and lines of one time become their
-mean. Whether clients are there is unknown.
+mean. Availability is unknown.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fedsim.scenarios.importers.reading.series import (
     in_order,
     labels,
     link_trace,
+    noted,
     samples,
     steps,
-    told,
 )
 from fedsim.worlds.importer import Imported, Importer, Source
 
@@ -39,8 +39,8 @@ def hsdpa() -> Importer:
             with problems.caught():
                 links.append(_ride(source, counts))
         problems.check()
-        trace, left_out = link_trace(labels(sources), {"downlink": links})
-        return Imported(trace, told(counts + left_out))
+        trace, more_counts = link_trace(labels(sources), {"downlink": links})
+        return Imported(trace, noted(counts + more_counts))
 
     return Importer(
         recognises=_recognises,
@@ -51,14 +51,14 @@ def hsdpa() -> Importer:
 
 
 def _recognises(source: Source) -> bool:
-    """Two numbers and a tab, like the `fcc` files, but not in steps of 5 s."""
+    """Return whether lines hold two numbers and a tab, as `fcc` files do, but not in steps of 5 s."""
     times = [time for time, _ in head_numbers(source, "\t")]
     return bool(times) and times[0] == 0 and any(time != 5 * i for i, time in enumerate(times))
 
 
 def _ride(source: Source, counts: Counter[str]) -> Series:
     _, time_us, mbits_per_s = samples(source, "\t", US, MOST_MBITS_PER_S)
-    time_us, mbits_per_s, found = in_order(time_us, mbits_per_s)
-    counts.update(found)
+    time_us, mbits_per_s, irregular = in_order(time_us, mbits_per_s)
+    counts.update(irregular)
     last_us = US if len(time_us) == 1 else None
     return steps(time_us, mbits_per_s * BYTES_PER_MBIT, last_us)

@@ -6,9 +6,9 @@ more; `-` stands for no value.
 
 One file becomes one client with a downlink and an uplink that begin again after the file's own length. A kbit is 1000
 bits. A bitrate holds until the next line's second, the last one for 1 s; lines of one second become their mean, lines
-out of order are sorted, and for lines without a bitrate that of the line before holds. Rates are what was asked for,
-so a lower bound of the link's. In idle lines they are 0 and say nothing of it: see `idle`. Whether clients are there
-is unknown.
+out of order are sorted, and in lines without a bitrate that of the line before holds. Bitrates are those of the phone's
+requests, so lower bounds of what the link can do. Those of idle lines are 0 and say nothing about the link: see `idle`.
+Availability is unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -34,8 +35,8 @@ from fedsim.scenarios.importers.reading.series import (
     in_order,
     labels,
     link_trace,
+    noted,
     steps,
-    told,
 )
 from fedsim.worlds.importer import Imported, Importer, Source
 
@@ -49,32 +50,31 @@ _WANTED = ("Timestamp", "DL_bitrate", "UL_bitrate", "State", "NetworkMode", "Spe
 def irish_5g(*, idle: Idle = "hold", uplink: bool = True) -> Importer:
     """5G sessions of a phone in Ireland: one file is one client's downlink and uplink.
 
-    `idle` says what holds in seconds whose `State` is I: `hold` (the last bitrate above 0 that was seen while
-    loading; before any, the first), `cut` (they are cut out, and the session is shorter) or `zero` (nothing moves, as
-    written). Only with `zero` do idle lines count in a second that has others as well. Without `uplink` only the
-    downlink is kept: in downloads the phone hardly sends.
+    `idle` says what holds in seconds whose `State` is I: `hold` (the last bitrate above 0 while loading; before any,
+    the first), `cut` (they are cut out, and the session is shorter) or `zero` (nothing moves, as written). Only with
+    `zero` do idle lines count in a second that has other lines as well. Without `uplink` only the downlink is kept:
+    in downloads the phone hardly sends.
     """
-    kinds = ["downlink", "uplink"] if uplink else ["downlink"]
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, sessions, counts = Problems(), [], Counter[str]()
-        for source in sources:
-            with problems.caught():
-                session = _session(source, kinds, counts)
-                links = {kind: _link(session, kind, idle, counts) for kind in kinds}
-                sessions.append((links, session.facts))
-        problems.check()
-        by_kind = {kind: [links[kind] for links, _ in sessions] for kind in kinds}
-        facts = {key: [f[key] for _, f in sessions] for key in sessions[0][1]}
-        trace, left_out = link_trace(labels(sources), by_kind, facts)
-        return Imported(trace, told(counts + left_out, idle=idle))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, kinds=["downlink", "uplink"] if uplink else ["downlink"], idle=idle),
         licence="GPL-3 (repository)",
         units="kbit/s x 125 = bytes per second (a kbit is 1000 bits); local time as written",
     )
+
+
+def _read(sources: Sequence[Source], kinds: Sequence[str], idle: Idle) -> Imported:
+    problems, sessions, counts = Problems(), [], Counter[str]()
+    for source in sources:
+        with problems.caught():
+            session = _session(source, kinds, counts)
+            links = {kind: _link(session, kind, idle, counts) for kind in kinds}
+            sessions.append((links, session.facts))
+    problems.check()
+    by_kind = {kind: [links[kind] for links, _ in sessions] for kind in kinds}
+    facts = {key: [f[key] for _, f in sessions] for key in sessions[0][1]}
+    trace, more_counts = link_trace(labels(sources), by_kind, facts)
+    return Imported(trace, noted(counts + more_counts, idle=idle))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +93,12 @@ def _recognises(source: Source) -> bool:
 
 
 def _session(source: Source, kinds: Sequence[str], counts: Counter[str]) -> _Session:
-    lines, found = columns(source, _WANTED)
-    table = dict(zip(_WANTED, found, strict=True))
+    lines, cells = columns(source, _WANTED)
+    table = dict(zip(_WANTED, cells, strict=True))
     if not lines:
         raise TraceError(f"{source.name}: expected lines below the header, found none")
     problems = Problems()
-    times = [_time(t, f"{source.name}, line {i}", problems) for i, t in zip(lines, found[0], strict=True)]
+    times = [_time(t, f"{source.name}, line {i}", problems) for i, t in zip(lines, cells[0], strict=True)]
     rates = {kind: _numbers(source, lines, table, _BITRATES[kind], problems) for kind in kinds}
     speed, ping = (_numbers(source, lines, table, name, problems) for name in ("Speed", "PINGAVG"))
     problems.check()
@@ -130,12 +130,12 @@ def _time(text: str, place: str, problems: Problems) -> datetime:
 def _numbers(
     source: Source, lines: Sequence[int], table: Mapping[str, list[str]], column: str, problems: Problems
 ) -> Floats:
-    found = np.full(len(lines), np.nan)
+    values = np.full(len(lines), np.nan)
     for i, (line, text) in enumerate(zip(lines, table[column], strict=True)):
         if not missing(text):
             with problems.caught():
-                found[i] = number(text, f"{source.name}, line {line}, {column}", 0, 1e11)
-    return found
+                values[i] = number(text, f"{source.name}, line {line}, {column}", 0, 1e11)
+    return values
 
 
 def _mean(values: Floats) -> float | None:
@@ -147,14 +147,14 @@ def _link(session: _Session, kind: str, idle: Idle, counts: Counter[str]) -> Ser
     known = ~np.isnan(session.kbits_per_s[kind])
     if not known.any():
         raise TraceError(f"{session.name}: expected a {_BITRATES[kind]} in some line, found none")
-    rate, time_us, rests = session.kbits_per_s[kind][known], session.time_us[known], session.idle[known]
+    rate, time_us, idle_lines = session.kbits_per_s[kind][known], session.time_us[known], session.idle[known]
     if kind == "downlink":
         counts.update(in_order(time_us, rate)[2])
-    if idle != "zero":  # an idle line says nothing of a second in which something was loaded as well
-        says = ~(rests & np.isin(time_us, time_us[~rests]))
-        rate, time_us, rests = rate[says], time_us[says], rests[says]
+    if idle != "zero":  # in a second that has other lines, an idle line says nothing
+        kept = ~(idle_lines & np.isin(time_us, time_us[~idle_lines]))
+        rate, time_us, idle_lines = rate[kept], time_us[kept], idle_lines[kept]
     times, kbits_per_s, _ = in_order(time_us, rate)
-    resting = in_order(time_us, rests.astype(np.float64))[1] == 1
+    resting = in_order(time_us, idle_lines.astype(np.float64))[1] == 1
     if kind == "downlink":
         counts["idle_seconds"] += int(resting.sum())
     if idle != "zero" and not (kbits_per_s[~resting] > 0).any():
@@ -162,20 +162,20 @@ def _link(session: _Session, kind: str, idle: Idle, counts: Counter[str]) -> Ser
             f"{session.name}: expected seconds that are not idle with a {_BITRATES[kind]} above 0, found none"
         )
     if idle == "hold":
-        kbits_per_s = _held(kbits_per_s, resting)
+        kbits_per_s = _filled(kbits_per_s, resting)
     times[0], last_us = session.time_us.min(), int(session.time_us.max() - times[-1]) + US
     link = steps(times, kbits_per_s * BYTES_PER_KBIT, last_us)
     return _without(link, resting) if idle == "cut" else link
 
 
-def _held(value: Floats, resting: NDArray[np.bool_]) -> Floats:
-    """Give resting seconds the last value above 0 of those that do not rest; before it, the first."""
+def _filled(value: Floats, resting: NDArray[np.bool_]) -> Floats:
+    """Give resting seconds the last value above 0 of seconds that do not rest; before any, the first."""
     usable = np.flatnonzero(~resting & (value > 0))
     last = usable[np.maximum(np.searchsorted(usable, np.arange(len(value)), side="right") - 1, 0)]
     return np.where(resting, value[last], value)
 
 
 def _without(link: Series, resting: NDArray[np.bool_]) -> Series:
-    """Cut resting intervals out and move up what follows."""
+    """Cut resting intervals out and close the gaps."""
     ends = np.cumsum((link.end_us - link.start_us)[~resting])
     return Series(np.append(0, ends[:-1]), ends, link.value[~resting], int(ends[-1]))

@@ -4,15 +4,16 @@ One whole number a line: the millisecond from the start at which one packet of 1
 means more packets in that millisecond. The trace begins again after its last value. `<name>.down` and `<name>.up` are
 the two directions of one link.
 
-Each link becomes one client. Packets are counted in bins: speed = 1500 x packets / length of the bin, so over a bin
-exactly what the file says can move. Bins without a packet move nothing. The last bin is as short as the file leaves
-it, and packets at the very end belong to it. Numbers out of order are sorted. Whether clients are there is unknown.
+Each link becomes one client. Packets are counted in bins: speed = 1500 x packets / length of the bin, so a bin moves
+exactly the bytes of its packets. Bins without a packet move nothing. The last bin ends with the file, and packets at
+the very end belong to it. Numbers out of order are sorted. Availability is unknown.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from fedsim.common.errors import ConfigError, TraceError
 from fedsim.common.units import duration_us
 from fedsim.scenarios.importers.reading.files import LONGEST_S, Problems, whole
-from fedsim.scenarios.importers.reading.series import Ints, Series, head, labels, link_trace, told
+from fedsim.scenarios.importers.reading.series import Ints, Series, head, labels, link_trace, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 
 Direction = Literal["by_name", "down", "up"]
@@ -32,43 +33,42 @@ _KINDS = {".down": "downlink", ".up": "uplink", "down": "downlink", "up": "uplin
 def mahimahi(*, bin: str | float = "1s", direction: Direction = "by_name") -> Importer:
     """Delivery opportunities of links (Mahimahi): `<name>.down` and `<name>.up` are one client.
 
-    `bin` is the time over which packets are counted, at least 1 ms. `direction` says which way files go whose names
-    end in neither `.down` nor `.up`.
+    `bin` is the time over which packets are counted, at least 1 ms. `direction` is that of files whose names end in
+    neither `.down` nor `.up`.
     """
-    bin_us = _bin_us(bin)
-
-    def read(sources: Sequence[Source]) -> Imported:
-        labels(sources)
-        problems, links, counts = Problems(), dict[str, dict[str, Series]](), Counter[str]()
-        for source in sources:
-            with problems.caught():
-                name, kind = _link(source, direction)
-                sides = links.setdefault(name, {})
-                if kind in sides:
-                    raise TraceError(f"{source.name}: expected one {kind} of {name!r}, found a second")
-                sides[kind] = _series(_packets_ms(source, counts), bin_us, source)
-        problems.check()
-        kinds = [kind for kind in ("downlink", "uplink") if any(kind in sides for sides in links.values())]
-        by_kind = {kind: [sides.get(kind) for sides in links.values()] for kind in kinds}
-        trace, _ = link_trace(_short(list(links)), by_kind)
-        return Imported(trace, told(counts, bin_us=bin_us))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, bin_us=_bin_us(bin), direction=direction),
         licence="GPL-3",
         units="1500 bytes x packets in a bin / length of the bin = bytes per second",
     )
 
 
+def _read(sources: Sequence[Source], bin_us: int, direction: Direction) -> Imported:
+    labels(sources)
+    problems, links, counts = Problems(), dict[str, dict[str, Series]](), Counter[str]()
+    for source in sources:
+        with problems.caught():
+            name, kind = _link(source, direction)
+            directions = links.setdefault(name, {})
+            if kind in directions:
+                raise TraceError(f"{source.name}: expected one {kind} of {name!r}, found a second")
+            directions[kind] = _series(_packets_ms(source, counts), bin_us, source)
+    problems.check()
+    kinds = [kind for kind in ("downlink", "uplink") if any(kind in link for link in links.values())]
+    by_kind = {kind: [link.get(kind) for link in links.values()] for kind in kinds}
+    trace, _ = link_trace(_short(list(links)), by_kind)
+    return Imported(trace, noted(counts, bin_us=bin_us))
+
+
 def _bin_us(bin: str | float) -> int:
     try:
-        found = duration_us(bin)
+        bin_us = duration_us(bin)
     except (ValueError, OverflowError) as error:
         raise ConfigError(f"importer 'mahimahi', option 'bin': {error}") from None
-    if found < 1000:
+    if bin_us < 1000:
         raise ConfigError(f"importer 'mahimahi', option 'bin': expected at least 1 ms, found {bin!r}")
-    return found
+    return bin_us
 
 
 def _recognises(source: Source) -> bool:
@@ -96,15 +96,15 @@ def _short(names: list[str]) -> list[str]:
 
 def _packets_ms(source: Source, counts: Counter[str]) -> Ints:
     lines = [(i, line.strip()) for i, line in enumerate(source.text().split("\n"), start=1)]
-    found, problems = [], Problems()
+    times, problems = [], Problems()
     for i, line in lines:
         if line.isascii() and line.isdigit() and len(line) < 13:
-            found.append(int(line))
+            times.append(int(line))
         elif line:
             with problems.caught():
-                found.append(whole(line, f"{source.name}, line {i}, time in ms", 0, LONGEST_S * 1000))
+                times.append(whole(line, f"{source.name}, line {i}, time in ms", 0, LONGEST_S * 1000))
     problems.check()
-    packets = np.array(found, np.int64)
+    packets = np.array(times, np.int64)
     counts["packets"] += len(packets)
     counts["times_that_decrease"] += int((np.diff(packets) < 0).sum())
     return np.sort(packets)

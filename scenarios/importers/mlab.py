@@ -2,20 +2,21 @@
 
 A JSON list of objects, all values texts: `date` (YYYY-MM-DD), `dl_mbps` and `ul_mbps` in Mbit/s.
 
-One test becomes one client with a constant downlink and uplink; its id is its number in the file, from 0. Whether
-clients are there is unknown. A test with a speed of 0 is left out, and counted. An upload near 0.4209 Mbit/s is
-over-represented in the published extract, whose authors drop it: see `drop_suspicious`.
+One test becomes one client with a constant downlink and uplink; its id is its number in the file, from 0. Availability
+is unknown. A test with a speed of 0 is left out, and counted. Uploads near 0.4209 Mbit/s are over-represented in the
+published extract, whose authors drop them: see `drop_suspicious`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from fedsim.common.errors import TraceError
 from fedsim.scenarios.importers.reading.files import Problems, json_of, member, number, of_type, speed_table
-from fedsim.scenarios.importers.reading.series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, told
+from fedsim.scenarios.importers.reading.series import BYTES_PER_MBIT, MOST_MBITS_PER_S, head, labels, noted
 from fedsim.worlds.importer import Imported, Importer, Source
 
 SUSPICIOUS_MBITS_PER_S = (0.4209, 0.4210)
@@ -26,31 +27,28 @@ def mlab(*, drop_suspicious: bool = False) -> Importer:
 
     `drop_suspicious` leaves out tests with an upload from 0.4209 to 0.4210 Mbit/s, as the extract's authors do.
     """
-
-    def read(sources: Sequence[Source]) -> Imported:
-        counts, problems, tests = Counter[str](), Problems(), list[tuple[str, str | None, float, float]]()
-        for source, name in zip(sources, labels(sources), strict=True):
-            prefix = f"{name}#" if len(sources) > 1 else ""
-            for i, entry in enumerate(of_type(json_of(source), list, source.name)):
-                with problems.caught():
-                    tests.append((f"{prefix}{i}", *_test(entry, f"{source.name}, entry {i}")))
-        problems.check()
-        kept = [test for test in tests if _keeps(test[2], test[3], drop_suspicious, counts)]
-        if not kept:
-            raise TraceError(f"{sources[0].name}: expected tests with speeds above 0, found none")
-        ids, dates, down, up = zip(*kept, strict=True)
-        speeds = {
-            "downlink": [d * BYTES_PER_MBIT for d in down],
-            "uplink": [u * BYTES_PER_MBIT for u in up],
-        }
-        return Imported(speed_table(ids, speeds, {"date": dates}), told(counts))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, drop_suspicious=drop_suspicious),
         licence="CC0 (M-Lab data); none stated for the extract",
         units="Mbit/s x 125,000 = bytes per second",
     )
+
+
+def _read(sources: Sequence[Source], drop_suspicious: bool) -> Imported:
+    counts, problems, tests = Counter[str](), Problems(), list[tuple[str, str | None, float, float]]()
+    for source, name in zip(sources, labels(sources), strict=True):
+        prefix = f"{name}#" if len(sources) > 1 else ""
+        for i, entry in enumerate(of_type(json_of(source), list, source.name)):
+            with problems.caught():
+                tests.append((f"{prefix}{i}", *_test(entry, f"{source.name}, entry {i}")))
+    problems.check()
+    kept = [test for test in tests if _keeps(test[2], test[3], drop_suspicious, counts)]
+    if not kept:
+        raise TraceError(f"{sources[0].name}: expected tests with speeds above 0, found none")
+    ids, dates, down, up = zip(*kept, strict=True)
+    speeds = {"downlink": [d * BYTES_PER_MBIT for d in down], "uplink": [u * BYTES_PER_MBIT for u in up]}
+    return Imported(speed_table(ids, speeds, {"date": dates}), noted(counts))
 
 
 def _recognises(source: Source) -> bool:

@@ -3,8 +3,8 @@
 One file is one session, lines of `time ms, blank, bandwidth kbit/s`. Lines come in pairs with the same bandwidth:
 start and end of one download. Between downloads, and before the first, the bandwidth was not observed.
 
-One file becomes one client with a downlink that begins again after the file's last time. A kbit is 1000 bits. Whether
-clients are there is unknown.
+One file becomes one client with a downlink that begins again after the file's last time. A kbit is 1000 bits.
+Availability is unknown.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fedsim.scenarios.importers.reading.series import (
     head_numbers,
     labels,
     link_trace,
+    noted,
     samples,
-    told,
 )
 from fedsim.worlds.importer import Imported, Importer, Source
 
@@ -40,7 +40,7 @@ MOST_PIECES = 64
 def oboe(*, between: Between = "interpolate") -> Importer:
     """Bandwidth of video sessions (Oboe): one file is one client's downlink.
 
-    `between` says what holds where no download ran: `interpolate` (the published advice: linearly from the end of one
+    `between` says what holds between downloads: `interpolate` (the published advice: linearly from the end of one
     to the start of the next, in equal pieces of at most 1 s, at most 64 of them), `hold` (the last bandwidth) or
     `gap` (nothing moves). Before the first download the first bandwidth holds, except with `gap`.
     """
@@ -51,8 +51,8 @@ def oboe(*, between: Between = "interpolate") -> Importer:
             with problems.caught():
                 links.append(_session(source, between, counts))
         problems.check()
-        trace, left_out = link_trace(labels(sources), {"downlink": links})
-        return Imported(trace, told(counts + left_out))
+        trace, more_counts = link_trace(labels(sources), {"downlink": links})
+        return Imported(trace, noted(counts + more_counts))
 
     return Importer(
         recognises=_recognises,
@@ -114,7 +114,7 @@ def _check_pairs(source: Source, lines: list[int], time_us: Ints, kbits_per_s: F
 
 
 def _ramp(start_us: int, end_us: int, first: float, last: float) -> tuple[Ints, Ints, Floats]:
-    """Return a linear change as pieces with the value in their middle, which move as much as it does."""
+    """Return a linear change as pieces of constant speed, that in their middle, which move the same bytes."""
     n = max(1, min(MOST_PIECES, -(-(end_us - start_us) // PIECE_US)))
     edges = start_us + (end_us - start_us) * np.arange(n + 1, dtype=np.int64) // n
     value = first + (last - first) * (np.arange(n) + 0.5) / n

@@ -1,13 +1,14 @@
-"""A plain table of intervals as Parquet, or a trace of this project, which is taken as it is.
+"""A plain table of intervals as Parquet, or a trace of this project, which stays as it is.
 
-Without the metadata of a trace the columns are those of the importer `csv`: client, start, end, and perhaps kind and
-value.
+Without the metadata of a trace the columns are those of the importer `csv`: client, start, end, and optionally kind
+and value.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from fedsim.common.files import PARQUET_ERRORS, parquet_table
 from fedsim.scenarios.importers.reading.files import Problems, shown
 from fedsim.scenarios.importers.reading.interval_tables import (
     Plain,
+    PlainTable,
     Unit,
     plain_trace,
     row_problem,
@@ -36,26 +38,25 @@ def parquet(
     after_end: AfterEnd = "repeat",
     outside: Literal["offline", "unknown"] = "offline",
 ) -> Importer:
-    """Intervals from a Parquet file: a trace as it is, or a table with the columns of the importer `csv`.
+    """Intervals from a Parquet file: a trace, which stays as it is, or a table with the columns of the importer `csv`.
 
-    The options are those of `csv`; for a file that is a trace they are not used.
+    The options are those of `csv`; they do not apply to a trace.
     """
-    options = Plain(unit, kind, horizon, after_end, outside)
-
-    def read(sources: Sequence[Source]) -> Imported:
-        if len(sources) != 1:
-            raise TraceError(f"{sources[0].name} and others: expected one Parquet file, found {len(sources)}")
-        table = _table(sources[0])
-        if b"fedsim.schema_version" in (table.schema.metadata or {}):
-            return _as_it_is(sources[0])
-        return _plain(sources[0].name, table, options)
-
     return Importer(
         recognises=lambda source: source.data[:4] == b"PAR1",
-        read=read,
+        read=partial(_read, options=Plain(unit, kind, horizon, after_end, outside)),
         licence="not told",
         units=f"{unit} to microseconds unless a column's name has another unit; values as they are",
     )
+
+
+def _read(sources: Sequence[Source], options: Plain) -> Imported:
+    if len(sources) != 1:
+        raise TraceError(f"{sources[0].name} and others: expected one Parquet file, found {len(sources)}")
+    table = _table(sources[0])
+    if b"fedsim.schema_version" in (table.schema.metadata or {}):
+        return _trace(sources[0])
+    return plain_trace(_plain_table(sources[0].name, table, options), options)
 
 
 def _table(source: Source) -> pa.Table:
@@ -67,7 +68,7 @@ def _table(source: Source) -> pa.Table:
         ) from None
 
 
-def _as_it_is(source: Source) -> Imported:
+def _trace(source: Source) -> Imported:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.parquet"
         path.write_bytes(source.data)
@@ -80,7 +81,7 @@ def _as_it_is(source: Source) -> Imported:
     return Imported(trace, {"source": trace.source})
 
 
-def _plain(name: str, table: pa.Table, options: Plain) -> Imported:
+def _plain_table(name: str, table: pa.Table, options: Plain) -> PlainTable:
     header = table.column_names
     times = time_columns(header, name, options.unit)
     clients = [shown(c) if not isinstance(c, int | str) else str(c) for c in _list(table, "client", name)]
@@ -90,21 +91,18 @@ def _plain(name: str, table: pa.Table, options: Plain) -> Imported:
     values = _floats(table, "value", name) if "value" in header else np.full(n, np.nan)
     problems = Problems()
     for i in range(n):
-        wrong = row_problem(float(start[i]), float(end[i]), kinds[i], float(values[i]))
-        if wrong:
-            problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {wrong}")
+        if problem := row_problem(float(start[i]), float(end[i]), kinds[i], float(values[i])):
+            problems.add(f"{name}, row {i} (client {clients[i][:80]!r}): {problem}")
     problems.check()
     start_us, end_us = (np.round(t).astype(np.int64) for t in (start, end))
-    return plain_trace(
-        name, clients, start_us, end_us, kinds, values, options, lambda row: f"{name}, row {row}"
-    )
+    return PlainTable(name, clients, start_us, end_us, kinds, values, lambda row: f"{name}, row {row}")
 
 
 def _list(table: pa.Table, column: str, name: str) -> list[Any]:
-    found: list[Any] = table.column(column).to_pylist()
-    if None in found:
-        raise TraceError(f"{name}, row {found.index(None)}: expected a {column}, found null")
-    return found
+    values: list[Any] = table.column(column).to_pylist()
+    if None in values:
+        raise TraceError(f"{name}, row {values.index(None)}: expected a {column}, found null")
+    return values
 
 
 def _floats(table: pa.Table, column: str, name: str) -> Any:

@@ -3,13 +3,14 @@
 One JSON file is one zone and machine type, named like `us-east-1a_v100_1.json`: `metadata.gap_seconds` is the step,
 `data` the number of machines available at each step, `prices` (not in all files) US dollars an hour at each step.
 
-A sample holds for its step, and time 0 is the file's first sample. Files end at different times: behind its own end a
-client is unknown. Prices are kept as notes, one `[time in s, price]` for each change.
+A sample holds for its step, and time 0 is the file's first sample. Files end at different times: after the end of its
+own a client is unknown. Prices are kept as notes, one `[time in s, price]` for each change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -43,30 +44,30 @@ def skypilot(*, machines: Literal["any", "each"] = "any", after_end: AfterEnd = 
     """Spot machines sampled at a fixed step (SkyPilot): one file is one zone.
 
     `machines`: with `any` a file is one client, online while at least one machine is available; with `each` it is as
-    many clients as it ever has machines, the first k of them online while k are available. `after_end` is what the
-    world does after the longest file.
+    many clients as it ever has machines, the first k of them online while k are available. `after_end` says what
+    happens after the longest file.
     """
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, found, prices = Problems(), list[Machine](), dict[str, Any]()
-        for source, name in zip(sources, labels(sources), strict=True):
-            with problems.caught():
-                content = json_of(source)
-                step_s, counts = _samples(content, source.name)
-                changes = _prices(content, len(counts), step_s, source.name)
-                if changes:
-                    prices[name] = changes
-                found += _clients(name, step_s, counts, machines)
-        problems.check()
-        notes: dict[str, Any] = {"prices_usd_per_h": prices} if prices else {}
-        return Imported(fleet_trace(found, after_end), {"files_with_prices": len(prices), **notes})
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(_read, machines=machines, after_end=after_end),
         licence="none stated",
         units="steps of gap_seconds to microseconds; prices in US dollars an hour",
     )
+
+
+def _read(sources: Sequence[Source], machines: str, after_end: AfterEnd) -> Imported:
+    problems, clients, prices = Problems(), list[Machine](), dict[str, Any]()
+    for source, name in zip(sources, labels(sources), strict=True):
+        with problems.caught():
+            content = json_of(source)
+            step_s, counts = _samples(content, source.name)
+            changes = _prices(content, len(counts), step_s, source.name)
+            if changes:
+                prices[name] = changes
+            clients += _clients(name, step_s, counts, machines)
+    problems.check()
+    notes: dict[str, Any] = {"prices_usd_per_h": prices} if prices else {}
+    return Imported(fleet_trace(clients, after_end), {"files_with_prices": len(prices), **notes})
 
 
 def _recognises(source: Source) -> bool:
@@ -91,10 +92,10 @@ def _samples(content: Any, name: str) -> tuple[float, Ints]:
 
 def _prices(content: Any, n: int, step_s: float, name: str) -> list[list[float]]:
     """Return [time in s, price] for each change of the price; nothing for a file without prices."""
-    given = of_type(content.get("prices", []), list, f"{name}, prices")
-    if given and len(given) != n:
-        raise TraceError(f"{name}, prices: expected {n}, as many as data, found {len(given)}")
-    prices = [number(p, f"{name}, prices[{i}]", 0, 1e6) for i, p in enumerate(given)]
+    values = of_type(content.get("prices", []), list, f"{name}, prices")
+    if values and len(values) != n:
+        raise TraceError(f"{name}, prices: expected {n}, as many as data, found {len(values)}")
+    prices = [number(p, f"{name}, prices[{i}]", 0, 1e6) for i, p in enumerate(values)]
     return [[i * step_s, p] for i, p in enumerate(prices) if i == 0 or p != prices[i - 1]]
 
 

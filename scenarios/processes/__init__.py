@@ -1,1 +1,1 @@
-"""What several scenarios are made of: laws of durations, hazards, devices, presence."""
+"""Parts that several scenarios share: laws of durations, hazards, devices, presence."""

@@ -1,8 +1,7 @@
-"""What clients differ in, in every scenario: speed of the device, speed of the network, and faults.
+"""Speeds and faults of clients, the option `devices` of every scenario.
 
 Each client draws its own constant speeds from log-normal laws: `median * exp(sigma * Z)`, Z standard normal.
-Faults come as a Poisson process that runs all the time, whether or not the client is online; each lasts an
-exponential time.
+Faults are a Poisson process that runs whether or not the client is online; each lasts an exponential time.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ Faulty = Where(lambda devices: devices.fault_every_us > 0, "without faults; give
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """What one client's device can do: seconds per sample, and bytes per second down and up."""
+    """The speeds of a client's device: seconds per sample, and bytes per second down and up."""
 
     compute: float
     downlink: float
     uplink: float
 
     def write(self, me: Me, kinds: tuple[Speed, ...] = ("compute", "downlink", "uplink")) -> None:
-        """Write some of them down for the whole time."""
+        """Write the speeds of some kinds for the whole time."""
         for kind in kinds:
             me.write(kind, 0, me.horizon_us, getattr(self, kind))
 
@@ -88,8 +87,8 @@ class Devices(BaseModel):
         self.start_faults(env, me)
 
     def speeds(self, me: Me) -> Speeds:
-        """Draw a client's speeds and write nothing: for scenarios in which some of them change."""
-        # A draw for each quantity, used or not, so that changing one of them leaves the others alone.
+        """Return a client's speeds without writing them, for scenarios in which some of them change."""
+        # One draw for each quantity, used or not: a change to one leaves the others alone.
         compute, down, up = me.stream("device").standard_normal(3).tolist()
         return Speeds(
             compute=self.seconds_per_sample * math.exp(self.compute_sigma * compute),

@@ -1,8 +1,8 @@
-"""How long clients stay: laws of lengths, and hours of the day that go faster.
+"""Laws of the lengths of spells, and hours of the day in which spells pass faster.
 
-A law is known by its cumulative hazard H, with H(u) = -log P(longer than u). A length is drawn as the u with H(u) = E,
-E exponential with mean 1. Lengths are hours here. Hours of the day have multipliers: a clock that runs m times as fast
-in such an hour tells when the length is over.
+A law is given by its cumulative hazard H, with H(u) = -log P(longer than u). A length is drawn as the u with H(u) = E,
+E exponential with mean 1. Lengths are in hours. Hours of the day have multipliers: a spell ends when a clock that runs
+m times as fast in such an hour has advanced by its length.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 HOUR_US = 3600 * US
 HOURS = 24
 LONGEST_H = 1e9
-"""Longer lengths are as good as for ever."""
+"""Longest length; longer ones are cut to it."""
 _GAMMA_LIMIT = 650.0
 _LEAST = 1e-300
 _HAZARDS = np.concatenate([[0.0], np.geomspace(1e-7, 45.0, 400)])
-"""Values of a cumulative hazard at which remainders are worked out."""
+"""Values of a cumulative hazard at which remainders are tabulated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ LAWS = tuple(_STANDARDS)
 
 @dataclass(frozen=True, slots=True)
 class Hazard:
-    """A law of lengths, by its hazard: one of `LAWS`, its mean in hours, and its shape.
+    """A law of lengths: one of `LAWS`, its mean in hours, and its shape.
 
-    The shape is the exponent of a `weibull`, the k of a `gamma`, the sigma of the logarithm of a `lognormal`; the
-    others have none.
+    The shape is the exponent of a `weibull`, the k of a `gamma`, the sigma of the logarithm of a `lognormal`; other
+    laws have none.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Hazard:
         return np.minimum(self.scale_h * standard, LONGEST_H)
 
     def remainder(self) -> Remainder:
-        """Return the law of what is left of a length at a random instant."""
+        """Return the law of the remainder of a length at a random instant."""
         length = self.inverse(_HAZARDS)
         steps = np.diff(length) * (np.exp(-_HAZARDS[1:]) + np.exp(-_HAZARDS[:-1])) / 2
         return Remainder(length, np.concatenate([[0.0], np.cumsum(steps)]))
@@ -133,7 +133,7 @@ class Hazard:
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """What is left of a length that was met at a random instant: its density is P(longer than u) / mean."""
+    """The remainder of a length at a random instant: its density is P(longer than u) / mean."""
 
     length_h: Floats
     area_h: Floats
@@ -146,32 +146,32 @@ class Remainder:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A clock that runs `multipliers[h]` times as fast in hour h of each day; none for an even one."""
+    """A clock that runs `multipliers[h]` times as fast in hour h of each day; evenly without multipliers."""
 
     multipliers: tuple[float, ...] = ()
-    _told: tuple[float, ...] = field(init=False, repr=False)
+    _shown_h: tuple[float, ...] = field(init=False, repr=False)
+    """What the clock shows at the start of each hour of the first day, and at its end."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "_told", tuple(np.concatenate([[0.0], np.cumsum(self.multipliers)]).tolist())
-        )
+        shown_h = np.concatenate([[0.0], np.cumsum(self.multipliers)])
+        object.__setattr__(self, "_shown_h", tuple(shown_h.tolist()))
 
     def told_h(self, time_us: NDArray[np.int64]) -> Floats:
         """Return what the clock shows at instants, in hours since 0."""
         if not self.multipliers:
             return np.asarray(time_us / HOUR_US)
         days, rest = np.divmod(time_us, HOURS * HOUR_US)
-        within = np.interp(rest / HOUR_US, np.arange(HOURS + 1), self._told)
-        return np.asarray(days * self._told[-1] + within)
+        within = np.interp(rest / HOUR_US, np.arange(HOURS + 1), self._shown_h)
+        return np.asarray(days * self._shown_h[-1] + within)
 
     def after(self, now_us: int, hours: float) -> int:
-        """Return when the clock has gone on by `hours`; later than now by at least a microsecond."""
+        """Return when the clock has advanced by `hours`, at least a microsecond after now."""
         if not self.multipliers:
             return now_us + max(1, round(hours * HOUR_US))
         day, rest = divmod(now_us, HOURS * HOUR_US)
         hour, part = divmod(rest, HOUR_US)
-        reached = self._told[hour] + self.multipliers[hour] * part / HOUR_US + hours
-        days, left = divmod(reached, self._told[-1])
-        at = min(bisect_right(self._told, left) - 1, HOURS - 1)
-        passed_h = at + (left - self._told[at]) / self.multipliers[at]
+        reached = self._shown_h[hour] + self.multipliers[hour] * part / HOUR_US + hours
+        days, left = divmod(reached, self._shown_h[-1])
+        at = min(bisect_right(self._shown_h, left) - 1, HOURS - 1)
+        passed_h = at + (left - self._shown_h[at]) / self.multipliers[at]
         return max(now_us + 1, (day + int(days)) * HOURS * HOUR_US + round(passed_h * HOUR_US))

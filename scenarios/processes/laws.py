@@ -1,4 +1,4 @@
-"""Laws of durations, as options such as `on = {law = "weibull", mean = "2h", shape = 0.6}`.
+"""Laws of durations, given by options such as `on = {law = "weibull", mean = "2h", shape = 0.6}`.
 
 With mean m and shape s, X is distributed as
 
@@ -10,7 +10,7 @@ With mean m and shape s, X is distributed as
     constant      m
 
 An interval of a stationary alternating process that covers a given instant is longer than others: its length
-has the density x f(x) / m, and what is left of it is a uniform part of that (Cox, Renewal Theory, 1962, section 5.4).
+has the density x f(x) / m, and its remainder is a uniform part of it (Cox, Renewal Theory, 1962, section 5.4).
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Law(BaseModel):
         return self._scaled(self._draw(rng, covering=False))
 
     def draw_rest_us(self, rng: np.random.Generator) -> int:
-        """Draw what is left, at a random instant, of the interval that covers it: the stationary residual."""
+        """Draw the remainder of the interval that covers a random instant: the stationary residual."""
         return self._scaled(self._draw(rng, covering=True) * (1 - rng.random()))
 
     def _scaled(self, x: float) -> int:
@@ -95,7 +95,7 @@ class Law(BaseModel):
 
 
 def refuse_unknown(model: type[BaseModel], given: Any) -> Any:
-    """Return a table of options as it is. Raises ValueError that names unknown keys and the closest known ones."""
+    """Return a table of options unchanged. Raises ValueError that names unknown keys and the closest known ones."""
     unknown = [k for k in given if k not in model.model_fields] if isinstance(given, dict) else []
     if unknown:
         raise ValueError(
@@ -110,6 +110,6 @@ def exponential_us(rng: np.random.Generator, mean_us: float) -> int:
 
 
 def exponentials(rng: np.random.Generator) -> Iterator[float]:
-    """Draw exponential numbers with mean 1, those of `rng.exponential()`; `rng` is ahead of them by up to a batch."""
+    """Yield the numbers of `rng.exponential()`, with mean 1, drawn in batches: `rng` is ahead by up to a batch."""
     while True:
         yield from rng.standard_exponential(_BATCH).tolist()

@@ -1,4 +1,4 @@
-"""Coming and going: what the scenarios share that are about something else than sessions."""
+"""Sessions of clients, for scenarios that model something else."""
 
 from __future__ import annotations
 
@@ -12,56 +12,56 @@ from fedsim.scenarios.processes.laws import exponential_us
 from fedsim.worlds.scenario import Clock, Life, Me, duration_option
 
 MeanOn = Annotated[str | float, Unless("mean_off", 0, "0", "0s")]
-"""The option `mean_on` of scenarios in which `mean_off = 0` keeps everybody online."""
+"""The option `mean_on` of scenarios in which `mean_off = 0` keeps all clients online."""
 
 
 class Presence:
-    """A client is online while it has at least one reason to be and nothing keeps it away."""
+    """Keeps a client online while it has at least one reason to be online and no block."""
 
     def __init__(self, me: Me) -> None:
         self._me, self._reasons, self._blocks = me, 0, 0
 
     def come(self, now_us: int) -> None:
-        """Have one more reason to be online."""
+        """Add a reason to be online."""
         self._reasons += 1
-        self._tell(now_us)
+        self._update(now_us)
 
     def leave(self, now_us: int) -> None:
-        """Have one reason less to be online."""
+        """Remove a reason to be online."""
         self._reasons -= 1
-        self._tell(now_us)
+        self._update(now_us)
 
     def block(self, now_us: int) -> None:
-        """Be kept away, however many reasons there are."""
+        """Add a block: the client is offline whatever its reasons."""
         self._blocks += 1
-        self._tell(now_us)
+        self._update(now_us)
 
     def unblock(self, now_us: int) -> None:
-        """Undo one `block`."""
+        """Remove a block."""
         self._blocks -= 1
-        self._tell(now_us)
+        self._update(now_us)
 
-    def _tell(self, now_us: int) -> None:
+    def _update(self, now_us: int) -> None:
         change = self._me.begin if self._reasons and not self._blocks else self._me.end
         change("online", now_us)
 
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Exponential times online and offline in turn; `off_us` = 0 is online all the time."""
+    """Exponential times online and offline in turn, with these means; `off_us = 0` means online all the time."""
 
     on_us: int
     off_us: int
 
     @staticmethod
     def of(mean_on: str | float, mean_off: str | float) -> Sessions:
-        """Read the options `mean_on` and `mean_off`. Raises ConfigError that names the one that is wrong."""
+        """Return the sessions of the options `mean_on` and `mean_off`. Raises ConfigError that names a wrong one."""
         return Sessions(
             duration_option("mean_on", mean_on), duration_option("mean_off", mean_off, least_us=0)
         )
 
     def run(self, env: Clock, presence: Presence, rng: np.random.Generator, *, here: bool = False) -> Life:
-        """Come and go for ever, in the stationary law from now on, or online first if `here`."""
+        """Come and go for ever: in the stationary law from the start, or online first if `here`."""
         if self.off_us == 0:
             presence.come(env.now)
             return

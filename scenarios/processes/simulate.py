@@ -1,4 +1,4 @@
-"""Running a scenario in SimPy, one process per client, and writing it down as a Trace."""
+"""Run a scenario in SimPy, one process per client, and collect what clients write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import traceback
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -15,34 +16,33 @@ import simpy
 from simpy.events import Process, Timeout
 
 from fedsim.common.errors import ConfigError, Error
-from fedsim.worlds.scenario import Facts, Life, Me, Place, Rows, Scenario, Streams, in_parts
-from fedsim.worlds.trace import AfterEnd, Trace
+from fedsim.worlds.scenario import Facts, Life, Me, Place, Scenario, Streams, TraceWriter, in_parts
 
 GROUP = 64
-"""Clients that are simulated together where they share nothing."""
+"""Clients that are simulated together if they share nothing."""
 _LEAST = 8
 """Groups from which on a process of their own is worth its start."""
 _SIMPY = Path(simpy.__file__).parent
 _MOST, _MOST_OF_EACH = 100_000, 1_000
-"""Events at one instant, and as many for each client, from which on a world is taken to stand still."""
+"""Most events at one instant, and more for each client, before a world counts as standing still."""
 
 
 class _Mistake(Exception):
-    """What a scenario does wrong without an error of its own: whose process it is, where, and what."""
+    """A mistake of a scenario that raises no error by itself: whose process it is in, where, and what it is."""
 
 
 class _World(simpy.Environment):
-    """Virtual time that knows whose processes run, to say who is at fault."""
+    """A SimPy environment that remembers whose processes run, to name the culprit of an error."""
 
     def __init__(self, clients: int) -> None:
         super().__init__(initial_time=0)
         self._most = _MOST + _MOST_OF_EACH * clients
         self._lives: WeakKeyDictionary[Process, tuple[str, Any]] = WeakKeyDictionary()
         self.starting = "its world"
-        """For whom processes are started that no process starts."""
+        """Owner of the processes that no other process starts."""
 
     def timeout(self, delay: Any = 0, value: Any = None) -> Timeout:
-        """Return an event to wait for. Raises TypeError or ValueError for what is no number of microseconds."""
+        """Return an event to wait for. Raises TypeError or ValueError unless `delay` is whole microseconds."""
         if type(delay) is not int and delay != float("inf"):
             if not hasattr(delay, "__index__"):
                 raise TypeError(f"env.timeout: expected whole microseconds (int), found {delay!r}")
@@ -52,21 +52,21 @@ class _World(simpy.Environment):
         return Timeout(self, delay, value)
 
     def process(self, generator: Any) -> Process:
-        """Start a process."""
+        """Start a process, which belongs to the owner of the running one."""
         if not hasattr(generator, "throw"):
             raise TypeError(f"env.process: expected a process, found {type(generator).__name__}")
         running = self.active_process
         owner = self._lives[running][0] if running is not None and running in self._lives else self.starting
-        started = Process(self, _lived(generator, owner))
+        started = Process(self, _owned(generator, owner))
         self._lives[started] = owner, generator
         return started
 
     def run(self, until: Any = None) -> NoReturn:
-        """Refuse to run within itself."""
+        """Raise RuntimeError: a scenario must not run its own environment."""
         raise RuntimeError("env.run: a scenario's processes wait for time to pass, and do not make it pass")
 
     def live(self, horizon_us: int) -> None:
-        """Let everything happen before the horizon. Raises _Mistake for a world that stands still."""
+        """Process all events before the horizon. Raises _Mistake for a world that stands still."""
         instant: float = 0
         events = 0
         while (now := self.peek()) < horizon_us:
@@ -82,11 +82,11 @@ class _World(simpy.Environment):
         self._check_waiting()
 
     def who(self, error: BaseException) -> str:
-        """Return whose process an error went through, and in which line of its file."""
+        """Return the owner of the process that an error went through, and the line of its file."""
         frames = [frame for each in _causes(error) for frame in traceback.walk_tb(each.__traceback__)]
-        within = [frame for frame, _ in frames if frame.f_code is _lived.__code__]
-        if within:
-            owner, life = within[-1].f_locals["owner"], within[-1].f_locals["life"]
+        owned = [frame for frame, _ in frames if frame.f_code is _owned.__code__]
+        if owned:
+            owner, life = owned[-1].f_locals["owner"], owned[-1].f_locals["life"]
         elif (running := self.active_process) is not None and running in self._lives:
             owner, life = self._lives[running]
             return f"{owner}{_waits_at(life)}"
@@ -99,7 +99,7 @@ class _World(simpy.Environment):
         return f"{owner} ({Path(file).name}, line {lines[-1]})" if file and lines else str(owner)
 
     def _next(self) -> str:
-        """Return whose process is next, and where in its file it waits."""
+        """Return the owner of the process that runs next, and the line at which it waits."""
         while True:
             waiting = {process: process.target for process in self._lives}
             places = {process: _waits_at(self._lives[process][1]) for process in waiting}
@@ -109,7 +109,7 @@ class _World(simpy.Environment):
                     return f"{self._lives[process][0]}{places[process]}"
 
     def _check_waiting(self) -> None:
-        """Refuse what waits for an event that never comes, as it belongs to another environment."""
+        """Raise _Mistake for a process that waits for an event of another environment, which never comes."""
         for process, (owner, life) in self._lives.items():
             target = process.target if process.is_alive else None
             if target is not None and target.env is not self:
@@ -118,22 +118,34 @@ class _World(simpy.Environment):
                 )
 
 
-def _lived(life: Any, owner: str) -> Generator[Any, Any, Any]:
-    """Live; the name of the owner stands in what a mistake leaves behind."""
+def _owned(life: Any, owner: str) -> Generator[Any, Any, Any]:
+    """Run a process in a frame that holds its owner, where `_World.who` finds it in a traceback."""
     return (yield from life)
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it came from: simpy raises copies."""
+    """Yield an error and its causes: simpy raises copies of errors."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
 def _waits_at(life: Any) -> str:
-    """Return the line of its file at which a process waits, in brackets."""
+    """Return the file and line at which a process waits, in brackets."""
     frame: FrameType | None = getattr(life, "gi_frame", None)
     return "" if frame is None else f" ({Path(frame.f_code.co_filename).name}, line {frame.f_lineno})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Simulation:
+    """What all groups of a scenario's clients share."""
+
+    scenario: Scenario
+    name: str
+    clients: int
+    """Clients whose rows are kept; others only complete the last cell."""
+    streams: Streams
+    facts: Facts | None
 
 
 def simulate(
@@ -142,47 +154,43 @@ def simulate(
     clients: int,
     horizon_us: int,
     seed: int,
-    after_end: AfterEnd = "error",
-    source: str = "",
-    origin: str = "",
     facts: Facts | None = None,
     name: str = "",
-) -> Trace:
-    """Write down what happens to `clients` clients over [0, horizon_us); see `fedsim.worlds.scenario.make_trace`.
+) -> TraceWriter:
+    """Return what `clients` clients write over [0, horizon_us); see `fedsim.worlds.scenario.make_trace`.
 
-    `name` is that of the scenario in messages. Raises ConfigError for what it does wrong, which says who and where.
+    `name` is the scenario's in messages. Raises ConfigError for an error in the scenario, with the client and the line.
     """
     if not isinstance(scenario.cell_clients, int) or scenario.cell_clients < 1:
         raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")
 
-    def write(groups: Sequence[range]) -> Rows:
-        rows, streams = Rows(horizon_us), Streams(seed)
+    def write(groups: Sequence[range]) -> TraceWriter:
+        writer = TraceWriter(horizon_us)
+        simulation = _Simulation(scenario, name, clients, Streams(seed), facts)
         with _collecting_by_hand():
             for group in groups:
-                _live(scenario, name, group, clients, streams, rows, facts)
+                _live(simulation, group, writer)
                 gc.collect(0)
-        return rows
+        return writer
 
-    rows = Rows.joined(in_parts(write, list(_groups(scenario, clients)), _LEAST))
-    about = rows.about_table(clients)
-    return Trace(rows.table(), clients, horizon_us, after_end, source, origin, about=about)
+    return TraceWriter.joined(in_parts(write, list(_groups(scenario, clients)), _LEAST))
 
 
 def _groups(scenario: Scenario, clients: int) -> Iterator[range]:
     """Divide the clients, and those that complete the last cell, into groups that share nothing.
 
-    Each is simulated for itself, as what a few clients need fits into the processor's caches.
+    Each group is simulated separately: what a few clients need fits into the processor's caches.
     """
     size = scenario.cell_clients
-    everybody = -(-clients // size) * size
-    together = everybody if scenario.world else max(1, GROUP // size) * size
-    for first in range(0, everybody, together):
-        yield range(first, min(first + together, everybody))
+    with_last_cell = -(-clients // size) * size
+    together = with_last_cell if scenario.world else max(1, GROUP // size) * size
+    for first in range(0, with_last_cell, together):
+        yield range(first, min(first + together, with_last_cell))
 
 
 @contextmanager
 def _collecting_by_hand() -> Iterator[None]:
-    """Look for cyclic garbage only when told to: while a group lives, there is none."""
+    """Switch automatic garbage collection off: while a group is simulated, there is no cyclic garbage."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -192,66 +200,55 @@ def _collecting_by_hand() -> Iterator[None]:
             gc.enable()
 
 
-def _live(
-    scenario: Scenario,
-    name: str,
-    group: range,
-    clients: int,
-    streams: Streams,
-    rows: Rows,
-    facts: Facts | None,
-) -> None:
-    """Write down what happens to a group of clients."""
-    env = _World(len(group))
+def _live(simulation: _Simulation, group: range, writer: TraceWriter) -> None:
+    """Simulate a group of clients until the horizon."""
+    env, scenario = _World(len(group)), f"scenario {simulation.name!r}"
     try:
-        everyone = list(_inhabitants(env, scenario, group, clients, streams, rows, facts))
+        clients = list(_started(env, simulation, group, writer))
         env.starting = "an event that nobody waits for"
-        env.live(rows.horizon_us)
-        for me in everyone:
+        env.live(writer.horizon_us)
+        for me in clients:
             me.finish()
     except Error:
         raise
     except _Mistake as error:
-        raise ConfigError(f"scenario {name!r}, {error}") from error
+        raise ConfigError(f"{scenario}, {error}") from error
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"scenario {name!r}, {env.who(error)}: {_said(error)}") from error
+        raise ConfigError(f"{scenario}, {env.who(error)}: {_last_line(error)}") from error
 
 
-def _said(error: BaseException) -> str:
-    """Return the last line of what simpy or a scenario says."""
-    said = f"{type(error).__name__}: {error}".strip().split("\n")[-1]
-    return (
-        f"expected an event, such as `yield env.timeout(1)`: {said}"
-        if said.startswith("Invalid yield")
-        else said
-    )
+def _last_line(error: BaseException) -> str:
+    """Return the last line of an error of simpy or a scenario."""
+    line = f"{type(error).__name__}: {error}".strip().split("\n")[-1]
+    if line.startswith("Invalid yield"):
+        return f"expected an event, such as `yield env.timeout(1)`: {line}"
+    return line
 
 
-def _inhabitants(
-    env: _World,
-    scenario: Scenario,
-    group: range,
-    clients: int,
-    streams: Streams,
-    rows: Rows,
-    facts: Facts | None,
-) -> Iterator[Me]:
-    """Start the world, its cells and their clients; those that only complete the last cell write for nobody."""
-    horizon_us, size, nobody = rows.horizon_us, scenario.cell_clients, Rows(rows.horizon_us)
-    whole = Place("world of a scenario", 0, streams, horizon_us, facts)
-    world = scenario.world(env, whole) if scenario.world else None
-    for first in group[::size]:
-        cell, env.starting = None, f"cell {first // size}"
-        if scenario.cell:
-            cell = scenario.cell(env, Place("cell of a scenario", first // size, streams, horizon_us, facts))
-        for client in range(first, first + size):
-            me = Me(client, streams, rows if client < clients else nobody, facts, world, cell)
+def _started(env: _World, simulation: _Simulation, group: range, writer: TraceWriter) -> Iterator[Me]:
+    """Start the world, its cells and their clients. What surplus clients of the last cell write is dropped."""
+    scenario, streams, facts = simulation.scenario, simulation.streams, simulation.facts
+    size, dropped = scenario.cell_clients, TraceWriter(writer.horizon_us)
+
+    def place(part: str, number: int) -> Place:
+        return Place(f"{part} of a scenario", number, streams, writer.horizon_us, facts)
+
+    world = scenario.world(env, place("world", 0)) if scenario.world else None
+    for cell_number in range(group.start // size, group.stop // size):
+        env.starting = f"cell {cell_number}"
+        cell = scenario.cell(env, place("cell", cell_number)) if scenario.cell else None
+        for client in range(cell_number * size, (cell_number + 1) * size):
             env.starting = f"client {client}"
-            life: Life = scenario.client(env, me)
-            if not hasattr(life, "throw") or not hasattr(life, "__next__"):
-                raise _Mistake(
-                    f"client {client}: expected a process with at least one `yield`, such as `yield env.timeout(1)`, "
-                    f"found a function that returns {type(life).__name__}"
-                )
-            env.process(life)
+            kept = client < simulation.clients
+            me = Me(client, streams, writer if kept else dropped, facts, world, cell)
+            env.process(_checked_process(scenario.client(env, me), client))
             yield me
+
+
+def _checked_process(life: Life, client: int) -> Life:
+    if not hasattr(life, "throw") or not hasattr(life, "__next__"):
+        raise _Mistake(
+            f"client {client}: expected a process with at least one `yield`, such as `yield env.timeout(1)`, "
+            f"found a function that returns {type(life).__name__}"
+        )
+    return life

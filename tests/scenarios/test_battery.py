@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import Streams
 from fedsim.common.units import US
-from fedsim.scenarios.battery import Phone
-from fedsim.worlds.scenario import Me, Rows
+from fedsim.scenarios.battery import Phone, Rates
+from fedsim.worlds.scenario import Me, TraceWriter
 from fedsim.worlds.world import World
 from made_worlds import DAY, HOUR, NO_FAULTS, made
 
@@ -96,10 +96,10 @@ Change = st.tuples(st.integers(1, 10 * HOUR), st.booleans(), st.booleans())
 def test_the_charge_is_the_clamped_integral_and_decides_who_is_online(
     changes, seed, online_from, plugged_only
 ):
-    env, rows = simpy.Environment(), Rows(10**12)
+    env, rows = simpy.Environment(), TraceWriter(10**12)
     me = Me(0, Streams(seed), rows)
     gain, idle, use = 1 / (2 * HOUR), 1 / (30 * HOUR), 1 / (5 * HOUR)
-    phone = Phone(env, me, gain, idle, use, online_from, plugged_only)
+    phone = Phone(env, me, Rates(gain, idle, use), online_from, plugged_only)
     level, seen = phone.charge.level, []
 
     def life():

@@ -11,10 +11,10 @@ from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
 from fedsim.scenarios.processes import simulate as _simulate
 from fedsim.worlds.trace import read_trace
-from fedsim.worlds.trace_writer import Rows
+from fedsim.worlds.trace_writer import TraceWriter
 from made_worlds import DAY, HOUR, NAMES, TYPICAL, lives, made
 
-joined = Rows.joined
+joined = TraceWriter.joined
 
 
 def typical(name, **facts):
@@ -51,7 +51,9 @@ def test_a_world_is_the_same_in_parts(name, monkeypatch):
     monkeypatch.setattr(parallel, "cores", lambda: 3)
     monkeypatch.setattr(parallel, "_THREADED", set())
     parts = []
-    monkeypatch.setattr(Rows, "joined", staticmethod(lambda rows: parts.append(len(rows)) or joined(rows)))
+    monkeypatch.setattr(
+        TraceWriter, "joined", staticmethod(lambda rows: parts.append(len(rows)) or joined(rows))
+    )
     assert typical(name).digest() == alone.digest()
     shared = {
         "correlated_outage": 1,

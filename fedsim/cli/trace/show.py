@@ -60,14 +60,14 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     from fedsim.config.data import federation
     from fedsim.config.load import load
     from fedsim.data.federated_data import label_counts
-    from fedsim.worlds.provenance import steps
+    from fedsim.worlds.transforms import edit_steps
 
     runs = load(config)
     if any(
         (run.seed, run.task, run.partition) != (runs[0].seed, runs[0].task, runs[0].partition) for run in runs
     ):
         raise ConfigError(f"{config}: its arms have different data; expected one federation")
-    if any(run.world.confound for run in runs) and not any("confound" in step for step in steps(trace)):
+    if any(run.world.confound for run in runs) and not any("confound" in step for step in edit_steps(trace)):
         raise ConfigError(
             f"{config}: its world is tied to its data (world.confound), and this one is not: show the world.parquet"
             " in the folder of a run"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.common.errors import DataError
@@ -29,34 +30,25 @@ def shakespeare(
     least: Count = 1000,
     stride: Count = 1,
 ) -> Task:
-    """The next character of what a role says, after the `length` before: 80 classes, one client for each role.
+    """Predict the next character of a role's speeches from the `length` before: 80 classes, one client for each role.
 
-    x is float32 [N, length], numbers of characters in `ALPHABET`. A role's speeches follow each other, and so do its
-    samples, one for each character but the first `length`; stride: only every so many. least: characters that a role
-    needs to be a client; `clients` of these roles are drawn with the run's seed, and keep the order in which they first
-    speak. data_dir: the folder that holds `shakespeare/input.txt`, where blocks of text are separated by empty lines
-    and begin with `ROLE:` (default: FEDSIM_DATA, else `./data`). Raises DataError when it is missing or damaged, or
-    there are too few roles.
+    x is float32 [N, length], numbers of characters in `ALPHABET`. A role's speeches are joined; each character but the
+    first `length` is a sample. stride: use only every so many of these samples. least: characters that a role needs to
+    be a client; `clients` of these roles are drawn with the run's seed, and keep the order in which they first speak.
+    data_dir: the folder that holds `shakespeare/input.txt`, where blocks of text are separated by empty lines and begin
+    with `ROLE:` (default: FEDSIM_DATA, else `./data`). Raises DataError when the file is missing or damaged, or there
+    are too few roles.
     """
-    path = existing("shakespeare", data_dir, FILE)[0]
-    said = speeches(path)
-    roles = [role for role, text in said.items() if len(text) >= max(least, length + 1)]
+    texts = speeches(existing("shakespeare", data_dir, FILE)[0])
+    least = max(least, length + 1)
+    roles = [role for role, text in texts.items() if len(text) >= least]
     if len(roles) < clients:
         raise DataError(
-            f"task 'shakespeare' has {len(roles)} roles with at least {max(least, length + 1)} characters, not "
+            f"task 'shakespeare' has {len(roles)} roles with at least {least} characters, not "
             f"{clients}: use fewer clients or a smaller least"
         )
     chosen = np.sort(rng(seed, "roles").choice(len(roles), clients, replace=False)).tolist()
-    texts = [_numbers(said[roles[i]]) for i in chosen]
-    counts = np.array([-(-(len(text) - length) // stride) for text in texts])
-    ends = np.cumsum(counts)
-    x = np.empty(
-        (ends[-1], length), dtype=np.float32
-    )  # filled role by role: all windows at once are much larger
-    y = np.empty(ends[-1], dtype=np.int64)
-    for text, end, count in zip(texts, ends.tolist(), counts.tolist(), strict=True):
-        windows = np.lib.stride_tricks.sliding_window_view(text, length + 1)[::stride]
-        x[end - count : end], y[end - count : end] = windows[:, :-1], windows[:, -1]
+    x, y, ends = _samples([_numbers(texts[roles[i]]) for i in chosen], length, stride)
     return Task(
         name="shakespeare",
         x=x,
@@ -68,18 +60,30 @@ def shakespeare(
     )
 
 
+def _samples(texts: list[Indices], length: int, stride: int) -> tuple[NDArray[np.float32], Indices, Indices]:
+    """Return x [N, length], y [N] and, for each text, the number of samples up to its end."""
+    counts = np.array([-(-(len(text) - length) // stride) for text in texts])
+    ends = np.cumsum(counts)
+    x, y = np.empty((ends[-1], length), dtype=np.float32), np.empty(ends[-1], dtype=np.int64)
+    # Filled role by role: all windows at once would take much more memory.
+    for text, end, count in zip(texts, ends.tolist(), counts.tolist(), strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(text, length + 1)[::stride]
+        x[end - count : end], y[end - count : end] = windows[:, :-1], windows[:, -1]
+    return x, y, ends
+
+
 def speeches(path: Path) -> dict[str, str]:
-    """Return what each role says, its speeches joined by line ends, in the order in which roles first speak."""
+    """Return the speeches of each role, joined by line ends, roles in the order in which they first speak."""
     with reading(path):
         text = path.read_text(encoding="utf-8")
-    said: dict[str, list[str]] = {}
+    by_role: dict[str, list[str]] = {}
     for block in text.split("\n\n"):
         role, colon, speech = block.strip("\n").partition(":\n")
         if colon and "\n" not in role:
-            said.setdefault(role, []).append(speech)
-    if not said:
+            by_role.setdefault(role, []).append(speech)
+    if not by_role:
         raise DataError(f"{path}: expected blocks of text that begin with a line such as 'ROLE:', found none")
-    return {role: "\n".join(parts) for role, parts in said.items()}
+    return {role: "\n".join(parts) for role, parts in by_role.items()}
 
 
 def _numbers(text: str) -> Indices:

@@ -1,1 +1,1 @@
-"""What several importers read: intervals, series, tables of devices, pickles."""
+"""Readers that several importers share: intervals, speeds over time, tables of devices, pickles."""

@@ -1,4 +1,4 @@
-"""What tables of devices share: one entry per client, pickled, with numbers and texts."""
+"""Read pickled tables of devices: one entry per client, with numbers and texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from fedsim.worlds.importer import Source
 
 
 def entries(sources: Sequence[Source], required: Sequence[str]) -> Iterator[tuple[str, str, dict[Any, Any]]]:
-    """Yield place, id as text and fields of each client of pickled tables. Raises TraceError."""
+    """Yield the place in messages, the id as text and the fields of each client of pickled tables.
+
+    Raises TraceError for an empty table, a missing field and an id that repeats.
+    """
     seen: set[str] = set()
     for source in sources:
         table = of_type(plain_pickle(source), dict, source.name)
@@ -28,7 +31,7 @@ def entries(sources: Sequence[Source], required: Sequence[str]) -> Iterator[tupl
 
 
 def fact(values: Sequence[float]) -> list[float | None]:
-    """Return numbers with None for NaN, as a column of facts."""
+    """Return numbers as a column of facts, with None for NaN."""
     return [None if math.isnan(v) else v for v in values]
 
 

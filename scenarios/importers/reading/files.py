@@ -1,4 +1,4 @@
-"""What importers share: reading tables and JSON with places in messages, and putting Traces together."""
+"""Read tables and JSON, naming the place of each error, and build Traces of speeds and of windows."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import io
 import json
 import math
 import reprlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,39 +20,39 @@ from numpy.typing import ArrayLike, NDArray
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.worlds.importer import Source
-from fedsim.worlds.trace import AfterEnd, Trace
+from fedsim.worlds.trace import AfterEnd, Trace, TraceFacts
 
 Ints = NDArray[np.int64]
 
 DAY_US = 86_400 * US
 LONGEST_S = 3.2e9
-"""Times beyond a hundred years are taken for a mistake."""
+"""Times beyond a hundred years count as mistakes."""
 MOST_LINES = 20
 
 
 @dataclass(slots=True)
 class Problems:
-    """Collects what is wrong with files, to tell it all at once."""
+    """Collects the problems of files, to raise one error with all of them."""
 
     lines: list[str] = field(default_factory=list)
     total: int = 0
 
     def add(self, line: str) -> None:
-        """Note a problem; only the first are kept word for word."""
+        """Add a problem; only the first MOST_LINES keep their text."""
         self.total += 1
         if self.total <= MOST_LINES:
             self.lines.append(line)
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Note a TraceError that is raised inside, and go on behind it."""
+        """Add a TraceError that is raised inside, and continue after the block."""
         try:
             yield
         except TraceError as error:
             self.add(str(error))
 
     def check(self) -> None:
-        """Raise TraceError if there are problems."""
+        """Raise TraceError with all problems, if there are any."""
         more = [f"... and {self.total - MOST_LINES} more"] if self.total > MOST_LINES else []
         if self.total == 1:
             raise TraceError(self.lines[0])
@@ -70,7 +71,7 @@ class Row:
 def rows(source: Source, separator: str = ",") -> list[Row]:
     """Return the lines of a CSV file that are not empty, cells stripped of blanks. Raises TraceError.
 
-    A `separator` of a blank stands for any number of blanks and tabs, without quoting.
+    With a blank as `separator`, any number of blanks and tabs separates cells, without quoting.
     """
     text = source.text()
     if separator == " ":
@@ -85,9 +86,9 @@ def rows(source: Source, separator: str = ",") -> list[Row]:
 
 
 def columns(source: Source, wanted: Sequence[str], separator: str = ",") -> tuple[list[int], list[list[str]]]:
-    """Return line numbers and the wanted columns of a table with a header, as text.
+    """Return the line numbers and the wanted columns, as text, of a table with a header.
 
-    Further columns are passed over. Raises TraceError for missing columns and for lines that are too short.
+    Other columns are ignored. Raises TraceError for missing columns and for lines that are too short.
     """
     lines = rows(source, separator)
     if not lines:
@@ -110,9 +111,9 @@ def columns(source: Source, wanted: Sequence[str], separator: str = ",") -> tupl
 
 
 def json_of(source: Source) -> Any:
-    """Return the content of a JSON file. Raises TraceError, also for keys that stand twice in an object."""
+    """Return the content of a JSON file. Raises TraceError, also for a key that occurs twice in an object."""
     try:
-        return json.loads(source.text(), object_pairs_hook=_once)
+        return json.loads(source.text(), object_pairs_hook=_unique_keys)
     except RecursionError:
         raise TraceError(f"{source.name}: not a trace: JSON that is nested too deeply") from None
     except ValueError as error:
@@ -120,7 +121,7 @@ def json_of(source: Source) -> Any:
 
 
 def of_type(value: Any, kind: type | tuple[type, ...], place: str) -> Any:
-    """Return a value that has a type such as dict. Raises TraceError that names the place."""
+    """Return a value of a given type, such as dict. Raises TraceError that names the place."""
     if not isinstance(value, kind):
         names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
         raise TraceError(f"{place}: expected {names}, found {shown(value)}")
@@ -128,7 +129,7 @@ def of_type(value: Any, kind: type | tuple[type, ...], place: str) -> Any:
 
 
 def member(value: Any, key: str, place: str) -> Any:
-    """Return a member of a JSON object. Raises TraceError if it is none, or lacks the key."""
+    """Return a member of a JSON object. Raises TraceError if `value` is no object, or lacks the key."""
     if key not in of_type(value, dict, place):
         raise TraceError(f"{place}: expected a key {key!r}, found {shown(sorted(map(str, value))[:12])}")
     return value[key]
@@ -136,42 +137,40 @@ def member(value: Any, key: str, place: str) -> Any:
 
 def number(value: Any, place: str, low: float = -math.inf, high: float = math.inf) -> float:
     """Return a number, or a text that holds one, from `low` to `high`. Raises TraceError that names the place."""
-    found = math.nan
+    result = math.nan
     if isinstance(value, str) and value.isascii() and "_" not in value:
-        try:
-            found = float(value)
-        except ValueError:
-            found = math.nan
+        with suppress(ValueError):
+            result = float(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found = float(value) if abs(value) < 1e300 else math.inf
-    if not (math.isfinite(found) and low <= found <= high):
+        result = float(value) if abs(value) < 1e300 else math.inf
+    if not (math.isfinite(result) and low <= result <= high):
         raise TraceError(f"{place}: expected a number{_range(low, high)}, found {shown(value)}")
-    return found
+    return result
 
 
 def positive(value: Any, place: str, high: float = 1e15) -> float:
-    """Return a number above 0, such as a speed, of a size that can be real. Raises TraceError."""
-    found = number(value, place, 0, high)
-    if found < 1e-15:
+    """Return a number from 1e-15 to `high`, such as a speed. Raises TraceError that names the place."""
+    result = number(value, place, 0, high)
+    if result < 1e-15:
         raise TraceError(f"{place}: expected a number above 0, found {shown(value)}")
-    return found
+    return result
 
 
 def whole(value: Any, place: str, low: float = 0, high: float = 2**53) -> int:
-    """Return a whole number. Raises TraceError that names the place."""
-    found = number(value, place, low, high)
-    if found != int(found):
+    """Return a whole number from `low` to `high`. Raises TraceError that names the place."""
+    result = number(value, place, low, high)
+    if result != int(result):
         raise TraceError(f"{place}: expected a whole number, found {shown(value)}")
-    return int(found)
+    return int(result)
 
 
 def time_us(value: Any, place: str) -> int:
-    """Return a time in seconds from 0 on as whole microseconds. Raises TraceError."""
+    """Return a time of at least 0 seconds as whole microseconds. Raises TraceError that names the place."""
     return round(number(value, place, 0, LONGEST_S) * US)
 
 
 def client_id(key: Any, place: str, seen: set[str]) -> str:
-    """Return a client's id as text, and note it. Raises TraceError if it is no id, or was seen before."""
+    """Return a client's id as text, and add it to `seen`. Raises TraceError if it is no id, or is in `seen`."""
     if not isinstance(key, int | str) or (isinstance(key, int) and abs(key) > 2**63):
         raise TraceError(f"{place}: expected a client id, found {shown(key)}")
     if str(key) in seen:
@@ -181,12 +180,12 @@ def client_id(key: Any, place: str, seen: set[str]) -> str:
 
 
 def missing(text: str) -> bool:
-    """Tell whether a cell says that there is no value."""
+    """Return whether a cell of a table stands for a missing value."""
     return text.strip().lower() in ("", "-", "nan", "na", "null", "none")
 
 
 def shown(value: Any) -> str:
-    """Write what was found for a message: short, however large or deep it is."""
+    """Return a short text of a value for a message, however large or deep the value is."""
     try:
         return _SHORT.repr(value)
     except ValueError:  # integers of thousands of digits have no text
@@ -196,8 +195,8 @@ def shown(value: Any) -> str:
 def closed(client: ArrayLike, start_us: ArrayLike, end_us: ArrayLike) -> tuple[Ints, Ints]:
     """Return starts and ends of closed windows [start, end] as half-open intervals [start, end + 1 us).
 
-    Windows are in order of (client, start). Where an interval would reach into the next window of its client it ends
-    at the start of that; so of equal windows all but the last become empty.
+    Windows are in order of (client, start). An interval that would reach into the next window of its client ends where
+    that starts; so of equal windows all but the last become empty.
     """
     client, start, end = np.asarray(client), np.asarray(start_us, np.int64), np.asarray(end_us, np.int64) + 1
     following = np.append(np.where(client[1:] == client[:-1], start[1:], np.iinfo(np.int64).max), 0)
@@ -207,11 +206,11 @@ def closed(client: ArrayLike, start_us: ArrayLike, end_us: ArrayLike) -> tuple[I
 
 
 def about(ids: Sequence[str], facts: Mapping[str, Sequence[Any]] | None = None) -> pa.Table:
-    """Return what is known of clients: column `id` and others; a column without any value is left out."""
-    known = {k: v for k, v in (facts or {}).items() if any(x is not None for x in v)}
+    """Return facts about clients: a column `id`, and one for each of `facts` that has any value."""
+    columns = {name: values for name, values in (facts or {}).items() if any(v is not None for v in values)}
     try:
         return pa.table(
-            {"id": pa.array(list(ids), pa.string()), **{k: pa.array(v) for k, v in known.items()}}
+            {"id": pa.array(list(ids), pa.string()), **{k: pa.array(v) for k, v in columns.items()}}
         )
     except (pa.ArrowException, ValueError, OverflowError, TypeError) as error:
         raise TraceError(
@@ -225,81 +224,72 @@ def speed_table(
     facts: Mapping[str, Sequence[Any]] | None = None,
     horizon_us: int = DAY_US,
 ) -> Trace:
-    """Return a Trace of clients with constant speeds, of whose presence nothing is known.
+    """Return a Trace of clients with constant speeds and unknown availability.
 
-    `speeds` holds by kind (`compute`, `downlink`, `uplink`) one value for each client, NaN where there is none.
+    `speeds` holds by kind (`compute`, `downlink`, `uplink`) one value for each client, NaN where it is missing.
     """
     n = len(ids)
-    clients, kinds = [np.arange(n)], ["unknown"] * n
-    values = [np.ones(n)]
-    for kind, given in speeds.items():
-        value = np.asarray(given, np.float64)
-        has = np.flatnonzero(~np.isnan(value))
-        clients.append(has)
-        values.append(value[has])
-        kinds += [kind] * len(has)
+    clients, kinds, values = [np.arange(n)], ["unknown"] * n, [np.ones(n)]
+    for kind, of_clients in speeds.items():
+        speed = np.asarray(of_clients, np.float64)
+        present = np.flatnonzero(~np.isnan(speed))
+        clients.append(present)
+        values.append(speed[present])
+        kinds += [kind] * len(present)
     client = np.concatenate(clients)
-    return Trace.of(
-        client,
-        np.zeros(len(client), np.int64),
-        np.full(len(client), horizon_us),
-        kinds,
-        np.concatenate(values),
-        clients=n,
-        horizon_us=horizon_us,
-        after_end="repeat",
-        about=about(ids, facts),
-    )
+    start_us, end_us = np.zeros(len(client), np.int64), np.full(len(client), horizon_us)
+    world: TraceFacts = {"clients": n, "horizon_us": horizon_us, "after_end": "repeat"}
+    world["about"] = about(ids, facts)
+    return Trace.of(client, start_us, end_us, kinds, np.concatenate(values), **world)
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Half-open windows [start, end) in which clients are online: arrays of equal length."""
+
+    client: Ints
+    start_us: Ints
+    end_us: Ints
+    known: tuple[ArrayLike, ArrayLike] | None = None
+    """The times, one or [clients] each, from which and up to which availability is known; None: always."""
 
 
 def availability(
-    ids: Sequence[str],
-    client: ArrayLike,
-    start_us: ArrayLike,
-    end_us: ArrayLike,
+    windows: Windows,
+    about: pa.Table,
     *,
     horizon_us: int,
-    known: tuple[ArrayLike, ArrayLike] | None = None,
     period_us: ArrayLike | None = None,
-    facts: Mapping[str, Sequence[Any]] | None = None,
     origin: str = "",
     after_end: AfterEnd = "repeat",
 ) -> Trace:
-    """Return a Trace of windows [start, end) in which clients are online.
+    """Return a Trace of windows, with one client for each row of `about`.
 
-    `known` gives by client from when to when something is known: what lies before and after is `unknown`.
-    `period_us` gives by client after how long the windows begin again (0: with the world).
+    Availability is `unknown` before and after the times `windows.known`. The windows of a client repeat after its
+    `period_us`; where that is 0 they repeat with the world.
     """
-    one, begin, end = (np.asarray(a, np.int64) for a in (client, start_us, end_us))
-    kinds, n = ["online"] * len(one), len(ids)
-    if known is not None:
-        first, last = (np.broadcast_to(np.asarray(a, np.int64), n) for a in known)
-        one = np.concatenate([one, np.arange(n), np.arange(n)])
-        begin = np.concatenate([begin, np.zeros(n, np.int64), last])
+    n, kinds = about.num_rows, ["online"] * len(windows.client)
+    client, start, end = windows.client, windows.start_us, windows.end_us
+    if windows.known is not None:
+        first, last = (np.broadcast_to(np.asarray(a, np.int64), n) for a in windows.known)
+        client = np.concatenate([client, np.arange(n), np.arange(n)])
+        start = np.concatenate([start, np.zeros(n, np.int64), last])
         end = np.concatenate([end, first, np.full(n, horizon_us)])
         kinds += ["unknown"] * 2 * n
-    some = begin < end
-    return Trace.of(
-        one[some],
-        begin[some],
-        end[some],
-        [kind for kind, keep in zip(kinds, some.tolist(), strict=True) if keep],
-        clients=n,
-        horizon_us=horizon_us,
-        after_end=after_end,
-        origin=origin,
-        periods=None if period_us is None else {"online": period_us},
-        about=about(ids, facts),
-    )
+    keep = start < end
+    kinds = [kind for kind, kept in zip(kinds, keep.tolist(), strict=True) if kept]
+    world: TraceFacts = {"clients": n, "horizon_us": horizon_us, "after_end": after_end, "origin": origin}
+    world |= {"periods": None if period_us is None else {"online": period_us}, "about": about}
+    return Trace.of(client[keep], start[keep], end[keep], kinds, **world)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, _ in pairs if counts[key] > 1)
         raise ValueError(f"key {twice[:80]!r} stands twice in one object")
-    return found
+    return members
 
 
 def _range(low: float, high: float) -> str:

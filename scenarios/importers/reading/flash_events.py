@@ -1,4 +1,4 @@
-"""The events of FLASH's state traces: from lines of text to windows in which a phone is ready."""
+"""Read the events of FLASH's state traces: from lines of text to windows in which a phone is ready."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RULES: Mapping[str, frozenset[str]] = {
     "charging_wifi": frozenset({"charging", "wifi"}),
     "idle_charging_wifi": frozenset({"screen_off", "charging", "wifi"}),
 }
-"""The flags that have to hold, by name of the rule."""
+"""Flags that must hold for a phone to be ready, by name of the rule."""
 
 _EFFECTS: Mapping[str, tuple[str, bool]] = {
     "battery_charged_on": ("charging", True),
@@ -36,7 +36,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A phone and the windows in which it is ready, in whole seconds from its first line; both ends count."""
+    """A phone and its closed windows of readiness, in whole seconds from its first line."""
 
     id: str
     guid: str
@@ -50,13 +50,13 @@ class Device:
     open_end: int = 0
     """1 if the phone was ready at its last line."""
     malformed: str = ""
-    """What is wrong with the first line that does not split in two."""
+    """The message about a line that does not split in two; empty if there is none."""
 
 
 def device(key: str, entry: Any, place: str, needed: frozenset[str], keep_open: bool) -> Device:
-    """Read one device; it is ready while all `needed` flags hold. Raises TraceError for unknown events and times.
+    """Return one device, which is ready while all `needed` flags hold. Raises TraceError for unknown events and times.
 
-    Lines that are out of order are put in order of time, equal times in the order of the file.
+    Lines are put in order of time; lines of the same time stay in the order of the file.
     """
     guid, model = (
         of_type(member(entry, name, place), str, f"{place}, {name!r}") for name in ("guid", "model")
@@ -64,18 +64,19 @@ def device(key: str, entry: Any, place: str, needed: frozenset[str], keep_open: 
     text = of_type(member(entry, "messages", place), str, f"{place}, 'messages'")
     try:
         events = list(_events(text, place))
-    except _Malformed as found:
-        return Device(key, guid, model, datetime.min, 0, [], malformed=str(found))
+    except _Malformed as error:
+        return Device(key, guid, model, datetime.min, 0, [], malformed=str(error))
     if not events:
         raise TraceError(f"{place}, 'messages': expected lines with a time and an event, found none")
     unordered = sum(b[0] < a[0] for a, b in pairwise(events))
     events.sort(key=lambda event: event[0])
     first, last = events[0][0], events[-1][0]
-    windows, still = _windows(events, needed)
+    windows, open_since = _windows(events, needed)
     length_s = int((last - first).total_seconds())
-    if still is not None and keep_open:
-        windows.append((still, length_s))
-    return Device(key, guid, model, first, length_s, windows, len(events), unordered, int(still is not None))
+    if open_since is not None and keep_open:
+        windows.append((open_since, length_s))
+    is_open = int(open_since is not None)
+    return Device(key, guid, model, first, length_s, windows, len(events), unordered, is_open)
 
 
 class _Malformed(Exception):
@@ -108,17 +109,17 @@ def _time(text: str, place: str) -> datetime:
 def _windows(
     events: list[tuple[datetime, str]], needed: frozenset[str]
 ) -> tuple[list[tuple[int, int]], int | None]:
-    """Return windows in seconds from the first event, and the start of the one that is open at the end, if any."""
-    holds: set[str] = set()
+    """Return windows in seconds from the first event, and the start of one that is open at the last event, or None."""
+    flags: set[str] = set()
     windows: list[tuple[int, int]] = []
-    opened: int | None = None
+    open_since: int | None = None
     for time, event in events:
         flag, on = _EFFECTS.get(event, ("battery", True))
-        (holds.add if on else holds.discard)(flag)
+        (flags.add if on else flags.discard)(flag)
         now_s = int((time - events[0][0]).total_seconds())
-        if opened is None and needed <= holds:
-            opened = now_s
-        elif opened is not None and not needed <= holds:
-            windows.append((opened, now_s))
-            opened = None
-    return windows, opened
+        if open_since is None and needed <= flags:
+            open_since = now_s
+        elif open_since is not None and not needed <= flags:
+            windows.append((open_since, now_s))
+            open_since = None
+    return windows, open_since

@@ -1,4 +1,4 @@
-"""Tables of intervals from other programs: columns client, start, end, and perhaps kind and value."""
+"""Read tables of intervals from other programs: columns client, start, end, and optionally kind and value."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import duration_us
-from fedsim.scenarios.importers.reading.files import Ints, Problems, about, shown
+from fedsim.scenarios.importers.reading.files import Ints, Problems, Windows, about, shown
 from fedsim.worlds.importer import Imported
-from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
+from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace, TraceFacts
 
 Unit = Literal["us", "ms", "s", "min", "h"]
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
@@ -23,7 +23,7 @@ _TIMES = ("start", "end")
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Options that plain tables share."""
+    """Options of plain tables."""
 
     unit: Unit
     kind: str
@@ -39,92 +39,91 @@ class Plain:
         self.horizon_us()
 
     def horizon_us(self) -> int | None:
-        """Return the horizon that is asked for. Raises ConfigError."""
+        """Return the horizon option in microseconds, or None. Raises ConfigError."""
         try:
-            found = None if self.horizon is None else duration_us(self.horizon)
+            horizon_us = None if self.horizon is None else duration_us(self.horizon)
         except ValueError as error:
             raise ConfigError(f"importer option 'horizon': {error}") from error
-        if found is not None and not 1 <= found <= LONGEST_US:
+        if horizon_us is not None and not 1 <= horizon_us <= LONGEST_US:
             raise ConfigError(f"importer option 'horizon': expected up to 100 years, found {self.horizon!r}")
-        return found
+        return horizon_us
+
+
+@dataclass(frozen=True, slots=True)
+class PlainTable:
+    """The rows of a table, each checked by itself: columns of equal length."""
+
+    name: str
+    clients: Sequence[str]
+    start_us: Ints
+    end_us: Ints
+    kinds: Sequence[str]
+    values: NDArray[np.float64]
+    place: Callable[[int], str]
+    """Return the place of a row for messages."""
 
 
 def time_columns(header: Sequence[str], name: str, unit: Unit) -> dict[str, tuple[str, int]]:
-    """Return by `start` and `end` the column that holds it and its microseconds per unit. Raises TraceError.
+    """Return by `start` and `end` the column that holds it and its unit in microseconds.
 
-    `start_s`, `start_ms`, ... say their unit; a bare `start` is in `unit`. Unknown columns are refused.
+    The names `start_s`, `start_ms`, ... give the unit; a bare `start` is in `unit`. Raises TraceError for missing,
+    unknown and repeated columns.
     """
-    found = {}
+    chosen = {}
     for time in _TIMES:
         names = {time: UNITS_US[unit]} | {f"{time}_{u}": scale for u, scale in UNITS_US.items()}
-        there = [(n, scale) for n, scale in names.items() if n in header]
-        if len(there) != 1:
+        present = [(n, scale) for n, scale in names.items() if n in header]
+        if len(present) != 1:
             raise TraceError(
                 f"{name}: expected one column of {', '.join(names)}, found {shown(list(header))}"
             )
-        found[time] = there[0]
-    known = {"client", "kind", "value", *(column for column, _ in found.values())}
+        chosen[time] = present[0]
     if "client" not in header:
         raise TraceError(f"{name}: expected a column 'client', found {shown(list(header))}")
-    strange = [column for column in header if column not in known]
-    if strange or len(set(header)) < len(header):
-        what = (
-            f"unknown column {shown(strange[0])}{closest(strange[0][:80], known)}"
-            if strange
-            else "a column twice"
-        )
-        raise TraceError(f"{name}: {what}")
-    return found
+    known = {"client", "kind", "value", *(column for column, _ in chosen.values())}
+    for column in header:
+        if column not in known:
+            raise TraceError(f"{name}: unknown column {shown(column)}{closest(column[:80], known)}")
+    if len(set(header)) < len(header):
+        raise TraceError(f"{name}: a column twice")
+    return chosen
 
 
-def plain_trace(
-    name: str,
-    clients: Sequence[str],
-    start_us: Ints,
-    end_us: Ints,
-    kinds: Sequence[str],
-    values: NDArray[np.float64],
-    options: Plain,
-    place: Callable[[int], str],
-) -> Imported:
-    """Return the Trace of a table whose rows have been checked; clients are numbered as they first appear.
+def plain_trace(table: PlainTable, options: Plain) -> Imported:
+    """Return the Trace of a table; clients are numbered in order of their first rows.
 
-    `place` says where a row stands, for messages.
+    Raises TraceError for intervals that overlap or end after the horizon, and for clients that are online but lack a
+    speed that others have.
     """
-    if not len(start_us):
-        raise TraceError(f"{name}: expected rows, found none")
-    ids, client = _numbered(clients)
-    _check_apart(ids, client, start_us, end_us, kinds, place)
-    _check_described(name, ids, client, np.array(kinds))
-    latest = int(end_us.argmax())
-    last = int(end_us[latest])
-    horizon = options.horizon_us() or last
-    if last > horizon:
-        raise TraceError(
-            f"{place(latest)}, client {clients[latest][:80]!r}: expected intervals up to the horizon of {horizon} us,"
-            f" found an end at {last} us"
-        )
-    kind = np.array(kinds)
-    more = _unknown(len(ids), client, start_us, end_us, kind, horizon, options.outside)
-    trace = _named(
-        name,
-        np.concatenate([client, more[0]]),
-        np.concatenate([start_us, more[1]]),
-        np.concatenate([end_us, more[2]]),
-        [*kinds, *["unknown"] * len(more[0])],
-        np.concatenate([np.where(np.isnan(values), 1.0, values), np.ones(len(more[0]))]),
-        clients=len(ids),
-        horizon_us=horizon,
-        after_end=options.after_end,
-        about=about(ids),
+    if not len(table.start_us):
+        raise TraceError(f"{table.name}: expected rows, found none")
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(table.clients))}
+    ids, client = list(numbers), np.array([numbers[name] for name in table.clients], np.int64)
+    kind = np.array(table.kinds)
+    _check_apart(table, client)
+    _check_described(table.name, ids, client, kind)
+    horizon_us = options.horizon_us() or int(table.end_us.max())
+    _check_horizon(table, horizon_us)
+    more = _unknown(table, client, len(ids), horizon_us, options.outside)
+    columns = (
+        np.concatenate([client, more.client]),
+        np.concatenate([table.start_us, more.start_us]),
+        np.concatenate([table.end_us, more.end_us]),
+        [*table.kinds, *["unknown"] * len(more.client)],
+        np.concatenate([np.where(np.isnan(table.values), 1.0, table.values), np.ones(len(more.client))]),
     )
-    return Imported(
-        trace, {"rows": len(start_us), "clients_of_unknown_presence": _absent(len(ids), client, kind)}
-    )
+    world: TraceFacts = {"clients": len(ids), "horizon_us": horizon_us, "after_end": options.after_end}
+    world["about"] = about(ids)
+    try:
+        trace = Trace.of(*columns, **world)
+    except TraceError as error:
+        raise TraceError(f"{table.name}: {error}") from None
+    without_presence = len(ids) - len(np.unique(client[np.isin(kind, ["online", "unknown"])]))
+    return Imported(trace, {"rows": len(table.start_us), "clients_of_unknown_presence": without_presence})
 
 
 def row_problem(start: float, end: float, kind: str, value: float) -> str | None:
-    """Say what is wrong with a row (times in microseconds), None if it is sound."""
+    """Return what is wrong with a row (times in microseconds), or None."""
     if kind not in KINDS:
         return f"there is no kind {shown(kind)}{closest(kind[:80], KINDS)}"
     if not (0 <= start <= LONGEST_US and end <= LONGEST_US):
@@ -136,70 +135,57 @@ def row_problem(start: float, end: float, kind: str, value: float) -> str | None
     return None
 
 
-def _check_apart(
-    ids: Sequence[str],
-    client: Ints,
-    start_us: Ints,
-    end_us: Ints,
-    kinds: Sequence[str],
-    place: Callable[[int], str],
-) -> None:
+def _check_apart(table: PlainTable, client: Ints) -> None:
     """Raise TraceError with each row that overlaps the one before it, by start, of its client and kind."""
-    problems, kind = Problems(), np.array([KINDS.index(k) for k in kinds])
+    start_us, end_us = table.start_us, table.end_us
+    problems, kind = Problems(), np.array([KINDS.index(k) for k in table.kinds])
     order = np.lexsort((start_us, kind, client))
     before, after = order[:-1], order[1:]
     same = (client[before] == client[after]) & (kind[before] == kind[after])
     for i in np.flatnonzero(same & (start_us[after] < end_us[before])).tolist():
         other, row = int(before[i]), int(after[i])
         problems.add(
-            f"{place(row)}, client {ids[client[row]][:80]!r}: {kinds[row]} from {start_us[row]} to {end_us[row]} us "
-            f"overlaps {place(other)}, from {start_us[other]} to {end_us[other]} us"
+            f"{table.place(row)}, client {table.clients[row][:80]!r}: {table.kinds[row]} from {start_us[row]} to "
+            f"{end_us[row]} us overlaps {table.place(other)}, from {start_us[other]} to {end_us[other]} us"
         )
     problems.check()
 
 
+def _check_horizon(table: PlainTable, horizon_us: int) -> None:
+    latest = int(table.end_us.argmax())
+    last_us = int(table.end_us[latest])
+    if last_us > horizon_us:
+        raise TraceError(
+            f"{table.place(latest)}, client {table.clients[latest][:80]!r}: expected intervals up to the horizon of "
+            f"{horizon_us} us, found an end at {last_us} us"
+        )
+
+
 def _check_described(name: str, ids: Sequence[str], client: Ints, kind: Any) -> None:
     """Raise TraceError with each client that is online but lacks a speed that others have."""
-    problems, there = Problems(), np.unique(client[kind == "online"])
+    problems, online = Problems(), np.unique(client[kind == "online"])
     for modelled in MODELLED:
         described = np.unique(client[kind == modelled])
-        for one in np.setdiff1d(there, described).tolist() if len(described) else []:
+        for lacking in np.setdiff1d(online, described).tolist() if len(described) else []:
             problems.add(
-                f"{name}: client {ids[one][:80]!r} is online at times but has no {modelled!r} interval, while"
+                f"{name}: client {ids[lacking][:80]!r} is online at times but has no {modelled!r} interval, while"
                 f" {ids[int(described[0])][:80]!r} has one: describe {modelled!r} for every client or for none"
             )
     problems.check()
 
 
-def _named(name: str, *columns: Any, **facts: Any) -> Trace:
-    try:
-        return Trace.of(*columns, **facts)
-    except TraceError as error:
-        raise TraceError(f"{name}: {error}") from None
-
-
-def _numbered(clients: Sequence[str]) -> tuple[list[str], Ints]:
-    number = {name: i for i, name in enumerate(dict.fromkeys(clients))}
-    return list(number), np.array([number[c] for c in clients], np.int64)
-
-
-def _absent(n: int, client: Ints, kind: Any) -> int:
-    there = np.isin(kind, ["online", "unknown"])
-    return n - len(np.unique(client[there]))
-
-
-def _unknown(
-    n: int, client: Ints, start_us: Ints, end_us: Ints, kind: Any, horizon_us: int, outside: str
-) -> tuple[Ints, Ints, Ints]:
-    """Return clients, starts and ends of which nothing is known: no word on presence at all, or none at that time."""
-    told = np.isin(kind, ["online", "unknown"])
+def _unknown(table: PlainTable, client: Ints, n: int, horizon_us: int, outside: str) -> Windows:
+    """Return the unknown stretches: all time of clients without presence rows and, if `outside` is `unknown`, the time
+    before the first and after the last presence row of the others.
+    """
+    presence = np.isin(np.array(table.kinds), ["online", "unknown"])
     first, last = np.full(n, horizon_us), np.zeros(n, np.int64)
-    np.minimum.at(first, client[told], start_us[told])
-    np.maximum.at(last, client[told], end_us[told])
-    silent = np.flatnonzero(last == 0)
-    heard = np.flatnonzero(last > 0) if outside == "unknown" else silent[:0]
-    one = np.concatenate([silent, heard, heard])
-    begin = np.concatenate([np.zeros(len(silent) + len(heard), np.int64), last[heard]])
-    end = np.concatenate([np.full(len(silent), horizon_us), first[heard], np.full(len(heard), horizon_us)])
-    some = begin < end
-    return one[some], begin[some], end[some]
+    np.minimum.at(first, client[presence], table.start_us[presence])
+    np.maximum.at(last, client[presence], table.end_us[presence])
+    without = np.flatnonzero(last == 0)
+    others = np.flatnonzero(last > 0) if outside == "unknown" else without[:0]
+    owner = np.concatenate([without, others, others])
+    start = np.concatenate([np.zeros(len(without) + len(others), np.int64), last[others]])
+    end = np.concatenate([np.full(len(without), horizon_us), first[others], np.full(len(others), horizon_us)])
+    keep = start < end
+    return Windows(owner[keep], start[keep], end[keep])

@@ -1,4 +1,4 @@
-"""The files of the on-device training benchmark: which kind a file is, and what its tables say."""
+"""Recognise and read the files of the on-device training benchmark."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LEFT_OUT = {
     "frequencies": "the list of clock rates that the phone has: no times",
     "log": "the raw log of a benchmark: its times are in the time_table files",
 }
-"""Kinds of file that are no trace by themselves, and why."""
+"""Kinds of file that are no trace by themselves, and the reason."""
 
 _TIMES = {"expr_train": "train_ms", "expr_infer": "infer_ms", "session_infer": "session_infer_ms"}
 _ENERGY = re.compile(r"(singleBatch|singleSample)_energy_(\w+)\.csv")
@@ -39,9 +39,9 @@ _ENERGY_FACT = {"singleBatch": "joule_a_batch", "singleSample": "joule_a_sample"
 
 @dataclass(slots=True)
 class Client:
-    """What becomes one client: its seconds per sample over time, and facts.
+    """A client: its seconds per sample over time, and facts.
 
-    A constant is one interval of any length with `period_us` 0, to be stretched over the whole world.
+    A constant is one interval with `period_us` 0; it is stretched over the whole world.
     """
 
     compute: Series
@@ -51,7 +51,10 @@ class Client:
 
 
 def kind_of(source: Source) -> str | None:
-    """Return `time_table`, `clocks`, a key of LEFT_OUT, or None for another format; never raises."""
+    """Return the kind of a file: `time_table`, `clocks`, a key of LEFT_OUT, or None for another format.
+
+    Never raises.
+    """
     if source.data.startswith(b"Processor\t:"):
         return "log"
     lines = head(source, 1)
@@ -72,7 +75,7 @@ def kind_of(source: Source) -> str | None:
 
 
 def time_table(source: Source, batch: int, counts: Counter[str]) -> Client:
-    """Read a time table: ms a batch by batch size. Raises TraceError, also if it lacks the batch size."""
+    """Return the client of a time table: ms a batch by batch size. Raises TraceError, also if `batch` is missing."""
     lines, (sizes, *times) = columns(source, ["batchsize", *_TIMES])
     problems, facts, train_ms = Problems(), dict[str, float | str | None](), dict[int, float | None]()
     for i, line in enumerate(lines):
@@ -99,25 +102,23 @@ def time_table(source: Source, batch: int, counts: Counter[str]) -> Client:
 
 
 def clocks(source: Source, sample_ms: float, reference_khz: float, cores: Sequence[int]) -> Client:
-    """Read core clocks over time: training takes `sample_ms` at `reference_khz`, and longer at lower clocks."""
-    wanted = ["stamp", "temperature", *(f"cpu{core}" for core in cores)]
-    lines, (stamps, temperatures, *clock) = columns(source, wanted)
+    """Return the client of core clocks over time: a sample takes `sample_ms` at `reference_khz`, more at lower clocks.
+
+    Raises TraceError with every wrong line.
+    """
+    names = ["stamp", "temperature", *(f"cpu{core}" for core in cores)]
+    lines, cells = columns(source, names)
     problems, times, khz, degrees = Problems(), list[int](), list[float](), list[float]()
-    for i, line in enumerate(lines):
+    for line, stamp, temperature, *clock in zip(lines, *cells, strict=True):
         place = f"{source.name}, line {line}"
         with problems.caught():
-            at_us = round(number(stamps[i], f"{place}, stamp in ms", 0, LONGEST_S * 1000) * 1000)
-            if times and at_us <= times[-1]:
-                raise TraceError(
-                    f"{place}, stamp: expected one above that of the line before, found {stamps[i]}"
-                )
-            of_cores = [
-                positive(cells[i], f"{place}, {name}", 1e8)
-                for name, cells in zip(wanted[2:], clock, strict=True)
-            ]
-            if not missing(temperatures[i]):
-                degrees.append(number(temperatures[i], f"{place}, temperature", -1e6, 1e6))
-            times.append(at_us)
+            time_us = round(number(stamp, f"{place}, stamp in ms", 0, LONGEST_S * 1000) * 1000)
+            if times and time_us <= times[-1]:
+                raise TraceError(f"{place}, stamp: expected one above that of the line before, found {stamp}")
+            of_cores = [positive(c, f"{place}, {n}", 1e8) for n, c in zip(names[2:], clock, strict=True)]
+            if not missing(temperature):
+                degrees.append(number(temperature, f"{place}, temperature", -1e6, 1e6))
+            times.append(time_us)
             khz.append(sum(of_cores) / len(of_cores))
     problems.check()
     if len(times) < 2:
@@ -130,7 +131,7 @@ def clocks(source: Source, sample_ms: float, reference_khz: float, cores: Sequen
 
 
 def add_energy(source: Source, clients: Sequence[Client]) -> bool:
-    """Add joules by batch size to the clients of the file's networks and setting; tell whether there are any."""
+    """Add joules by batch size to the clients of the file's networks and setting; return whether there are any."""
     match = _ENERGY.fullmatch(source.path.name)
     table = rows(source)
     if match is None or not table:
@@ -156,7 +157,7 @@ def _number(value: float | str | None) -> float | None:
 
 
 def _setting(source: Source) -> str:
-    """Return the folder that says which phone, cores and clock were measured."""
+    """Return the folder that names the phone, the cores and the clock of the measurement."""
     parts = source.path.parts
     at = parts.index("processed_data") if "processed_data" in parts else 0
     return parts[at - 1] if at else ""

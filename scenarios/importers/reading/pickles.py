@@ -1,8 +1,8 @@
-"""Pickles read as data: plain values and numpy scalars, and nothing is called, imported or executed.
+"""Read pickles as data, plain values and numpy scalars, without calling, importing or executing anything.
 
-The stream is read by a small machine of its own instead of `pickle`, because a pickle is a program: it may name any
-function, and even without one it can ask for a memo of any size. Here the memo is a dictionary, numpy's two globals
-are stand-ins that build Python numbers, every other global is refused by name, and keys are numbers or texts.
+A pickle is a program: it may name any function, and even without one it can ask for a memo of any size. So a small
+machine of this module executes it instead of `pickle`. Its memo is a dictionary, it builds Python numbers where the
+pickle asks for numpy's two functions, refuses all other globals by name, and allows only numbers and texts as keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PASSED = {"PROTO", "FRAME"}
 def plain_pickle(source: Source) -> Any:
     """Return the value of a pickle of dicts, lists, tuples, texts, bytes, numbers, None and numpy scalars.
 
-    Raises TraceError that names the position and what was found: another global, a truncated file, a broken stream.
+    Raises TraceError that names the position of another global, a truncated file or a broken stream.
     """
     machine, at = _Machine(), 0
     try:
@@ -55,7 +55,7 @@ def plain_pickle(source: Source) -> Any:
 
 
 class _Refused(Exception):
-    """What the machine does not do."""
+    """An instruction or a value that the machine does not accept."""
 
 
 @dataclass(eq=False, slots=True)
@@ -67,13 +67,13 @@ class _Dtype:
 
     def number(self, data: bytes | str) -> float:
         raw = data.encode("latin-1") if isinstance(data, str) else data
-        found: float = struct.unpack(self.order + _SCALARS[self.code], raw)[0]
-        return found
+        value: float = struct.unpack(self.order + _SCALARS[self.code], raw)[0]
+        return value
 
 
 @dataclass(slots=True)
 class _Machine:
-    """Carries out opcodes on a stack and a memo."""
+    """Executes opcodes on a stack and a memo."""
 
     stack: list[Any] = field(default_factory=list)
     below: list[list[Any]] = field(default_factory=list)
@@ -108,8 +108,8 @@ class _Machine:
 
     def group(self) -> list[Any]:
         """Take the values above the last mark, and the mark."""
-        found, self.stack = self.stack, self.below.pop()
-        return found
+        values, self.stack = self.stack, self.below.pop()
+        return values
 
     def push(self, value: Any) -> None:
         """Put a value on the stack."""
@@ -126,9 +126,9 @@ class _Machine:
         """Take the last n values."""
         if len(self.stack) < n:
             raise IndexError(f"expected {n} values on the stack, found {len(self.stack)}")
-        found = self.stack[len(self.stack) - n :]
+        values = self.stack[len(self.stack) - n :]
         del self.stack[len(self.stack) - n :]
-        return found
+        return values
 
     def extend(self, values: list[Any]) -> None:
         """Append to the list on the stack."""
@@ -145,11 +145,11 @@ class _Machine:
         target.update(_items(values))
 
     def stop(self) -> None:
-        """Keep the one value that is left."""
+        """Keep the only value left as the result."""
         (self.result,) = self.stack
 
     def reduce(self) -> None:
-        """Build a dtype or a scalar; the functions themselves are never called."""
+        """Build a dtype or a scalar; numpy's functions themselves are never called."""
         function, arguments = self.take(2)
         if function == _Global("dtype") and isinstance(arguments, tuple) and arguments[0] in _SCALARS:
             self.stack.append(_Dtype(arguments[0]))

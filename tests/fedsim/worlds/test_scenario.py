@@ -18,7 +18,10 @@ from fedsim.worlds.trace import read_trace
 
 def world(client, *, clients=1, horizon_us=100, **shared):
     facts = shared.pop("facts", None)
-    return simulate(Scenario(client, **shared), clients=clients, horizon_us=horizon_us, seed=3, facts=facts)
+    written = simulate(
+        Scenario(client, **shared), clients=clients, horizon_us=horizon_us, seed=3, facts=facts
+    )
+    return written.trace(clients)
 
 
 def rows(trace):

@@ -230,7 +230,7 @@ def test_jobs_that_start_at_times_of_their_own_end_as_alone(leave, tiny, amounts
     if not jobs:
         return
     who, when = np.array(jobs).T
-    assert world.there(who, when).all()
+    assert world.online_at(who, when).all()
     until = when + 7
     for limit in (None, until):
         try:
