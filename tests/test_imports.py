@@ -150,6 +150,31 @@ def test_ray_is_imported_around_the_processes_alone(root: Path) -> None:
     }
 
 
+def test_no_private_name_of_a_dependency_is_used(root: Path) -> None:
+    """An upgrade may change them without a word. Private names that our own files define are ours."""
+    trees = {path: ast.parse(path.read_text()) for package in PACKAGES for path in modules(root, package)}
+    nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    ours = {"_field_defaults"}
+    for _, node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            ours.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            ours.add(node.attr)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            ours.add(node.id)
+    private = re.compile(r"_[a-zA-Z]")
+    for path, node in nodes:
+        where = f"{path}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Attribute) and private.match(node.attr):
+            public = isinstance(node.value, ast.Name) and (node.value.id, node.attr) == ("os", "_exit")
+            assert public or node.attr in ours, f"{where}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            parts = [part for alias in node.names for part in alias.name.split(".")]
+            parts += (getattr(node, "module", None) or "").split(".")
+            foreign = [part for part in parts if private.match(part)]
+            assert not foreign, f"{where}: {foreign}"
+
+
 def test_simpy_is_imported_by_scenarios_alone(root: Path) -> None:
     for package in ("fedsim", "algorithms", "analysis"):
         for path in modules(root, package):

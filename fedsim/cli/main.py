@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import errno
 import io
 import os
 import sys
-import threading
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -127,23 +125,20 @@ def main(arguments: list[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=PLAIN)  # spells characters that the terminal cannot show
     code = _code(arguments)
-    if arguments is None:
-        _leave(code)
-    sys.exit(code)
+    sys.exit(_flushed(code) if arguments is None else code)
 
 
-def _leave(code: int) -> None:
-    """End the process as Python would, but skip the teardown of imported modules, which takes a second with torch."""
-    if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        try:
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-            sys.stderr.flush()
-        except OSError as error:  # such as a full disk; earlier messages may be lost with this output
-            with suppress(OSError):
-                os.write(2, b"" if code else f"error: what was said cannot be written: {error}\n".encode())
-            code = code or 1
-        os._exit(code)
+def _flushed(code: int) -> int:
+    """Write out all output; return 1 in place of a code 0 if that fails, such as on a full disk."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError as error:
+        with suppress(OSError):
+            os.write(2, b"" if code else f"error: the output cannot be written: {error}\n".encode())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes again at its end, and would complain
+        return code or 1
+    return code
 
 
 def _of_input(error: Exception) -> bool:

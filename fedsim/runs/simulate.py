@@ -119,8 +119,9 @@ class _How:
         if status == "done":
             return _as_it_ended(folder)
         if status in ("interrupted", "failed"):
-            again = {"watch": self.watch, "profile": self.profile, "pool": self.pool}
-            return resume(folder, workers=0, device=self.device, **again)
+            return resume(
+                folder, workers=0, device=self.device, watch=self.watch, profile=self.profile, pool=self.pool
+            )
         clock = Stopwatch(spans=self.profile)
         with clock.part("start"):
             spec = prepare(run, self.place, self.cache)

@@ -154,11 +154,9 @@ class ClientMethod:
 def pull(strength: float, anchor: Tensors) -> Correct:
     """Return the correction `grad + strength * (weights - anchor)`, the gradient of a proximal term."""
 
-    import torch
-
     def correct(grads: Tensors, weights: Tensors, lr: float) -> Tensors:
-        distances = torch._foreach_sub(weights, anchor)
-        return tuple(torch._foreach_add(grads, distances, alpha=strength))
+        pairs = zip(grads, weights, anchor, strict=True)
+        return tuple(grad.add(weight - start, alpha=strength) for grad, weight, start in pairs)
 
     return correct
 

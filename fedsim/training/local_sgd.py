@@ -192,12 +192,11 @@ def _step(
     """Take a step of SGD with heavy-ball momentum and L2 weight decay, as torch.optim.SGD does without dampening."""
     with torch.no_grad():
         if sgd.weight_decay:
-            grads = torch._foreach_add(grads, weights, alpha=sgd.weight_decay)
+            grads = tuple(g.add(w, alpha=sgd.weight_decay) for g, w in zip(grads, weights, strict=True))
         if velocity is not None:
-            torch._foreach_mul_(velocity, sgd.momentum)
-            torch._foreach_add_(velocity, grads)
-            grads = tuple(velocity)
-        torch._foreach_add_(weights, grads, alpha=-lr)
+            grads = tuple(v.mul_(sgd.momentum).add_(g) for v, g in zip(velocity, grads, strict=True))
+        for weight, grad in zip(weights, grads, strict=True):
+            weight.add_(grad, alpha=-lr)
 
 
 def _rms(losses: Floats) -> float:

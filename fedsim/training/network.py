@@ -11,12 +11,13 @@ from typing import Any
 import psutil
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,7 @@ def _make(
 
 def _check_parameters(name: str, module: nn.Module) -> None:
     for path, part in module.named_modules():
-        if isinstance(part, _BatchNorm) or getattr(part, "running_mean", None) is not None:
+        if isinstance(part, _BATCH_NORMS) or getattr(part, "running_mean", None) is not None:
             raise ConfigError(
                 f"model {name!r}: {path or 'the model'} is a {type(part).__name__}. Its running statistics "
                 "are state outside the parameters, and averaging them over clients is undefined; use "
@@ -242,19 +243,22 @@ def _forward_costs(
 
 def _eval_forward(name: str, module: nn.Module, samples: torch.Tensor) -> object:
     was_training = module.training
+    samples.requires_grad_(
+        samples.is_floating_point()
+    )  # torch then refuses to change them, which later samples rely on
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             out: object = module.eval()(samples)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
+            raise ConfigError(
+                f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
+                "inplace = true only in layers after the first"
+            ) from error
         shape = tuple(samples.shape[1:])
         raise ConfigError(f"model {name!r} does not take samples of shape {shape}: {error}") from error
     finally:
         module.train(was_training)
-    if samples._version:  # evaluations keep the gathered samples, so that they must not change
-        raise ConfigError(
-            f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
-            "inplace = true only in layers after the first"
-        )
     return out
 
 

@@ -63,8 +63,28 @@ def behaves_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], 
 
     A subclass with a `forward` of its own and a module with hooks may do anything, so the answer for them is False.
     """
-    hooks = (part._forward_pre_hooks, part._forward_hooks, part._backward_pre_hooks, part._backward_hooks)
-    return isinstance(part, kinds) and str(part.forward.__module__).startswith("torch.nn.") and not any(hooks)
+    own = not str(part.forward.__module__).startswith("torch.nn.")
+    return isinstance(part, kinds) and not own and not _has_hooks(part)
+
+
+def _has_hooks(part: nn.Module) -> bool:
+    """Return whether a module has hooks: a hook that is registered for a moment is then not alone."""
+    for register in (
+        part.register_forward_pre_hook,
+        part.register_forward_hook,
+        part.register_full_backward_pre_hook,
+        part.register_full_backward_hook,
+    ):
+        try:
+            handle = register(lambda *arguments: None)
+        except RuntimeError:  # it has a backward hook of torch's older kind
+            return True
+        hooks = handle.hooks_dict_ref()
+        others = hooks is not None and len(hooks) > 1
+        handle.remove()
+        if others:
+            return True
+    return False
 
 
 def linear_layers(module: nn.Module) -> list[Layer]:
