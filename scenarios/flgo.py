@@ -92,8 +92,7 @@ def flgo(
     `beta` is FLGo's for the mode by default: 0 to 1, for LN and SLN less than 1, for MDF and LDF up to 100. YMF, MDF,
     LDF, YFF and YC need facts about the federation's data, which a run's `[world]` has; LN and SLN the number of
     clients over which the maximum is taken: `federation`, by default that of the run. A job of `job_samples` samples,
-    by default one epoch over the client's data, takes its client's latency. Instead of latencies, `devices` may set the
-    speeds of clients; without both nothing takes any time.
+    by default one epoch over the client's data, takes its client's latency. Instead, `devices` may set the speeds.
     """
     beta = BETA[availability] if beta is None else beta
     number_option("beta", beta, 0, GREATEST_BETA.get(availability, 1.0))

@@ -46,8 +46,7 @@ def cnn(
     """
     _check(in_shape, kernel, padding, len(dropout), len(hidden) + 1)
     pad = kernel // 2 if padding == "same" else 0
-    sides = [in_shape[1], in_shape[2]]
-    model = nn.Sequential()
+    sides, model = [in_shape[1], in_shape[2]], nn.Sequential()
     for number, (before, after) in enumerate(pairwise([in_shape[0], *channels]), start=1):
         half = 2 if pool == "each" or number == len(channels) else 1
         sides = [(side + 2 * pad - kernel + 1) // half for side in sides]
@@ -57,7 +56,6 @@ def cnn(
         _add_after(model, number, after, norm, groups, relu, half)
     if channels and channel_dropout:
         model.add_module("channel_dropout", nn.Dropout2d(channel_dropout))
-    model.add_module("flatten", nn.Flatten())
     _add_dense(model, [([in_shape[0], *channels][-1]) * math.prod(sides), *hidden], n_classes, dropout)
     return model
 
@@ -79,6 +77,7 @@ def _add_after(
 
 
 def _add_dense(model: nn.Sequential, widths: list[int], n_classes: int, dropout: Sequence[float]) -> None:
+    model.add_module("flatten", nn.Flatten())
     chances = [*dropout, *[0.0] * (len(widths) - len(dropout))]
     for number, (before, after) in enumerate(pairwise([*widths, n_classes]), start=1):
         if chances[number - 1]:
