@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 from fedsim.analysis.opening.arrays import Ints
 from fedsim.analysis.opening.run import Evaluation, Run
 from fedsim.common import arguments
-from fedsim.common.chrome_trace import ChromeTrace, writing
 from fedsim.common.errors import FolderError
 from fedsim.common.files import write_atomically
 from fedsim.common.paths import as_path
+from fedsim.records.chrome_trace import ChromeTrace, writing
 
 SERVER = (1, 1)
 """Process and thread ids of steps and evaluations."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common.chrome_trace import ChromeTrace, writing
 from fedsim.common.files import write_atomically
 from fedsim.common.stopwatch import SERVER, WORKER, Times
+from fedsim.records.chrome_trace import ChromeTrace, writing
 
 PROFILE = "profile.json"
 SERVER_PARTS = ("gram", "solve", "combine", "diagnose")
