@@ -47,13 +47,13 @@ class ClientRecords:
         """Return read-only views of the columns of a View, by name."""
         return {f.name: read_only(getattr(self, f.name)) for f in fields(self)}
 
-    def give(self, clients: Ints, step: int) -> None:
+    def dispatch(self, clients: Ints, step: int) -> None:
         """Note that each client was given a job by a server that had taken `step` steps."""
         self.dispatched[clients] += 1
         self.last_dispatch[clients] = step
         self.busy[clients] = True
 
-    def give_one(self, client: int, step: int) -> None:
+    def dispatch_one(self, client: int, step: int) -> None:
         """The same for a single client: one number is written sooner than an array of one."""
         self.dispatched[client] += 1
         self.last_dispatch[client] = step

@@ -67,10 +67,10 @@ class Dispatcher:
                 k = min(places, len(candidates)) if len(candidates) >= pacing.least_candidates else 0
                 chosen = self._choose(candidates, k) if k else candidates[:0]
         if client is not None:
-            self.give_one(client)
+            self.dispatch_one(client)
             return
         if len(chosen):
-            self.give(chosen)
+            self.dispatch(chosen)
         elif not run_state.working:
             run_state.waits += 1
         keeps_filling = pacing.refill == "arrival" or self.plan.dropout.replace
@@ -152,23 +152,23 @@ class Dispatcher:
             **self.run_state.client_records.columns(),
         )
 
-    def give(self, chosen: Ints, attempt: int = 0) -> None:
+    def dispatch(self, chosen: Ints, attempt: int = 0) -> None:
         """Give a job to each of the chosen clients; `attempt` counts how often the same work was lost before."""
         if len(chosen) == 1:
-            self.give_one(int(chosen[0]), attempt)
+            self.dispatch_one(int(chosen[0]), attempt)
             return
         self.arm()
-        self._give_many(chosen, attempt)
+        self._dispatch_many(chosen, attempt)
         self.run_state.handed = True
 
-    def give_one(self, client: int, attempt: int = 0) -> None:
+    def dispatch_one(self, client: int, attempt: int = 0) -> None:
         """The same for a single client."""
         self.arm()
-        if not self._give_quickly(client, attempt):
-            self._give_many(np.array([client]), attempt)
+        if not self._dispatch_quickly(client, attempt):
+            self._dispatch_many(np.array([client]), attempt)
         self.run_state.handed = True
 
-    def _give_many(self, chosen: Ints, attempt: int) -> None:
+    def _dispatch_many(self, chosen: Ints, attempt: int) -> None:
         run_state, costs = self.run_state, self.plan.costs
         with self._world:
             nths = run_state.client_records.dispatched[chosen]
@@ -188,7 +188,7 @@ class Dispatcher:
         heapq.heapify(run_state.heap)
         run_state.next_job += len(chosen)
         run_state.in_flight += len(chosen)
-        run_state.client_records.give(chosen, run_state.step)
+        run_state.client_records.dispatch(chosen, run_state.step)
         with self._dispatch:
             useful = rows[self._useful(chosen, rows, fates.ok, fates.end_us)]
             if len(useful):
@@ -206,7 +206,7 @@ class Dispatcher:
         )
         return without(fates, droppers.drop(jobs))
 
-    def _give_quickly(self, client: int, attempt: int) -> bool:
+    def _dispatch_quickly(self, client: int, attempt: int) -> bool:
         """Do the same for a single job, quickly; says whether that could be done."""
         if self._single is None:
             return False
@@ -228,7 +228,7 @@ class Dispatcher:
         heapq.heappush(run_state.heap, event)
         run_state.next_job = number + 1
         run_state.in_flight += 1
-        records.give_one(client, run_state.step)
+        records.dispatch_one(client, run_state.step)
         if ok and self._is_useful(end_us):
             self._unsent.append(row)
         return True

@@ -195,7 +195,7 @@ class EventLoop:
             self.records.crowded()
         again = attempt < self.plan.dropout.retries and not overdue
         if again and self.world.online(run_state.now_us)[client]:
-            self.dispatcher.give_one(client, attempt + 1)
+            self.dispatcher.dispatch_one(client, attempt + 1)
 
     def _is_overdue(self, row: int) -> bool:
         run_state = self.run_state

@@ -40,14 +40,14 @@ def test_its_columns_are_those_of_a_view_and_cannot_be_written_to() -> None:
 def test_columns_are_views_that_follow() -> None:
     known = ClientRecords.of(3)
     columns = known.columns()
-    known.give_one(1, step=4)
+    known.dispatch_one(1, step=4)
     assert columns["dispatched"].tolist() == [0, 1, 0]
     assert columns["last_dispatch"].tolist() == [-1, 4, -1]
 
 
 def test_a_job_is_given_and_ends_in_one_of_two_ways() -> None:
     known = ClientRecords.of(3)
-    known.give(THREE, step=0)
+    known.dispatch(THREE, step=0)
     assert (known.dispatched.tolist(), known.last_dispatch.tolist()) == ([1, 1, 1], [0, 0, 0])
     known.land(0, duration_us=70)
     known.lose(2)
