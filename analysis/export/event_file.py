@@ -19,7 +19,7 @@ from fedsim.common.errors import ConfigError, RunError
 
 NAME = "events.out.tfevents.0.fedsim"
 """TensorBoard reads files with `tfevents` in their name."""
-INSTALL = "pip install 'fedsim[tensorboard]'"
+INSTALL = "pip install 'fedsim-dynamics[tensorboard]'"
 
 
 def require_tensorboard() -> None:

@@ -24,7 +24,7 @@ from synthetic_runs import write_run
 
 there = pytest.mark.skipif(
     not any((Path(path) / "tensorboard" / "__init__.py").exists() for path in sys.path),
-    reason="the package tensorboard is not installed: pip install 'fedsim[tensorboard]'",
+    reason="the package tensorboard is not installed: pip install 'fedsim-dynamics[tensorboard]'",
 )
 
 
@@ -197,7 +197,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2
-    assert "pip install 'fedsim[tensorboard]'" in capsys.readouterr().err
+    assert "pip install 'fedsim-dynamics[tensorboard]'" in capsys.readouterr().err
 
 
 def test_nothing_is_written_before_it_is_known_to_be_there(
