@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from rich.console import Console
 
 from fedsim.common import arguments
 from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error
 from fedsim.common.files import make_directory
 from fedsim.common.paths import as_path
 from fedsim.common.signals import Interrupts
+from fedsim.common.terminal import Terminal
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.config.study import StudyConfig, load_study
@@ -62,7 +62,7 @@ def study(
     """
     path = as_path(path, "path")
     folder = opened(load_study(path, scale=scale, sets=sets, seeds=seeds), path.name, out, force=force)
-    return run_study(folder, Board(Console(quiet=True)), jobs=jobs, device=device)
+    return run_study(folder, Board(Terminal(quiet=True)), jobs=jobs, device=device)
 
 
 @arguments.checked

@@ -67,7 +67,7 @@ def test_jobs_may_finish_in_any_order(
     for seed in (0, 1):
 
         def shuffled(self: Any, pool: object, seed: int = seed) -> Trainer:
-            setup = self.setup
+            setup = self.spec
             return ShuffledTrainer(
                 Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
             )

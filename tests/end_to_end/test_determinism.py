@@ -52,7 +52,7 @@ def test_jobs_may_finish_in_any_order(
     expected = run(small(pacing=pacing), tmp_path / "a")
 
     def shuffled(self: object, pool: object) -> Trainer:
-        setup = self.setup  # type: ignore[attr-defined]
+        setup = self.spec  # type: ignore[attr-defined]
         return ShuffledTrainer(
             Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed
         )

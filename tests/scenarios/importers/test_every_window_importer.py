@@ -90,7 +90,7 @@ def test_a_sensor_that_no_file_holds_is_refused_with_the_closest(tmp_path: Path)
 )
 def test_the_intersection_agrees_with_asking_each_instant(edges: list[list[int]]) -> None:
     sets = [np.array(e[: len(e) // 2 * 2]).reshape(-1, 2).T for e in edges]
-    start, end = studentlife_module._all([(s, e) for s, e in sets])
+    start, end = studentlife_module._intersection([(s, e) for s, e in sets])
     for t in range(31):
         wanted = all(bool(((s <= t) & (t < e)).any()) for s, e in sets)
         assert bool(((start <= t) & (t < end)).any()) == wanted
