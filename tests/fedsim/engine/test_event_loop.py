@@ -785,7 +785,7 @@ def test_the_future_of_the_world_never_changes_the_past() -> None:
     assert [j for j in short.jobs if j[0] < 12] == [j for j in whole.jobs if j[0] < 12]
 
 
-def test_states_in_the_ledger_are_told_from_each_other_and_from_those_of_the_table() -> None:
+def test_states_in_the_job_table_are_told_from_each_other_and_from_those_of_the_table() -> None:
     states = {job_table.RUNNING, job_table.LANDED, job_table.FREE}
     assert len(states) == 3
     assert not states & set(range(len(STATUSES)))

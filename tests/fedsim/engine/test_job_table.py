@@ -161,7 +161,7 @@ def test_a_job_that_is_stopped_has_done_what_it_had_done() -> None:
     assert job_table.table["client"][rows].tolist() == [50, 51, 52]
 
 
-def test_a_ledger_that_is_restored_goes_on_as_the_one_that_was_saved() -> None:
+def test_a_job_table_that_is_restored_goes_on_as_the_one_that_was_saved() -> None:
     def go_on(job_table: JobTable) -> list[Any]:
         more = opened(job_table, 3, first=20)
         job_table.end(more[1:], "aggregated", 8)
