@@ -154,7 +154,7 @@ class JobTable:
             self.table[name][rows] = getattr(fates, name)
 
     def end(self, rows: Ints | Sequence[int], status: str, step: int = -1) -> int:
-        """End jobs in this order; `step` is the step that used them, -1 if none did. Return the bytes that they moved."""
+        """End jobs in this order; `step` used them, -1 if none did. Return the bytes that they moved."""
         if len(rows) == 1:
             return self._end_one(int(rows[0]), status, step)
         at = np.asarray(rows, dtype=np.int64)

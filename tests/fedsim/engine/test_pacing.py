@@ -34,7 +34,7 @@ FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
         ({"concurrency": 3, "buffer": 3, "refill": "arrival"}, 'late must be "keep"'),
         ({"concurrency": 3, "buffer": None}, "there must be a deadline"),
         ({"concurrency": 3, "buffer": 3, "minimum": 2}, "minimum applies at a deadline"),
-        ({"concurrency": 3, "buffer": 3, "deadline_us": 5, "minimum": 4}, "more than a step can have"),
+        ({"concurrency": 3, "buffer": 3, "deadline_us": 5, "minimum": 4}, "more than one step can take"),
         ({"concurrency": 3, "buffer": 3, "least_candidates": 0}, "least_candidates must be at least 1"),
     ],
 )
