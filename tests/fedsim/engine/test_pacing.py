@@ -100,7 +100,7 @@ def test_what_just_works_is_not_refused(arguments: dict[str, object]) -> None:
     [
         (
             {"concurrency": 3, "buffer": 2, "deadline_us": 5, "minimum": 3},
-            r"minimum \(3\) is more than a step",
+            r"minimum \(3\) is more than one step",
         ),
         ({"concurrency": 3, "buffer": None, "deadline_us": 5, "minimum": 4}, r"minimum \(4\) is more than"),
         ({"concurrency": 3, "buffer": 3, "minimum": -1}, "minimum must be at least 0, found -1"),
