@@ -312,7 +312,7 @@ class EventLoop:
             oldest_version=int(versions.min(initial=run_state.step)),
             started=bool((versions == run_state.step).any()),
             jobs=cohort.ids,
-            audit=audit and audit.cohort(run_state.step, run_state.now_us, run_state.client_records),
+            audit=audit.cohort(run_state.step, run_state.now_us, run_state.client_records) if audit else None,
         )
 
     def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:
