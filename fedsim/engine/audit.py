@@ -1,7 +1,7 @@
-"""The oracle audit: at chosen steps clients train once more, for the record alone, from the model that they would be
-given now. So what is remembered of them can be compared with what they would send.
+"""The oracle audit: at chosen steps, clients train one extra job from the current model, only to be recorded.
 
-A real server could not do this. It changes nothing of the run: no table but `audit.parquet` knows of it.
+The audit compares the update that the server's history holds for a client with the update that the client would send
+now. A real server could not do this. An audit changes nothing in the run; only `audit.parquet` shows it.
 """
 
 from __future__ import annotations
@@ -15,48 +15,53 @@ from fedsim.engine.client_records import ClientRecords
 from fedsim.training.job import Cohort
 
 _PART_BYTES = 64 * 2**20
+"""Most bytes of updates in one part of an audit."""
 LOSSES = ("loss_before", "loss_after")
-"""Columns that need both models: that before the step and that after it."""
+"""Columns of `audit.parquet` that need both the model before the step and the model after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """When and whom to audit."""
+    """When the audits take place and how many clients they take."""
 
     every: int
-    """Server steps from one audit to the next; the first is at step `every`."""
+    """Server steps between audits; the first takes place at step `every`."""
     clients: int
-    """Most clients of one audit."""
+    """Most clients in one audit."""
     memory: float
-    """Server steps for which the rule remembers a row."""
+    """Server steps for which the aggregation rule keeps an update in its history."""
     seed: int
 
     def cohort(self, step: int, now_us: int, records: ClientRecords) -> Cohort | None:
-        """Return the jobs that clients would be given now, None at a step without an audit.
+        """Return the audit's jobs at `step`, or None if the step has no audit.
 
-        Those go first whose rows the server has: present ones, and absent ones that the rule remembers. The others
-        fill up what is left. Jobs are the clients' next ones, with numbers below zero.
+        Clients whose update the server holds come first: those in the step, and absent ones in the rule's history.
+        Other clients fill the remaining places. Each job is the client's next one, with a negative id.
         """
         if step == 0 or step % self.every:
             return None
         age = step - records.last_step
-        held = (records.last_step >= 0) & (age <= self.memory)
+        in_history = (records.last_step >= 0) & (age <= self.memory)
         draws = rng(self.seed, "audit", step)
-        order = np.concatenate([draws.permutation(np.flatnonzero(group)) for group in (held, ~held)])
+        order = np.concatenate(
+            [draws.permutation(np.flatnonzero(group)) for group in (in_history, ~in_history)]
+        )
         clients = np.sort(order[: self.clients])
-        same = np.ones(len(clients), dtype=np.int64)
         return Cohort(
             ids=-1 - np.arange(len(clients)),
             clients=clients,
             nths=records.dispatched[clients].astype(np.int64),
-            versions=same * step,
+            versions=np.full(len(clients), step, dtype=np.int64),
             shares=np.ones(len(clients)),
-            dispatch_us=same * now_us,
+            dispatch_us=np.full(len(clients), now_us, dtype=np.int64),
         )
 
 
 def parts_of(cohort: Cohort, row_bytes: int, least: int = 1) -> list[Cohort]:
-    """Cut the jobs of an audit into at least so many parts whose rows do not take much memory."""
+    """Split an audit's jobs into at least `least` parts, so that the updates of one part fit in 64 MiB.
+
+    `row_bytes` is the size of one update. A part holds at least one job.
+    """
     most = max(1, _PART_BYTES // row_bytes)
     n = min(max(least, -(-len(cohort) // most)), len(cohort))
     return [cohort.part(which) for which in np.array_split(np.arange(len(cohort)), n)] if n else []

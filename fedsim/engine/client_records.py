@@ -1,4 +1,4 @@
-"""What the server knows of its clients: from what they declared, from what it saw of them, and from their reports."""
+"""Client records: what the server knows of each client from dispatches, arrivals, losses and reports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ClientRecords:
 
     @staticmethod
     def of(n: int) -> ClientRecords:
-        """Nothing is known yet of `n` clients."""
+        """Return the records of `n` clients before any dispatch."""
         columns: dict[str, NDArray[Any]] = {
             f.name: np.full(n, -1, dtype=np.int64) for f in fields(ClientRecords)
         }
@@ -44,49 +44,50 @@ class ClientRecords:
         return ClientRecords(**columns | {"busy": np.zeros(n, dtype=bool)})
 
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Return read-only views of the columns of a View, by name."""
+        """Return a read-only view of each column by name, as a selector's `View` shows them."""
         return {f.name: read_only(getattr(self, f.name)) for f in fields(self)}
 
     def dispatch(self, clients: Ints, step: int) -> None:
-        """Note that each client was given a job by a server that had taken `step` steps."""
+        """Record that the server dispatched a job to each of `clients` after `step` steps."""
         self.dispatched[clients] += 1
         self.last_dispatch[clients] = step
         self.busy[clients] = True
 
     def dispatch_one(self, client: int, step: int) -> None:
-        """The same for a single client: one number is written sooner than an array of one."""
+        """Record a dispatch to a single client; writing one number is faster than writing an array of one."""
         self.dispatched[client] += 1
         self.last_dispatch[client] = step
         self.busy[client] = True
 
     def land(self, client: int, duration_us: int) -> None:
-        """Note an arrival."""
+        """Record that the client's update arrived `duration_us` after its dispatch."""
         self.busy[client] = False
         self.received[client] += 1
         self.last_duration_us[client] = duration_us
 
     def lose(self, client: int) -> None:
-        """Note that a job is lost."""
+        """Record that the server noticed the loss of the client's job."""
         self.busy[client] = False
         self.lost[client] += 1
 
     def use(self, clients: Ints, step: int, staleness: Ints) -> None:
-        """Note whose updates a step used."""
+        """Record that server step `step` used updates of `clients`."""
         self.last_step[clients] = step
         self.last_staleness[clients] = staleness
 
     def hear(self, jobs: Cohort, reports: Reports) -> None:
-        """Note what jobs reported; of several jobs of a client the last one that says a loss counts."""
+        """Record what jobs reported; the client's last dispatched job with a loss counts."""
         loss = np.where(np.isnan(reports.loss_before), reports.loss_train, reports.loss_before)
         order = np.argsort(jobs.ids, kind="stable")
-        said = order[~np.isnan(loss[order])]
-        self.last_loss[jobs.clients[said]] = loss[said]
-        self.last_loss_rms[jobs.clients[said]] = reports.loss_rms[said]
-        self.last_batch_rms[jobs.clients[said]] = reports.batch_rms[said]
+        reported = order[~np.isnan(loss[order])]
+        clients = jobs.clients[reported]
+        self.last_loss[clients] = loss[reported]
+        self.last_loss_rms[clients] = reports.loss_rms[reported]
+        self.last_batch_rms[clients] = reports.batch_rms[reported]
 
 
 def read_only(array: Any) -> Any:
-    """Return a view that refuses to be written to."""
+    """Return a view of the array that raises ValueError on writing."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,8 +1,8 @@
-"""What a job costs in virtual time, and what chance does to it: a pure function of (seed, client, nth job).
+"""The cost of a job in virtual time, with jitter and losses by chance: a pure function of (seed, client, nth job).
 
-Compute time is passes over samples times the client's seconds per sample, times the model's operations relative to
-those of the model that the seconds were measured with. Transfer time is bytes over the client's bandwidth as it
-changes. Two peers' formulas are alternatives (see `Formula`).
+Compute time is the samples passed over, times the client's seconds per sample, times the model's operations relative
+to those of the model that the seconds were measured with. Transfer time is bytes over the client's bandwidth, which
+changes over time. `Formula` lists the formulas of two other simulators as alternatives.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ Formula = Literal["fedsim", "fedscale", "flash"]
 bandwidth 1000. flash: epochs x whole minibatches of at most `most_samples` samples; a kB going down has 1024 bytes."""
 
 _BINARY = 1000 / 1024
-_WAYS = ("downlink", "compute", "uplink")
+_PARTS = ("downlink", "compute", "uplink")
 
 
 @dataclass(frozen=True, slots=True)
 class Jitter:
-    """How the time of a phase varies from job to job: its relative spread, by way (`downlink`, `compute`, `uplink`).
+    """Variation of a phase's time from job to job: relative spread of `downlink`, `compute` and `uplink`.
 
     `lognormal`: time is multiplied by exp(s Z). `normal`: the speed of a transfer, or the time of a computation, is
-    multiplied by a normal number of mean 1 and deviation s, drawn above 0 (FLASH draws again while negative).
+    multiplied by a normal number of mean 1 and standard deviation s, truncated to positive values (FLASH draws again
+    while it is negative).
     """
 
     law: Literal["lognormal", "normal"] = "lognormal"
@@ -44,34 +45,37 @@ class Jitter:
         self, seed: int, clients: Ints, nths: Ints
     ) -> tuple[Floats | float, Floats | float, Floats | float]:
         """Return the factors on the time of download, computation and upload."""
-        down, compute, up = (self._factor(way, seed, clients, nths) for way in _WAYS)
+        down, compute, up = (self._factor(part, seed, clients, nths) for part in _PARTS)
         return down, compute, up
 
-    def _factor(self, way: str, seed: int, clients: Ints, nths: Ints) -> Floats | float:
-        if way not in self.spread:
+    def _factor(self, part: str, seed: int, clients: Ints, nths: Ints) -> Floats | float:
+        if part not in self.spread:
             return 1.0
-        from scipy.special import ndtr, ndtri  # takes half a second to import, and most runs have no jitter
+        from scipy.special import ndtr, ndtri  # slow to import, and most runs have no jitter
 
-        given = np.asarray(self.spread[way], dtype=np.float64)
-        spread = given if given.ndim == 0 else given[clients]
-        u = uniforms(seed, f"jitter {way}", clients, nths)
+        spread = np.asarray(self.spread[part], dtype=np.float64)
+        if spread.ndim:
+            spread = spread[clients]
+        u = uniforms(seed, f"jitter {part}", clients, nths)
         if self.law == "lognormal":
             return np.asarray(np.exp(spread * ndtri(u)))
         with np.errstate(divide="ignore"):
             below = ndtr(-1.0 / spread)
         factor = np.maximum(1.0 + spread * ndtri(below + u * (1.0 - below)), 1e-6)
-        return np.asarray(factor if way == "compute" else 1.0 / factor)
+        return np.asarray(factor if part == "compute" else 1.0 / factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """How much of its local work a client does. The share is 1 in `all`.
+    """The share of its local work that a client does.
 
-    - `epochs`: with `chance`, a whole number of epochs uniform on [low, high] (FedProx: low 1, high E; FedNova: 2
-      to 5); `fixed` draws once for each client instead of for each job.
-    - `PDU`, `FSU`, `ADU`, `ASU`: FLGo's modes as its code behaves. PDU (`chance`): each time, with that chance, the
-      client's steps become uniform on [0, steps), at least 1, for good. FSU: once, steps x U(0, 1). ADU (`low`,
-      `high`): each time, epochs uniform on the integers from min(low, 1) up to but without `high`. ASU: once.
+    - `all`: the whole job, a share of 1.
+    - `epochs`: with probability `chance`, a whole number of epochs uniform on [low, high] (FedProx: low 1, high E;
+      FedNova: 2 to 5). With `fixed`, one draw per client instead of one per job.
+    - `PDU`, `FSU`, `ADU`, `ASU`: FLGo's modes, as its code behaves. PDU: at each job, with probability `chance`, the
+      client's steps become uniform on [0, steps), at least 1, for all later jobs too. FSU: one draw per client, steps
+      x U(0, 1). ADU: at each job, epochs uniform on the integers from min(low, 1) to `high` - 1. ASU: the same, one
+      draw per client.
     """
 
     mode: Literal["all", "epochs", "PDU", "FSU", "ADU", "ASU"] = "all"
@@ -87,13 +91,17 @@ class Completeness:
             raise ValueError(f"expected 1 <= low <= high, found low = {self.low} and high = {self.high}")
         if self.mode in ("ADU", "ASU") and self.high <= min(self.low, 1):
             raise ValueError(
-                f"mode {self.mode!r} draws epochs from min(low, 1) up to but without high: expected high of at least "
+                f"mode {self.mode!r} draws epochs from min(low, 1) to high - 1: expected high of at least "
                 f"{min(self.low, 1) + 1}, found {self.high} (FLGo's own default of 1 fails as well)"
             )
 
     def shares(self, seed: int, clients: Ints, nths: Ints, steps: Ints, epochs: int) -> Floats:
-        """Return the share of its `steps` local steps, in `epochs` epochs, that each job does."""
+        """Return the share [k] that each job does of its local `steps` [k], which take `epochs` epochs."""
         once = np.zeros_like(nths)
+        if self.mode == "all":
+            return np.ones(len(clients))
+        if self.mode == "PDU":
+            return self._shrunk(seed, clients, nths, steps) / steps
         if self.mode == "epochs":
             nth = once if self.fixed else nths
             drawn = self.low + np.floor(uniforms(seed, "epochs", clients, nth) * (self.high - self.low + 1))
@@ -101,18 +109,15 @@ class Completeness:
             return np.where(chosen, drawn / epochs, 1.0)
         if self.mode == "FSU":
             return np.maximum(1, np.floor(steps * uniforms(seed, "completeness", clients, once))) / steps
-        if self.mode in ("ADU", "ASU"):
-            low = min(self.low, 1)
-            u = uniforms(seed, "completeness", clients, nths if self.mode == "ADU" else once)
-            return np.asarray(np.maximum(low + np.floor(u * (self.high - low)), 1) / epochs)
-        return (
-            self._shrunk(seed, clients, nths, steps) / steps if self.mode == "PDU" else np.ones(len(clients))
-        )
+        low = min(self.low, 1)
+        u = uniforms(seed, "completeness", clients, nths if self.mode == "ADU" else once)
+        return np.asarray(np.maximum(low + np.floor(u * (self.high - low)), 1) / epochs)
 
     def _shrunk(self, seed: int, clients: Ints, nths: Ints, steps: Ints) -> Floats:
+        """Return the steps [k] left to each client by PDU, which shrinks them at its jobs up to `nths`."""
         left = steps.astype(np.float64)
         for nth in range(int(nths.max(initial=-1)) + 1):
-            if (left <= 1).all() or not self.chance:  # nothing shrinks any more
+            if (left <= 1).all() or not self.chance:
                 break
             now = np.full_like(nths, nth)
             hit = (nth <= nths) & (uniforms(seed, "completeness chance", clients, now) < self.chance)
@@ -123,11 +128,11 @@ class Completeness:
 
 @dataclass(frozen=True, slots=True)
 class Chance:
-    """Loss by chance, whatever the world does.
+    """Losses by chance, on top of those that the world causes.
 
-    `same`: each job is lost with probability `chance` (FLGo's HOMO). `uniform`: a share `chance` of the clients have
-    a probability of their own, uniform on [0, 1]; the others have none (FLGo's UNI). A job is lost at a uniformly drawn
-    point of the phase `within`, or of its whole duration.
+    `same`: each job is lost with probability `chance` (FLGo's HOMO). `uniform`: a share `chance` of the clients each
+    draw a loss probability, uniform on [0, 1]; the others lose no job (FLGo's UNI). The job is lost at a point drawn
+    uniformly from the phase `within`, or from its whole duration (`any`).
     """
 
     chance: float = 0.0
@@ -135,7 +140,7 @@ class Chance:
     within: Literal["any", "download", "compute", "upload"] = "any"
 
     def lost_at(self, seed: int, clients: Ints, nths: Ints) -> Floats:
-        """Return the share of the phase or job after which each job is lost, infinity for those that are not."""
+        """Return [k] the share of the phase or job after which each job is lost, infinity if it is not lost."""
         probability = np.full(len(clients), self.chance)
         if self.law == "uniform":
             once = np.zeros_like(nths)
@@ -147,12 +152,12 @@ class Chance:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """The work of each client's jobs."""
+    """The work of the jobs of all K clients."""
 
     work: Work
-    """Arrays [K]: one job of each client, all of it done."""
+    """Arrays [K]: one whole job of each client."""
     steps: Ints
-    """[K] local steps of a whole job."""
+    """[K] Local steps of a whole job."""
     epochs: int
     seed: int
     jitter: Jitter = Jitter()
@@ -161,15 +166,15 @@ class Costs:
 
     @property
     def plain(self) -> bool:
-        """Whether a client's jobs are all alike."""
+        """Whether all jobs of a client cost the same."""
         return not (self.jitter.spread or self.chance.chance) and self.completeness.mode == "all"
 
     def shares(self, clients: Ints, nths: Ints) -> Floats:
-        """Return [k] the share of its local steps that each client does in its `nths` job (from 0)."""
+        """Return [k] the share of its local steps that each client does in job number `nths` [k], from 0."""
         return self.completeness.shares(self.seed, clients, nths, self.steps[clients], self.epochs)
 
     def of(self, clients: Ints, nths: Ints, shares: Floats) -> Work:
-        """Return the work of one job for each client."""
+        """Return the work of one job for each client; `shares` [k] are of its local steps."""
         work, jitter = self.work, self.jitter.slowness(self.seed, clients, nths)
         slow = [np.asarray(a, dtype=np.float64) * b for a, b in zip(work.slowness, jitter, strict=True)]
         return Work(
@@ -196,7 +201,7 @@ def whole_work(
 ) -> Work:
     """Return the work of one whole job of each client with `sizes` [K] training samples.
 
-    `passes` over the samples cost time (an epoch of plain training is one); `scale` multiplies compute time.
+    Compute time covers `passes` over the samples (an epoch of plain training is one), multiplied by `scale`.
     """
     payload = np.full(len(sizes), payload_bytes, dtype=np.int64)
     if formula == "fedsim":
@@ -210,13 +215,15 @@ def whole_work(
     return Work(payload, samples, payload, slowness=(_BINARY, 1.0, 1.0))
 
 
-def trace_spread(about: Mapping[str, NDArray[Any]], way: str) -> Floats:
-    """Return [K] the relative spread that a trace knows of its clients, the column `<way>_cv`. Raises ConfigError."""
-    name = f"{way}_cv"
+def trace_spread(about: Mapping[str, NDArray[Any]], part: str) -> Floats:
+    """Return [K] the relative spread in the trace's client column `<part>_cv`. Raises ConfigError if it is missing.
+
+    Values that are negative or not finite count as 0.
+    """
+    name = f"{part}_cv"
     if name not in about:
         raise ConfigError(
-            f"cost.jitter.{way}: 'trace' needs a trace that knows the column {name!r} of its clients"
-            f"{closest(name, about)}"
+            f"cost.jitter.{part}: 'trace' needs a trace with the client column {name!r}{closest(name, about)}"
         )
     values = np.asarray(about[name], dtype=np.float64)
     return np.where(np.isfinite(values) & (values >= 0), values, 0.0)

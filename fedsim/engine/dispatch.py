@@ -1,4 +1,4 @@
-"""Handing out work: who is chosen, what becomes of the job, and when to look again if places stay free."""
+"""Dispatch: choose clients, give each a job, fix the job's outcome, and wake up later if places stay free."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Floats = NDArray[np.float64]
 
 _ARRIVE, _LOST = int(Kind.ARRIVE), int(Kind.LOST)
 _AGAIN_US = US
-"""How long after a loss a client may be drawn again at the earliest, if nothing happens before."""
+"""Shortest time after a loss until the client may be drawn again, unless another event comes first."""
 
 
 class Dispatcher:
-    """Gives jobs to clients, on the state of one run."""
+    """Chooses clients and dispatches jobs to them; reads and changes the run state."""
 
     def __init__(
         self, world: World, plan: Plan, trainer: Trainer, run_state: RunState, clock: Stopwatch
@@ -46,13 +46,13 @@ class Dispatcher:
         work = plan.costs.work
         columns = (work.download_bytes, work.samples, work.upload_bytes)
         self._busy: Any = run_state.client_records.busy.data
-        """A view whose entries are plain truth values; reading one costs less than from the array."""
+        """A memoryview of the column: reading one entry is faster than from the array."""
         self._unsent: list[int] = []
-        """Rows of single jobs that are to be trained, all from the current version."""
+        """Rows of single jobs, all from the current version, that the trainer has not received yet."""
         self._amounts = [np.ascontiguousarray(column, dtype=np.float64).tolist() for column in columns]
 
     def refill(self) -> None:
-        """Fill the free places, or see to it that somebody looks again."""
+        """Fill the free places; if some stay free, schedule an event that tries again."""
         run_state, pacing = self.run_state, self.plan.pacing
         taken = 0 if pacing.refill == "arrival" else len(run_state.buffer)
         places = pacing.concurrency - run_state.working - taken
@@ -78,7 +78,7 @@ class Dispatcher:
             self._wake_later()
 
     def waits_in_vain(self) -> bool:
-        """Whether nobody has worked for two laps of the world, and no time is set for the run's end."""
+        """Whether no client has worked for two laps of the world in a run without a time limit."""
         run_state = self.run_state
         if run_state.in_flight or self.plan.stop.time_us is not None:
             return False
@@ -90,7 +90,10 @@ class Dispatcher:
         )
 
     def _choose_one(self) -> int | None:
-        """Fill a single place without looking at everybody; None if the selector cannot, or found nobody."""
+        """Choose a client for a single place without listing all candidates.
+
+        Returns None if the selector proposes no clients, or if none of those proposed is a candidate.
+        """
         run_state = self.run_state
         if self._proposals is None or (run_state.buffer and self.plan.pacing.refill == "step"):
             return None
@@ -104,20 +107,20 @@ class Dispatcher:
 
     def _first_proposals(self) -> Numbers | None:
         selector, n = self.plan.selector, self.world.clients
-        if selector.propose is None or self.plan.pacing.least_candidates > 1:  # who counts must be looked for
+        if selector.propose is None or self.plan.pacing.least_candidates > 1:  # candidates must be counted
             return None
         return Numbers(self.plan.seed, "select one", lambda numbers: proposed(selector, numbers, n))
 
     def _candidates(self) -> Ints:
-        """Return who is online and idle, has not just been lost, and is not in this round already."""
+        """Return the clients that are online and idle, not lost at this instant, and not yet part of this round."""
         run_state = self.run_state
         free = self.world.online(run_state.now_us) > run_state.client_records.busy
         if run_state.lost_now:
             free[run_state.lost_now] = False
         if run_state.buffer and self.plan.pacing.refill == "step":
             free[run_state.job_table.table["client"][run_state.buffer]] = False
-        found: Ints = free.nonzero()[0]
-        return found
+        candidates: Ints = free.nonzero()[0]
+        return candidates
 
     def _choose(self, candidates: Ints, k: int) -> Ints:
         run_state, selector = self.run_state, self.plan.selector
@@ -125,18 +128,21 @@ class Dispatcher:
         view.now_us, view.step, view.step_us = run_state.now_us, run_state.step, run_state.step_us
         candidates.flags.writeable = False
         view.candidates = candidates
-        found: Any = selector.select(view, k, self._draws.at(run_state.draws), run_state.selector_state)
-        if not (isinstance(found, tuple) and len(found) == 2):
+        answer: Any = selector.select(view, k, self._draws.at(run_state.draws), run_state.selector_state)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
             raise RunError(
                 f"step {run_state.step}: a selector must return clients and its new state, it returned "
-                f"{type(found).__name__}; one that remembers nothing is made with fedsim.engine.selector.stateless"
+                f"{type(answer).__name__}; fedsim.engine.selector.stateless makes a selector without a state"
             )
-        chosen, run_state.selector_state = found[0], state_of(found[1], f"step {run_state.step}: a selector")
+        chosen, run_state.selector_state = (
+            answer[0],
+            state_of(answer[1], f"step {run_state.step}: a selector"),
+        )
         run_state.draws += 1
         return checked(chosen, view, k)
 
     def _first_view(self) -> View:
-        """Return what the selector sees; what changes with each choice is put in then."""
+        """Return the view that the selector sees; `_choose` updates its time, step and candidates."""
         pacing = self.plan.pacing
         return View(
             now_us=0,
@@ -153,7 +159,7 @@ class Dispatcher:
         )
 
     def dispatch(self, chosen: Ints, attempt: int = 0) -> None:
-        """Give a job to each of the chosen clients; `attempt` counts how often the same work was lost before."""
+        """Dispatch a job to each of the chosen clients; `attempt` counts earlier losses of the same work."""
         if len(chosen) == 1:
             self.dispatch_one(int(chosen[0]), attempt)
             return
@@ -162,24 +168,16 @@ class Dispatcher:
         self.run_state.handed = True
 
     def dispatch_one(self, client: int, attempt: int = 0) -> None:
-        """The same for a single client."""
+        """Dispatch a job to a single client."""
         self.arm()
-        if not self._dispatch_quickly(client, attempt):
+        if not self._dispatch_fast(client, attempt):
             self._dispatch_many(np.array([client]), attempt)
         self.run_state.handed = True
 
     def _dispatch_many(self, chosen: Ints, attempt: int) -> None:
-        run_state, costs = self.run_state, self.plan.costs
+        run_state = self.run_state
         with self._world:
-            nths = run_state.client_records.dispatched[chosen]
-            shares = costs.shares(chosen, nths)
-            if self.plan.dropout.partial and run_state.armed:
-                shares = self._in_time(chosen, nths, shares)
-            fates = self.world.outcomes(chosen, run_state.now_us, costs.of(chosen, nths, shares))
-            fates = self._dropped(chosen, nths, fates)
-            rows = run_state.job_table.open(
-                run_state.next_job, chosen, nths, run_state.step, shares, attempt, run_state.now_us, fates
-            )
+            rows, fates = self._open(chosen, attempt)
         seen_us = np.where(fates.ok, fates.end_us, fates.end_us + self.plan.dropout.notice_us)
         kinds = np.where(fates.ok, _ARRIVE, _LOST)
         run_state.heap.extend(
@@ -195,8 +193,22 @@ class Dispatcher:
                 self.send()
                 self.trainer.submit(run_state.job_table.cohort(useful))
 
+    def _open(self, chosen: Ints, attempt: int) -> tuple[Ints, Outcomes]:
+        """Enter one job per client into the job table; return their rows and outcomes."""
+        run_state, costs = self.run_state, self.plan.costs
+        nths = run_state.client_records.dispatched[chosen]
+        shares = costs.shares(chosen, nths)
+        if self.plan.dropout.partial and run_state.armed:
+            shares = self._in_time(chosen, nths, shares)
+        fates = self.world.outcomes(chosen, run_state.now_us, costs.of(chosen, nths, shares))
+        fates = self._dropped(chosen, nths, fates)
+        rows = run_state.job_table.open(
+            run_state.next_job, chosen, nths, run_state.step, shares, attempt, run_state.now_us, fates
+        )
+        return rows, fates
+
     def _dropped(self, chosen: Ints, nths: Ints, fates: Outcomes) -> Outcomes:
-        """Let the updates be lost of those who send none."""
+        """Mark the updates of `plan.droppers` as lost."""
         run_state, droppers = self.run_state, self.plan.droppers
         if droppers is None:
             return fates
@@ -206,8 +218,8 @@ class Dispatcher:
         )
         return without(fates, droppers.drop(jobs))
 
-    def _dispatch_quickly(self, client: int, attempt: int) -> bool:
-        """Do the same for a single job, quickly; says whether that could be done."""
+    def _dispatch_fast(self, client: int, attempt: int) -> bool:
+        """Dispatch a single job without arrays; return False if the plan or the world does not allow it."""
         if self._single is None:
             return False
         run_state, records, number = self.run_state, self.run_state.client_records, self.run_state.next_job
@@ -220,12 +232,8 @@ class Dispatcher:
             job = (number, client, nth, run_state.step)
             row = run_state.job_table.open_one(job, attempt, run_state.now_us, fate)
         end_us, ok = fate[2], fate[3]
-        event = (
-            (end_us, _ARRIVE, client, row)
-            if ok
-            else (end_us + self.plan.dropout.notice_us, _LOST, client, row)
-        )
-        heapq.heappush(run_state.heap, event)
+        seen_us, kind = (end_us, _ARRIVE) if ok else (end_us + self.plan.dropout.notice_us, _LOST)
+        heapq.heappush(run_state.heap, (seen_us, kind, client, row))
         run_state.next_job = number + 1
         run_state.in_flight += 1
         records.dispatch_one(client, run_state.step)
@@ -234,16 +242,19 @@ class Dispatcher:
         return True
 
     def send(self) -> None:
-        """Pass on the single jobs handed out since the last step; before the server steps, or anybody asks for them."""
+        """Submit the single jobs dispatched since the last step; required before a step, `forget` or a checkpoint."""
         if self._unsent:
             rows, self._unsent = self._unsent, []
             self.trainer.submit(self.run_state.job_table.cohort(np.array(rows)))
 
     def _in_time(self, chosen: Ints, nths: Ints, shares: Floats) -> Floats:
-        """Let who would miss the deadline do the most whole epochs with which they arrive in time, if any do."""
+        """Return shares [k] cut, for jobs that would miss the deadline, to the most whole epochs that arrive in time.
+
+        Jobs that miss it even with one epoch keep their share.
+        """
         epochs, shares = self.plan.costs.epochs, shares.copy()
         late = ~self._fits(chosen, nths, shares)
-        most = math.ceil(shares.max() * epochs)  # more than `epochs` where `completeness` says so
+        most = math.ceil(shares.max() * epochs)  # `completeness` may draw more than `epochs`
         for share in (np.arange(most - 1, 0, -1) / epochs).tolist():
             less = np.flatnonzero(late & (shares > share))
             fits = less[self._fits(chosen[less], nths[less], np.full(len(less), share))]
@@ -255,19 +266,19 @@ class Dispatcher:
         return self.world.in_time(clients, self.run_state.now_us, work, self.run_state.deadline_us)
 
     def arm(self) -> None:
-        """Set the deadline, unless it is set."""
+        """Set the deadline if the pacing has one and it is not set yet."""
         deadline_us = self.plan.pacing.deadline_us
         if deadline_us is not None and not self.run_state.armed:
             self.run_state.arm(deadline_us)
 
     def _is_useful(self, end_us: int) -> bool:
-        """Whether the update of a job that arrives then can still be used: otherwise it need not be trained."""
+        """Whether a step can use an update that arrives at `end_us`; if not, the job is not trained."""
         run_state, stop_us = self.run_state, self.plan.stop.time_us
         in_time = not (self.plan.pacing.cancels and run_state.armed) or end_us <= run_state.deadline_us
         return in_time and (stop_us is None or end_us <= stop_us)
 
     def _useful(self, clients: Ints, rows: Ints, ok: NDArray[np.bool_], end_us: Ints) -> NDArray[np.bool_]:
-        """Return [k] of which jobs, handed out together, the update can still be used."""
+        """Return [k] which of the jobs dispatched together a step can use; the others are not trained."""
         pacing, run_state = self.plan.pacing, self.run_state
         limit_us = math.inf if self.plan.stop.time_us is None else self.plan.stop.time_us
         if pacing.cancels and run_state.armed:
@@ -282,17 +293,16 @@ class Dispatcher:
 
     def _wake_later(self) -> None:
         run_state = self.run_state
-        change = self.world.next_change(run_state.now_us)
+        wake_us = self.world.next_change(run_state.now_us)
         if run_state.lost_now and self.world.online(run_state.now_us)[run_state.lost_now].any():
-            change = (
-                run_state.now_us + _AGAIN_US if change is None else min(change, run_state.now_us + _AGAIN_US)
-            )
-        if change is not None and change != run_state.wake_us:
-            run_state.wake_us = change
-            heapq.heappush(run_state.heap, (change, Kind.WAKE, -1, -1))
+            again_us = run_state.now_us + _AGAIN_US
+            wake_us = again_us if wake_us is None else min(wake_us, again_us)
+        if wake_us is not None and wake_us != run_state.wake_us:
+            run_state.wake_us = wake_us
+            heapq.heappush(run_state.heap, (wake_us, Kind.WAKE, -1, -1))
 
     def cut(self, rows: Ints, dispatch_us: int) -> None:
-        """Let jobs that started together end now, with what they have done so far."""
+        """End jobs dispatched at `dispatch_us` now, with the work and the transfers done so far."""
         jobs: Cohort = self.run_state.job_table.cohort(rows)
         work = self.plan.costs.of(jobs.clients, jobs.nths, jobs.shares)
         done = self.world.outcomes(jobs.clients, dispatch_us, work, until_us=self.run_state.now_us)
@@ -300,12 +310,12 @@ class Dispatcher:
 
 
 def _expected_us(world: World, costs: Costs, run_state: RunState, clients: Ints) -> Ints:
-    """Return how long a job of each of the clients would take at the speeds that they have now."""
+    """Return [k] how many microseconds a job of each client would take at its current speed."""
     none_before = np.zeros(len(clients), dtype=np.int64)
     plain = replace(costs.of(clients, none_before, np.ones(len(clients))), slowness=costs.work.slowness)
     return world.expected_us(clients, run_state.now_us, plain)
 
 
 def _ask_losses(trainer: Trainer, run_state: RunState, clients: Ints) -> Floats:
-    """Return the mean training loss [k] of the current model on the data of each of the clients."""
+    """Return the mean training loss [k] of the current model on each client's data."""
     return trainer.losses(clients, run_state.step)

@@ -1,4 +1,4 @@
-"""Evaluating while a run goes on, and learning from it: what selectors ask for, and whether to stop."""
+"""Evaluation during a run, and its use: accuracy for selectors, and stopping at a target or out of patience."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fedsim.training.evaluation import Evaluation
 
 
 class Evaluator:
-    """Evaluates when steps or time ask for it, on the state of one run.
+    """Evaluates the model at the steps and times that the plan sets.
 
     Args:
-        measure: the watched metric of an evaluation, if `plan.stop` has one.
+        measure: returns the value of the watched metric, if `plan.stop` has one.
     """
 
     def __init__(
@@ -35,38 +35,38 @@ class Evaluator:
             run_state.evaluate_us = plan.evaluate.every_us
 
     def until(self, time_us: int) -> None:
-        """Evaluate at the instants that time asks for, before anything happens at `time_us`."""
+        """Evaluate at the first time due before `time_us`, if any; later due times would see the same model."""
         run_state, every_us = self.run_state, self.plan.evaluate.every_us
         if every_us and run_state.evaluate_us < time_us:
-            run_state.now_us = run_state.evaluate_us  # at later ones there is no other model
+            run_state.now_us = run_state.evaluate_us  # the model stays the same until `time_us`
             run_state.evaluate_us += -(-(time_us - run_state.evaluate_us) // every_us) * every_us
             self._evaluate()
 
     def after_step(self) -> None:
-        """Evaluate if the number of steps asks for it."""
+        """Evaluate the initial model, and the model after every `evaluate.every_steps` steps."""
         every = self.plan.evaluate.every_steps
         if self.run_state.step == 0 or (every > 0 and self.run_state.step % every == 0):
             self._evaluate()
 
     def last(self) -> None:
         """Evaluate the final model on every client."""
-        whole = self.plan.evaluate.clients is not None
-        self._evaluate(everybody=True, again=whole)
+        partly_evaluated = self.plan.evaluate.clients is not None
+        self._evaluate(every_client=True, repeat=partly_evaluated)
 
-    def _evaluate(self, everybody: bool = False, again: bool = False) -> None:
-        run_state, how = self.run_state, self.plan.evaluate
-        if run_state.evaluated == run_state.step and not again:
+    def _evaluate(self, every_client: bool = False, repeat: bool = False) -> None:
+        run_state, evaluate = self.run_state, self.plan.evaluate
+        if run_state.evaluated == run_state.step and not repeat:
             return
         run_state.evaluated = run_state.step
-        split = how.split if everybody or how.clients is None else how.split + SOME
-        result = self._found(split, how.split)
-        if how.personal:
-            self._found(split, how.split + PERSONAL, personal=True)
+        split = evaluate.split if every_client or evaluate.clients is None else evaluate.split + SOME
+        result = self._start(split, evaluate.split)
+        if evaluate.personal:
+            self._start(split, evaluate.split + PERSONAL, personal=True)
         if self.measure is not None or "accuracy" in self.plan.selector.needs:
             self._learn(result())
 
-    def _found(self, split: str, name: str, *, personal: bool = False) -> Pending[Evaluation]:
-        """Evaluate the current model, and record it under this name."""
+    def _start(self, split: str, name: str, *, personal: bool = False) -> Pending[Evaluation]:
+        """Start evaluating the current model; the record names the split `name`."""
         with self.clock.part("evaluate"):
             result = self.trainer.evaluate(split, personal=personal)
 
@@ -78,13 +78,13 @@ class Evaluator:
             self.records.evaluation(self.run_state.step, self.run_state.now_us, name, waited)
         return waited
 
-    def _learn(self, found: Evaluation) -> None:
-        """Note what an evaluation tells to selectors and to the rules that end a run."""
+    def _learn(self, evaluation: Evaluation) -> None:
+        """Update the accuracy that selectors see, and the run state that decides about stopping."""
         run_state, stop = self.run_state, self.plan.stop
-        run_state.client_records.accuracy[found.clients] = found.accuracy
+        run_state.client_records.accuracy[evaluation.clients] = evaluation.accuracy
         if self.measure is None:
             return
-        value = self.measure(found)
+        value = self.measure(evaluation)
         sign = 1.0 if stop.rising else -1.0
         first = math.isnan(run_state.best) and not math.isnan(value)
         better = first or sign * (value - run_state.best) > stop.least

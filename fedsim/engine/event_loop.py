@@ -1,8 +1,8 @@
-"""The one loop: pop an event; if enough updates arrived, take a step; fill the free places.
+"""The event loop: pop an event; if enough updates arrived, take a step; fill the free places.
 
-Time is integer microseconds of the world's clock. The loop never looks at which worker finished first. Equal times are
-ordered by meaning: arrivals, then losses, then the deadline, then waking up; among equals by client, then job.
-`docs/pacing.md` says in words what is written here.
+Time is integer microseconds of the world's clock. Which worker finishes first never matters. Events at equal times
+happen in this order: arrivals, losses, the deadline, wake-ups; within a kind by client, then by row of the job table.
+`docs/pacing.md` defines the behaviour.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from fedsim.worlds.world import World
 
 _ARRIVE, _LOST, _DEADLINE, _WAKE = map(int, Kind)
 _CROWD = 50_000
-"""Jobs that may end without a step before they are written."""
+"""Jobs that may end between two steps before the loop asks the records to write them."""
 
 
 class EventLoop:
     """Runs a plan in a world.
 
     Args:
-        run_state: where the run stands; the start of one by default.
-        watch: called after each step, for progress.
-        measure: the watched metric of an evaluation, if `plan.stop` has one.
-        out_of_time: whether the wall clock allows no further step.
-        between: called when the first work is handed out and after each instant, when the state is whole and may
-            be saved.
+        run_state: the run state to start from; a new run's by default.
+        watch: called with the run state after each step, to show progress.
+        measure: returns the value of the watched metric of an evaluation, if `plan.stop` has one.
+        out_of_time: returns True once the wall clock allows no further step.
+        between: called after the first dispatch and after each instant, when a checkpoint may be taken.
     """
 
     def __init__(
@@ -60,13 +59,13 @@ class EventLoop:
         self.run_state = run_state = run_state or RunState(world.clients)
         if not run_state.begun:
             with plugins.contained("a selector's start"):
-                found = plan.selector.start()
-            run_state.selector_state = state_of(found, "a selector's start")
+                selector_state = plan.selector.start()
+            run_state.selector_state = state_of(selector_state, "a selector's start")
         self.dispatcher = Dispatcher(world, plan, trainer, run_state, self.clock)
         self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock, measure)
 
     def run(self) -> str:
-        """Run to the end; return what ended it: `steps`, `time`, `bytes`, `target`, `patience`, `wall` or `world`."""
+        """Run to the end; return the cause: `steps`, `time`, `bytes`, `target`, `patience`, `wall` or `world`."""
         if not self.run_state.begun:
             self.evaluator.after_step()
             self.dispatcher.refill()
@@ -79,7 +78,7 @@ class EventLoop:
         return ended_by
 
     def abandon(self) -> None:
-        """Record every job that is still running, or waiting for its step, as unfinished."""
+        """End every job that is running or waits for its step as `unfinished`."""
         run_state, job_table = self.run_state, self.run_state.job_table
         rows = np.concatenate(
             [job_table.running(), np.array([*run_state.buffer, *run_state.overdue], dtype=np.int64)]
@@ -88,9 +87,10 @@ class EventLoop:
         run_state.buffer, run_state.overdue, run_state.in_flight = [], [], 0
         self._end_now(rows, "unfinished")
 
-    # What ends a run
+    # The end of a run
 
     def _ended(self) -> str | None:
+        """Return what ends the run now, None if the run continues."""
         run_state, stop = self.run_state, self.plan.stop
         heap = run_state.heap
         if stop.steps is not None and run_state.step >= stop.steps:
@@ -118,12 +118,12 @@ class EventLoop:
         while heap and heap[0][1] >= _DEADLINE and not self.run_state.holds(heap[0]):
             heapq.heappop(heap)
 
-    # What happens
+    # Events
 
     def _advance(self) -> None:
-        """Handle all that happens at the next instant, then fill the free places once.
+        """Handle all events of the next instant, then fill the free places once.
 
-        So clients that arrive together are replaced together, by work on the newest model.
+        Clients that arrive together are thus replaced together, by jobs that start from the newest model.
         """
         run_state, pacing = self.run_state, self.plan.pacing
         now_us = run_state.heap[0][0]
@@ -147,7 +147,7 @@ class EventLoop:
             self.dispatcher.refill()
 
     def _handle(self, kind: int, client: int, number: int) -> str:
-        """Let one event happen; say why the server steps now, or return an empty text."""
+        """Handle one event; return why the server steps now, or an empty string if it does not."""
         run_state = self.run_state
         if kind == _ARRIVE:
             self._land(client, number)
@@ -210,7 +210,7 @@ class EventLoop:
         return "" if waits else "deadline"
 
     def _drained(self) -> bool:
-        """Whether a round is over because nobody works for it any more, and nobody can be asked to."""
+        """Whether a round is over because no client works for it and no further client can be chosen."""
         run_state, pacing = self.run_state, self.plan.pacing
         if pacing.refill != "step" or run_state.working or not (run_state.handed or run_state.buffer):
             return False
@@ -221,14 +221,14 @@ class EventLoop:
         waits = run_state.waits
         self.dispatcher.refill()
         if not run_state.working:
-            run_state.waits = waits  # nobody waits for a client: the server steps now
+            run_state.waits = waits  # not a wait: the server steps now
         return not run_state.working
 
     # A step
 
     def _step(self, cause: str) -> None:
-        run_state, pacing, job_table = self.run_state, self.plan.pacing, self.run_state.job_table
-        # More wait than a step can have only if a fork made the buffer smaller.
+        run_state, pacing = self.run_state, self.plan.pacing
+        # More updates wait than one step can take only if a fork made the buffer smaller.
         waiting, overdue, most = run_state.buffer, run_state.overdue, pacing.most_updates
         present, left, run_state.armed = waiting[:most], waiting[most:], False
         void = cause != "full" and pacing.late != "keep" and len(present) < pacing.minimum
@@ -239,14 +239,7 @@ class EventLoop:
         with self.clock.part("dispatch"):
             self.dispatcher.send()
         rows = np.array([*present, *overdue], dtype=np.int64)
-        cohort = job_table.cohort(rows)
-        if "losses" in self.plan.selector.needs:
-            with self.clock.part("train"):
-                reports = self.trainer.reports(cohort)
-            run_state.client_records.hear(cohort, reports)
-        arrivals = self._arrivals(cohort, run_state.step - cohort.versions, len(present))
-        with self.clock.part("server"):
-            result = self.trainer.step(arrivals, cohort)
+        result = self._train_step(rows, len(present))
         run_state.buffer, run_state.overdue = [], []  # only now: a step that fails leaves its jobs unfinished
         self._end(present, "aggregated", run_state.step)
         self._end(overdue, "remembered")
@@ -256,7 +249,7 @@ class EventLoop:
             run_state.late += run_state.working
             run_state.overdue_running = run_state.in_flight
         self._put_off(left)
-        self._forget(unused)  # after a fork, a job that was cancelled may have gone on from one of these
+        self._forget(unused)  # only now: after a fork, a job just cancelled may continue one of these
         self._record_step(cause, result, void, rows)
         run_state.step, run_state.step_us = run_state.step + 1, run_state.now_us
         run_state.lost = run_state.late = run_state.waits = 0
@@ -264,8 +257,20 @@ class EventLoop:
         self.evaluator.after_step()
         self.watch(run_state)
 
+    def _train_step(self, rows: Ints, present: int) -> Pending[Stepped]:
+        """Let the trainer step with the jobs in `rows`, of which the first `present` count and the rest are overdue."""
+        run_state = self.run_state
+        cohort = run_state.job_table.cohort(rows)
+        if "losses" in self.plan.selector.needs:
+            with self.clock.part("train"):
+                reports = self.trainer.reports(cohort)
+            run_state.client_records.hear(cohort, reports)
+        arrivals = self._arrivals(cohort, run_state.step - cohort.versions, present)
+        with self.clock.part("server"):
+            return self.trainer.step(arrivals, cohort)
+
     def _put_off(self, rows: list[int]) -> None:
-        """Do to updates for which a step had no room what it does to those that are still under way."""
+        """Treat updates that a step had no room for like those of jobs still running."""
         run_state, late = self.run_state, self.plan.pacing.late
         if late == "keep":
             run_state.buffer = rows
@@ -281,7 +286,7 @@ class EventLoop:
         self._end(rows, status)
 
     def _forget(self, rows: list[int]) -> None:
-        """Let the trainer drop jobs, the last first: what clients keep goes back job by job."""
+        """Let the trainer drop jobs, last first, because it restores what clients keep job by job."""
         if rows:
             self.dispatcher.send()
             self.trainer.forget(self.run_state.job_table.cohort(np.array(rows[::-1], dtype=np.int64)))
@@ -290,10 +295,12 @@ class EventLoop:
         self.run_state.moved_bytes += self.run_state.job_table.end(rows, status, step)
 
     def _arrivals(self, cohort: Cohort, staleness: Ints, present: int) -> StepInput:
-        run_state, clients = self.run_state, cohort.clients
+        run_state, clients, audit = self.run_state, cohort.clients, self.plan.audit
         run_state.client_records.use(clients[:present], run_state.step, staleness[:present])
-        still = np.append(run_state.job_table.running(), np.array(run_state.buffer[present:], dtype=np.int64))
-        versions = run_state.job_table.table["version"][still]
+        open_rows = np.append(
+            run_state.job_table.running(), np.array(run_state.buffer[present:], dtype=np.int64)
+        )
+        versions = run_state.job_table.table["version"][open_rows]
         return StepInput(
             step=run_state.step,
             clients=clients,
@@ -305,9 +312,7 @@ class EventLoop:
             oldest_version=int(versions.min(initial=run_state.step)),
             started=bool((versions == run_state.step).any()),
             jobs=cohort.ids,
-            audit=self.plan.audit.cohort(run_state.step, run_state.now_us, run_state.client_records)
-            if self.plan.audit
-            else None,
+            audit=audit.cohort(run_state.step, run_state.now_us, run_state.client_records) if audit else None,
         )
 
     def _record_step(self, cause: str, result: Pending[Stepped], void: bool, rows: Ints) -> None:
@@ -331,29 +336,31 @@ class EventLoop:
             self.records.step(waited, rows)
 
     def _cancel(self) -> None:
+        """End all running jobs: as lost if they were lost already, else as late."""
         run_state, job_table = self.run_state, self.run_state.job_table
         rows = job_table.running()
-        if len(rows):
-            run_state.heap = [
-                event for event in run_state.heap if event[1] >= _DEADLINE and run_state.holds(event)
-            ]
-            heapq.heapify(run_state.heap)
-            run_state.in_flight = 0
-            self.trainer.forget(job_table.cohort(rows))
-            run_state.client_records.busy[job_table.table["client"][rows]] = False
-            gone = self._end_now(rows, "late")
-            run_state.lost += gone
-            run_state.lost_total += gone
-            run_state.late += len(rows) - gone
+        if not len(rows):
+            return
+        run_state.heap = [
+            event for event in run_state.heap if event[1] >= _DEADLINE and run_state.holds(event)
+        ]
+        heapq.heapify(run_state.heap)
+        run_state.in_flight = 0
+        self.trainer.forget(job_table.cohort(rows))
+        run_state.client_records.busy[job_table.table["client"][rows]] = False
+        lost = self._end_now(rows, "late")
+        run_state.lost += lost
+        run_state.lost_total += lost
+        run_state.late += len(rows) - lost
 
     def _end_now(self, rows: Ints, status: str) -> int:
-        """End jobs wherever they are; returns how many of them had been lost before, and nobody had noticed."""
+        """End jobs now with `status`, or as lost if they were lost unnoticed; return the number of the latter."""
         job_table, now_us = self.run_state.job_table, self.run_state.now_us
         jobs = job_table.table[rows]
         over = jobs["end_us"] <= now_us
         for dispatch_us in np.unique(jobs["dispatch_us"][~over]).tolist():
             self.dispatcher.cut(rows[~over & (jobs["dispatch_us"] == dispatch_us)], dispatch_us)
-        gone = over & (jobs["ok"] == 0)
+        lost = over & (jobs["ok"] == 0)
         self._end(rows, status)
-        job_table.amend(rows[gone], "lost")
-        return int(gone.sum())
+        job_table.amend(rows[lost], "lost")
+        return int(lost.sum())

@@ -1,7 +1,7 @@
-"""Jobs as columns, from their dispatch until they are written: one row each, whose fate is known from the start.
+"""The job table: one row per job from its dispatch until it is recorded, with its outcome known from the start.
 
-A cohort enters and leaves as arrays. A single job is packed into its row in one go, because arrays of one would cost
-ten times as much: asynchronous training hands out work one job at a time.
+A cohort enters and leaves as arrays. A single job is packed into its row at once, because arrays of one are slow and
+asynchronous training dispatches one job at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedsim.training.job import Cohort, Floats, Ints, Reports
 from fedsim.worlds.job_outcomes import Outcomes
 
 RUNNING, LANDED, FREE = -1, -2, -3
-"""Values of `status` of a job in flight, of one that has arrived and waits for a step, and of a row without a job."""
+"""Values of `status` for a job in flight, a job that arrived and waits for a step, and a row without a job."""
 
 _COLUMNS = (
     ("id", "q"),
@@ -41,7 +41,7 @@ _COLUMNS = (
     ("loss_train", "d"),
 )
 _FATE = ("download_us", "compute_us", "end_us", "ok", "phase", "downloaded_bytes", "uploaded_bytes")
-"""Columns that are those of `Outcomes` as well."""
+"""Columns that `Outcomes` has as well."""
 _OF_A_COHORT = ("id", "client", "nth", "version", "share", "dispatch_us")
 _WHOLE = tuple(name for name, kind in _COLUMNS if kind == "q")
 _KINDS = {"q": np.int64, "d": np.float64}
@@ -50,9 +50,10 @@ _NAN = float("nan")
 
 
 class JobTable:
-    """The jobs of a run that are not yet written.
+    """The jobs of a run that are not recorded yet.
 
-    `ended` holds rows in order of their end. Whoever records a run takes them from there; then their rows are free.
+    `ended` lists the rows of ended jobs in order of their end. The recorder removes them with `take`, which frees the
+    rows.
     """
 
     def __init__(self, capacity: int = 1024) -> None:
@@ -72,14 +73,14 @@ class JobTable:
         self._numbers: dict[str, Any] = {name: memoryview(table[name]) for name in _WHOLE}
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain arrays, for a checkpoint."""
+        """Return the table as plain arrays, for a checkpoint."""
         columns = {name: self.table[name] for name, _ in _COLUMNS}
         lists = {"ended": self.ended, "free": self._free}
         return columns | {name: np.array(rows, dtype=np.int64) for name, rows in lists.items()}
 
     @staticmethod
     def restored(state: Mapping[str, Any]) -> JobTable:
-        """Return the job table whose state this is."""
+        """Return the job table with this `state()`."""
         job_table = JobTable(len(state["id"]))
         for name, _ in _COLUMNS:
             job_table.table[name] = state[name]
@@ -97,12 +98,9 @@ class JobTable:
         dispatch_us: int,
         fates: Outcomes,
     ) -> Ints:
-        """Enter jobs `first_id`, `first_id + 1`, ... that start together; returns their rows."""
+        """Enter jobs `first_id`, `first_id + 1`, ... dispatched together; return their rows."""
         k = len(clients)
-        while len(self._free) < k:
-            self._grow(2 * len(self.table))
-        rows = np.array(self._free[-k:][::-1], dtype=np.int64)
-        del self._free[-k:]
+        rows = self._take_free(k)
         fresh = np.zeros(k, dtype=self.table.dtype)
         fresh["id"] = np.arange(first_id, first_id + k)
         fresh["client"], fresh["nth"], fresh["share"] = clients, nths, shares
@@ -114,6 +112,13 @@ class JobTable:
         self.table[rows] = fresh
         return rows
 
+    def _take_free(self, k: int) -> Ints:
+        while len(self._free) < k:
+            self._grow(2 * len(self.table))
+        rows = np.array(self._free[-k:][::-1], dtype=np.int64)
+        del self._free[-k:]
+        return rows
+
     def open_one(
         self,
         job: tuple[int, int, int, int],
@@ -121,7 +126,7 @@ class JobTable:
         dispatch_us: int,
         fate: tuple[int, int, int, bool, int, int, int],
     ) -> int:
-        """Enter one whole job (id, client, nth, version); its `fate` is in the columns' order. Returns its row."""
+        """Enter one whole job (id, client, nth, version) with its outcome in the order of `_FATE`; return its row."""
         if not self._free:
             self._grow(2 * len(self.table))
         row = self._free.pop()
@@ -130,27 +135,26 @@ class JobTable:
         return row
 
     def number(self, name: str, row: int) -> int:
-        """Return one entry of a column of whole numbers."""
-        found: int = self._numbers[name][row]
-        return found
+        """Return the entry of integer column `name` in a row."""
+        number: int = self._numbers[name][row]
+        return number
 
     def land(self, row: int) -> None:
-        """Note that a running job has arrived."""
+        """Mark a running job as arrived."""
         self._numbers["status"][row] = LANDED
 
     def running(self) -> Ints:
         """Return the rows of jobs in flight, in order of dispatch."""
-        rows = np.flatnonzero(self.table["status"] == RUNNING)
-        found: Ints = rows[np.argsort(self.table["id"][rows], kind="stable")]
-        return found
+        rows: Ints = np.flatnonzero(self.table["status"] == RUNNING)
+        return rows[np.argsort(self.table["id"][rows], kind="stable")]
 
     def cut(self, rows: Ints, fates: Outcomes) -> None:
-        """Replace what becomes of jobs by what they had done when they were stopped."""
+        """Replace the outcomes of jobs by those at the time when they were stopped."""
         for name in _FATE:
             self.table[name][rows] = getattr(fates, name)
 
     def end(self, rows: Ints | Sequence[int], status: str, step: int = -1) -> int:
-        """End jobs, in this order; `step` used them. Returns the bytes that they moved."""
+        """End jobs in this order; `step` used them, -1 if none did. Return the bytes that they moved."""
         if len(rows) == 1:
             return self._end_one(int(rows[0]), status, step)
         at = np.asarray(rows, dtype=np.int64)
@@ -166,25 +170,25 @@ class JobTable:
         return moved
 
     def amend(self, rows: Ints, status: str) -> None:
-        """Say of jobs that have ended how they really did; no step used them."""
+        """Correct the status of ended jobs that no step used."""
         self.table["status"][rows], self.table["step"][rows] = STATUSES.index(status), -1
 
     def hear(self, rows: Ints, reports: Reports) -> None:
-        """Enter what jobs reported; those whose rows are not finite were used by no step."""
+        """Enter the losses that jobs reported; jobs whose updates are not finite become `nonfinite`."""
         self.table["loss_before"][rows] = reports.loss_before
         self.table["loss_train"][rows] = reports.loss_train
         self.amend(rows[~reports.finite], "nonfinite")
 
     def cohort(self, rows: Ints) -> Cohort:
-        """Return jobs as a cohort."""
-        some = self.table[rows]
-        return Cohort(*(some[name] for name in _OF_A_COHORT))
+        """Return the jobs in `rows` as a cohort."""
+        jobs = self.table[rows]
+        return Cohort(*(jobs[name] for name in _OF_A_COHORT))
 
     def take(self, count: int | None = None) -> NDArray[Any]:
-        """Return the first `count` jobs that ended, all by default, as a structured array; their rows are free then."""
+        """Remove the first `count` ended jobs, all by default, and return them as a structured array."""
         rows = self.ended[:count]
-        found: NDArray[Any] = self.table[rows] if rows else self.table[:0].copy()
+        jobs: NDArray[Any] = self.table[rows] if rows else self.table[:0].copy()
         del self.ended[: len(rows)]
         self.table["status"][rows] = FREE
         self._free.extend(rows)
-        return found
+        return jobs

@@ -1,4 +1,4 @@
-"""When the server steps and when it hands out work: synchronous to fully asynchronous training as values of one object.
+"""Pacing: when the server steps and when it dispatches, from synchronous to fully asynchronous training.
 
 | preset                  | concurrency | buffer | deadline | refill  | late |
 |-------------------------|-------------|--------|----------|---------|------|
@@ -9,7 +9,7 @@
 | `fedasync(M)`           | M           | 1      | none     | arrival | keep |
 | `periodic(M, t)`        | M           | none   | t        | step    | keep |
 
-Any field may be changed. What they mean, exactly, is in `docs/pacing.md`. Staleness discounts belong to the rule.
+Any field may be changed. `docs/pacing.md` defines each one. Staleness discounts belong to the aggregation rule.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ Late = Literal["drop", "keep", "history"]
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """The timing of a run. All presets are values of this one class."""
+    """The pacing of a run. All presets are values of this class. Raises ValueError if the fields contradict."""
 
     concurrency: int
-    """Most jobs in flight at once; with `late = "history"`, of one cohort."""
+    """Most jobs in flight at once; with `late = "history"`, most jobs of one cohort."""
     buffer: int | None
-    """Arrived updates that make a step; None: they are never counted."""
+    """Number of arrived updates that triggers a step; None: only the deadline does."""
     deadline_us: int | None = None
-    """A step happens this long after a cohort was handed out (`late = "keep"`: after the step before) at the latest."""
+    """Longest time from the dispatch of a cohort (`late = "keep"`: from the previous step) to the next step."""
     refill: Refill = "step"
-    """`step`: a cohort is chosen right after each step. `arrival`: each place that falls free is filled at once."""
+    """`step`: a cohort is dispatched right after each step. `arrival`: each free place is filled at once."""
     late: Late = "drop"
-    """What happens at a step to jobs still running: `drop` cancels them, `keep` lets them count for a later step,
-    `history` lets them finish and refresh the gradient history, without a place in the cohort and without weight."""
+    """What a step does to jobs still running: `drop` cancels them, `keep` lets them count for a later step, `history`
+    lets them finish and refresh the history, without a place in the cohort and without weight."""
     minimum: int = 0
-    """A deadline that finds fewer updates makes a void step, which leaves the model as it is and drops them; with
-    `late = "keep"` they stay, and the deadline begins anew."""
+    """A deadline with fewer updates makes a void step, which drops them and leaves the model unchanged; with
+    `late = "keep"` they stay, and the deadline starts again."""
     max_staleness: int | None = None
-    """Updates that are older by more steps when they arrive are dropped."""
+    """Updates that arrive with more steps of staleness are dropped; None: no limit."""
     least_candidates: int = 1
-    """Nobody is handed work while fewer clients may be chosen."""
+    """The server dispatches nothing while there are fewer candidates."""
 
     def __post_init__(self) -> None:
         problems = [
@@ -69,25 +69,25 @@ class Pacing:
         if self.refill == "arrival" and self.buffer is None:
             problems.append('refill = "arrival" without a buffer would let a step have any number of updates')
         if self.minimum and self.deadline_us is None:
-            problems.append("minimum says what a deadline needs, and there is no deadline")
+            problems.append("minimum applies at a deadline, and there is no deadline")
         elif self.minimum > min(self.concurrency, self.buffer or self.concurrency):
-            problems.append(f"minimum ({self.minimum}) is more than a step can have")
+            problems.append(f"minimum ({self.minimum}) is more than one step can take")
         if problems:
             raise ValueError("\n".join(problems))
 
     @property
     def cancels(self) -> bool:
-        """Whether a step ends all running jobs, so that the fate of a cohort is known when it is chosen."""
+        """Whether a step ends all running jobs, so that dispatch already knows which of them a step can use."""
         return self.late == "drop"
 
     @property
     def most_updates(self) -> int:
-        """Most updates that one step can have: all that are in flight may arrive at one deadline."""
+        """Most updates that one step can take: without a buffer, all jobs in flight may arrive by one deadline."""
         return self.concurrency if self.buffer is None else self.buffer
 
 
 def sync(clients: int) -> Pacing:
-    """Wait for every one of `clients` chosen clients that is not lost (FedAvg's own timing)."""
+    """Choose `clients` and wait for all whose jobs are not lost (FedAvg)."""
     return Pacing(clients, clients)
 
 
@@ -97,7 +97,7 @@ def overselect(clients: int, extra: int) -> Pacing:
 
 
 def deadline(clients: int, deadline_us: int) -> Pacing:
-    """Like `sync`, but step at the deadline with whoever has arrived and cancel the rest."""
+    """Like `sync`, but step at the deadline with the updates that have arrived and cancel the other jobs."""
     return Pacing(clients, clients, deadline_us=deadline_us)
 
 
@@ -112,10 +112,10 @@ def fedasync(concurrency: int) -> Pacing:
 
 
 def periodic(concurrency: int, deadline_us: int) -> Pacing:
-    """Step every `deadline_us` with what has arrived by then, and hand free places out only then."""
+    """Step every `deadline_us` with the updates that have arrived, and dispatch only then."""
     return Pacing(concurrency, None, deadline_us=deadline_us, late="keep")
 
 
 def extra_of(clients: int, factor: float) -> int:
-    """Return how many more than `clients` a factor of over-selection such as 1.3 chooses."""
+    """Return how many clients beyond `clients` an over-selection `factor` such as 1.3 chooses."""
     return math.ceil(round(clients * (factor - 1), 9))

@@ -1,6 +1,6 @@
-"""What a selector sees and returns. A selector is a plug-in under `algorithms/selection/`, one strategy per file.
+"""The interface of selectors. A selector is a plug-in under `algorithms/selection/`, one strategy per file.
 
-A factory returns a `Selector`. What it remembers is explicit: its state is plain data that goes in and comes out.
+The plug-in's factory returns a `Selector`. Its state is explicit: plain data passed in and returned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Clients = NDArray[np.int64]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 State = dict[str, Any]
-"""A selector's own memory: a flat dict of numbers, texts and NumPy arrays, replaced, never changed in place."""
+"""A selector's state: a flat dict of numbers, strings and NumPy arrays, replaced, never changed in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Facts:
     n_samples: Ints
     """[K] training samples."""
     label_counts: Ints
-    """[K, C] training samples by label. A real server does not know them: for the study of biased selection."""
+    """[K, C] training samples by label. A real server does not know them; they serve the study of biased selection."""
     about: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Columns [K] that the world's trace knows of its clients, such as `region`."""
+    """Client columns [K] of the world's trace, such as `region`."""
 
 
 @dataclass(slots=True)
 class View:
-    """What a real server could know when it chooses; arrays are read-only and indexed by client unless said.
+    """What a server can know when it chooses clients; arrays are read-only and indexed by client unless noted.
 
-    A view is good for one choice: the next one finds other values in the same object.
+    A view is valid for one choice: the next choice changes the values of the same object.
 
-    No field tells anything about the future of the world but `world`, which is None unless the selector is declared
-    clairvoyant. What updates reported is known from the step on that uses them.
+    Only `world` reveals the future, and it is None unless the selector is declared clairvoyant. The reports of updates
+    are known from the step on that uses the updates.
     """
 
     now_us: int
@@ -54,7 +54,7 @@ class View:
     busy: NDArray[np.bool_]
     """[K] whether the client has a job, as far as the server knows."""
     dispatched: Ints
-    """[K] jobs given to each client so far."""
+    """[K] jobs dispatched to each client so far."""
     received: Ints
     """[K] updates received from each client so far."""
     lost: Ints
@@ -62,7 +62,7 @@ class View:
     last_step: Ints
     """[K] last server step that used an update of the client, -1 if none did."""
     last_dispatch: Ints
-    """[K] server steps taken when the client was given its last job, -1 if it had none."""
+    """[K] server steps taken when the client's last job was dispatched, -1 if it had none."""
     last_duration_us: Ints
     """[K] time from dispatch to arrival of the client's last job that arrived, -1 if none did."""
     last_staleness: Ints
@@ -73,19 +73,20 @@ class View:
     last_loss_rms: Floats
     """[K] root mean square of the losses of the samples that job trained on, each before its step; NaN if never."""
     last_batch_rms: Floats
-    """[K] the same of the samples of that job's last minibatch alone; NaN if never."""
+    """[K] root mean square over the samples of that job's last minibatch only; NaN if never."""
     accuracy: Floats
     """[K] accuracy at the last evaluation; NaN before, and unless the selector declares that it needs it."""
     step_us: int
     """Virtual time of the last server step, 0 before the first."""
     buffer: int
-    """Updates that make a step."""
+    """Number of updates that triggers a step."""
     deadline_us: int | None
     """Longest time until the next step, if there is a deadline."""
     expected_us: Callable[[Clients], Ints]
-    """`expected_us(clients)`: how long a job of each would take at the speeds that the clients have now."""
+    """`expected_us(clients)`: duration of a job of each client at its current speed, in microseconds."""
     ask_losses: Callable[[Clients], Floats]
-    """`ask_losses(clients)`: mean training loss of the current model on their data. It takes no virtual time."""
+    """`ask_losses(clients)`: mean training loss of the current model on each client's data. The call takes no
+    virtual time."""
     world: World | None = None
     """The world with its future, for clairvoyant selectors only."""
 
@@ -109,16 +110,15 @@ class Selector:
 
     Attributes:
         select: `select(view, k, rng, state)` returns at most `k` distinct members of `view.candidates`, and the new
-            state; 1 <= k <= len(candidates). Choosing fewer is allowed; whoever is first in the array is first in
-            the cohort.
+            state; 1 <= k <= len(candidates). Fewer are allowed. The order of the array is the order in the cohort.
         start: the state before the first call.
-        needs: what of the view is used that costs something, or that a real server does not have: `losses` reported by
-            clients or asked for, `accuracy` of the last evaluation, `labels`; and whether there must be a `deadline`.
-        clairvoyant: whether it looks into the future of the world; the manifest says so.
-        propose: how a single place is filled where that can be done without looking at everybody: `propose(numbers, K)`
-            returns clients in the shape of `numbers`, which are independent and uniform in (0, 1). The first candidate
-            along the last axis is chosen; if there is none, `select` chooses. Buffered and asynchronous pacings hand
-            out work one job at a time.
+        needs: parts of the view that cost time, or that a real server does not have: `losses` that clients report or
+            `ask_losses` returns, `accuracy` of the last evaluation, `labels`; `deadline`: the pacing must have one.
+        clairvoyant: whether the selector uses the future of the world; the manifest records it.
+        propose: a fast way to fill a single place without a list of all candidates: `propose(numbers, K)` returns
+            clients in the shape of `numbers`, which are independent and uniform in (0, 1). The first candidate along
+            the last axis is chosen; if there is none, `select` chooses. Buffered and asynchronous pacings dispatch
+            one job at a time.
     """
 
     select: Callable[[View, int, np.random.Generator, State], tuple[Clients, State]]
@@ -138,64 +138,65 @@ class Selector:
 
 
 def state_of(found: object, who: str) -> State:
-    """Return a state if it is one, else raise RunError."""
+    """Return the state that `who` returned. Raises RunError if it is no dict."""
     if not isinstance(found, dict):
         raise RunError(f"{who} must return a state that is a dict, it returned {described(found)}")
     return found
 
 
 def stateless(select: Callable[[View, int, np.random.Generator], Clients], **declared: Any) -> Selector:
-    """Make a Selector of a function that remembers nothing."""
+    """Return a Selector without a state from `select(view, k, rng)`; `declared` sets its other fields."""
 
-    def remembering(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
+    def with_state(view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
         return select(view, k, rng), state
 
-    return Selector(remembering, **declared)
+    return Selector(with_state, **declared)
 
 
 def checked(chosen: Clients, view: View, k: int) -> Clients:
-    """Return `chosen` if it keeps the contract of a Selector, else raise RunError."""
-    found = np.asarray(chosen)
-    if found.ndim != 1:
-        what = type(chosen).__name__ if found.ndim == 0 else f"an array of shape {list(found.shape)}"
-        raise RunError(f"step {view.step}: a selector must return an array of clients, it returned {what}")
-    if len(found) and found.dtype.kind not in "iu":
+    """Return the clients that `select` chose. Raises RunError unless they are at most `k` distinct candidates."""
+    clients = np.asarray(chosen)
+    if clients.ndim != 1:
+        shape = type(chosen).__name__ if clients.ndim == 0 else f"an array of shape {list(clients.shape)}"
+        raise RunError(f"step {view.step}: a selector must return an array of clients, it returned {shape}")
+    if len(clients) and clients.dtype.kind not in "iu":
         raise RunError(
-            f"step {view.step}: a selector must return clients, whole numbers, it returned {found.dtype} {_some(found)}"
+            f"step {view.step}: a selector must return clients, whole numbers, it returned {clients.dtype} "
+            f"{_some(clients)}"
         )
-    if len(found) == 1 and k >= 1:
-        at_one = int(np.searchsorted(view.candidates, found[0]))
-        if at_one < len(view.candidates) and view.candidates[at_one] == found[0]:
-            return found.astype(np.int64, copy=False)
-    at = np.searchsorted(view.candidates, found)
+    if len(clients) == 1 and k >= 1:
+        place = int(np.searchsorted(view.candidates, clients[0]))
+        if place < len(view.candidates) and view.candidates[place] == clients[0]:
+            return clients.astype(np.int64, copy=False)
+    places = np.searchsorted(view.candidates, clients)
     if (
-        len(found) > k
-        or len(set(found.tolist())) != len(found)
-        or not (view.candidates[np.minimum(at, len(view.candidates) - 1)] == found).all()
+        len(clients) > k
+        or len(set(clients.tolist())) != len(clients)
+        or not (view.candidates[np.minimum(places, len(view.candidates) - 1)] == clients).all()
     ):
         raise RunError(
             f"step {view.step}: a selector must return at most {k} distinct candidates of "
-            f"{_some(view.candidates)}, it returned {_some(found)}"
+            f"{_some(view.candidates)}, it returned {_some(clients)}"
         )
-    return found.astype(np.int64)
+    return clients.astype(np.int64)
 
 
 def _some(clients: NDArray[Any]) -> str:
-    """Write clients down, not more than twenty."""
+    """Write the first twenty clients, and how many more there are."""
     return f"{clients.tolist()[:20]}" + (f" and {len(clients) - 20} more" if len(clients) > 20 else "")
 
 
 def proposed(selector: Selector, numbers: Floats, n_clients: int) -> Clients:
-    """Return whom a selector proposes if it keeps its contract, else raise RunError."""
+    """Return the clients that `propose` returned. Raises RunError unless they are clients in the shape of `numbers`."""
     assert selector.propose is not None
-    found = np.asarray(selector.propose(numbers, n_clients))
-    if found.shape != numbers.shape or found.dtype.kind not in "iu":
+    clients = np.asarray(selector.propose(numbers, n_clients))
+    if clients.shape != numbers.shape or clients.dtype.kind not in "iu":
         raise RunError(
             f"a selector must propose clients, whole numbers in an array of shape {list(numbers.shape)}, it returned "
-            f"{found.dtype} in shape {list(found.shape)}"
+            f"{clients.dtype} in shape {list(clients.shape)}"
         )
-    if found.min() < 0 or found.max() >= n_clients:
+    if clients.min() < 0 or clients.max() >= n_clients:
         raise RunError(
-            f"a selector must propose clients in 0 to {n_clients - 1}, it returned {found.min()} to {found.max()}"
+            f"a selector must propose clients in 0 to {n_clients - 1}, it returned {clients.min()} to {clients.max()}"
         )
-    return found
+    return clients

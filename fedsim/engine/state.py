@@ -1,4 +1,4 @@
-"""The plain data of a run: what is planned, what is in flight, and where the run stands."""
+"""The plan of a run and its run state, as plain data."""
 
 from __future__ import annotations
 
@@ -37,71 +37,71 @@ class Kind(IntEnum):
 
 
 class Records(Protocol):
-    """Where the event loop writes what happened; see `fedsim.records.schemas` for the columns.
+    """The event loop writes steps and evaluations here; see `fedsim.records.schemas` for the columns.
 
-    Jobs that ended are in the job table of the run state, in the order in which they ended.
+    Ended jobs are in the job table of the run state, in order of their end.
     """
 
     def step(self, result: Pending[Stepped], rows: Ints) -> None:
-        """Record a step, which may still be under way; `rows` of the job table are the jobs whose reports it brings."""
+        """Record a step whose result may be pending; `rows` of the job table are the jobs that it reports on."""
 
     def crowded(self) -> None:
-        """Make room: many jobs have ended since the last step."""
+        """Write ended jobs: many have ended since the last step."""
 
     def evaluation(self, step: int, time_us: int, split: str, result: Pending[Evaluation]) -> None:
-        """Record an evaluation; the result may still be under way."""
+        """Record an evaluation whose result may be pending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A run ends at whichever comes first; `fedsim.config.run.StopSection` says what each means."""
+    """The conditions that end a run; the first that holds does. `fedsim.config.run.StopSection` defines each."""
 
     steps: int | None = None
     time_us: int | None = None
     moved_bytes: int | None = None
     wall_s: float | None = None
     metric: str | None = None
-    """What is watched: a metric of `analysis/metrics`, by name."""
+    """Name of the watched metric, in `analysis/metrics`."""
     target: float | None = None
-    """The run ends when the metric reaches this, from below if `rising`."""
+    """The run ends when the metric reaches this value, from below if `rising`."""
     rising: bool = True
     patience: int | None = None
-    """Evaluations in a row without an improvement of the metric by more than `least`."""
+    """The run ends after this many evaluations in a row without an improvement by more than `least`."""
     least: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """When and what is evaluated; the initial and the final model always are."""
+    """When and on what the server evaluates; it always evaluates the initial and the final model."""
 
     every_steps: int = 10
-    """0: never because of steps."""
+    """Steps between evaluations; 0: none by steps."""
     every_us: int = 0
-    """Virtual time; 0: never because of time."""
+    """Virtual time between evaluations; 0: none by time."""
     split: str = "test"
     personal: bool = False
-    """Whether to evaluate each client with the model that it would use itself as well."""
+    """Whether to evaluate each client with its personal model as well."""
     clients: Ints | None = None
-    """Whom to evaluate; None for all. The final model is evaluated on all."""
+    """Clients to evaluate, None for all; the final model is always evaluated on all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """What the server does about lost jobs."""
+    """How the server reacts to lost jobs and missed deadlines."""
 
     notice_us: int = 0
-    """How long after it is lost the server learns of a loss."""
+    """Time from a loss until the server notices it."""
     retries: int = 0
-    """How often the client is given the work once more, if it is online when the loss is noticed."""
+    """How often the server dispatches the lost work again to the same client, if it is online at the notice."""
     replace: bool = False
-    """Whether another client is drawn in the middle of a round for one that is lost."""
+    """Whether the server replaces a lost client by another one within the round."""
     partial: bool = False
-    """Whether a client that would miss the deadline does as many epochs less as lets it arrive in time."""
+    """Whether a client that would miss the deadline does fewer epochs, so that it arrives in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that decides what happens, besides the world."""
+    """Everything besides the world that determines a run."""
 
     pacing: Pacing
     selector: Selector
@@ -118,59 +118,60 @@ class Plan:
 
 @dataclass(slots=True)
 class RunState:
-    """Where a run stands: the event loop's whole state, as plain data."""
+    """The whole state of the event loop between events, as plain data. Its fields are keys of checkpoints."""
 
     n_clients: int
     begun: bool = False
-    """Whether the first work was handed out; a run state that goes on after a checkpoint has begun."""
+    """Whether the first dispatch took place; always True in a checkpoint."""
     now_us: int = 0
     step: int = 0
     step_us: int = 0
     next_job: int = 0
     draws: int = 0
     heap: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """(time, kind, client, row of the job table), for deadlines their number in place of the row; void deadlines and
-    wakings are skipped."""
+    """Events (time, kind, client, row of the job table); deadlines hold their number in place of the row. The loop
+    skips void deadlines and wake-ups."""
     job_table: JobTable = field(default_factory=JobTable)
     in_flight: int = 0
     """Running jobs."""
     buffer: list[int] = field(default_factory=list)
-    """Rows of jobs that arrived and wait for their step."""
+    """Rows of jobs that arrived and wait for a step."""
     overdue: list[int] = field(default_factory=list)
-    """Rows of jobs that arrived too late for their step, and wait for the next one to refresh the history."""
+    """Rows of jobs that arrived too late for their step; the next step refreshes the history with them."""
     overdue_running: int = 0
-    """How many running jobs are too late for their step already."""
+    """Number of running jobs that are already too late for their step."""
     client_records: ClientRecords = field(init=False)
     selector_state: SelectorState = field(default_factory=dict)
     deadlines: int = 0
-    """Deadlines set so far; the last of them counts while `armed`."""
+    """Number of deadlines set so far; the last one is valid while `armed`."""
     armed: bool = False
     handed: bool = False
-    """Whether work was handed out since the last step."""
+    """Whether a job was dispatched since the last step."""
     deadline_us: int = -1
     wake_us: int = -1
     evaluated: int = -1
     evaluate_us: int = 0
-    """When time next asks for an evaluation."""
+    """Virtual time of the next evaluation by time."""
     lost: int = 0
-    """Since the last step, as `late` and `waits`."""
+    """Losses noticed since the last step; `late` and `waits` count since then too."""
     late: int = 0
     waits: int = 0
     lost_total: int = 0
     lost_now: list[int] = field(default_factory=list)
-    """Clients of whose loss the server learned at the instant `lost_us`, if that is now."""
+    """Clients whose losses the server noticed at `lost_us`, if that is the current instant."""
     lost_us: int = -1
     moved_bytes: int = 0
     best: float = float("nan")
-    """The best value of the watched metric, and evaluations since then."""
+    """Best value of the watched metric so far."""
     unimproved: int = 0
+    """Evaluations since that best value."""
     reached: bool = False
 
     def __post_init__(self) -> None:
         self.client_records = ClientRecords.of(self.n_clients)
 
     def state(self) -> dict[str, Any]:
-        """Return everything as plain values and arrays, for a checkpoint."""
+        """Return all fields as plain values and arrays, for a checkpoint."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return values | {
             "heap": np.array(self.heap, dtype=np.int64).reshape(-1, 4),
@@ -180,7 +181,7 @@ class RunState:
 
     @staticmethod
     def restored(state: Mapping[str, Any]) -> RunState:
-        """Return the run state whose state this is. Raises KeyError or ValueError for what is none."""
+        """Return the run state with this `state()`. Raises KeyError or ValueError if it is malformed."""
         run_state = RunState(**{f.name: state[f.name] for f in fields(RunState) if f.init})
         run_state.heap = [tuple(event) for event in state["heap"].tolist()]
         run_state.job_table = JobTable.restored(state["job_table"])
@@ -189,13 +190,13 @@ class RunState:
         return run_state
 
     def arm(self, deadline_us: int) -> None:
-        """Set the deadline, so long from now; one that was set before no longer counts."""
+        """Set the deadline `deadline_us` from now; an earlier one becomes void."""
         self.armed, self.deadlines = True, self.deadlines + 1
         self.deadline_us = self.now_us + deadline_us
         heapq.heappush(self.heap, (self.deadline_us, Kind.DEADLINE, -1, self.deadlines))
 
     def holds(self, event: tuple[int, int, int, int]) -> bool:
-        """Whether an event of the heap still counts: deadlines and wakings may be void."""
+        """Whether an event of the heap is valid: deadlines and wake-ups may be void."""
         time_us, kind, _, number = event
         if kind == Kind.DEADLINE:
             return self.armed and number == self.deadlines
@@ -203,5 +204,5 @@ class RunState:
 
     @property
     def working(self) -> int:
-        """Number of running jobs that are not too late for their step already."""
+        """Number of running jobs that are not yet too late for their step."""
         return self.in_flight - self.overdue_running

@@ -1,4 +1,4 @@
-"""The protocol of what trains: submitted at virtual dispatch, collected at virtual arrival, computed in between."""
+"""The protocol of trainers: the event loop submits jobs at dispatch, and a server step collects them."""
 
 from __future__ import annotations
 
@@ -19,82 +19,82 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Pending = Callable[[], T]
-"""What may still be under way; asking for it waits."""
+"""A result that may still be computed; the call waits for it."""
 StepColumns = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """What a server step was."""
+    """The result of a server step."""
 
     columns: StepColumns
-    """Those of `steps.parquet` that the server knows, under "each" those of `conflicts.parquet`, and under "audited"
-    those of `audit.parquet`."""
+    """The server's columns of `steps.parquet`; under "each" those of `conflicts.parquet`, under "audited" those of
+    `audit.parquet`."""
     reports: Reports
-    """What the jobs of the step reported, in order of arrival."""
+    """Reports of the step's jobs, in order of arrival."""
 
     def known(self, columns: Mapping[str, Any]) -> Stepped:
-        """Add what somebody else knows."""
+        """Return a copy with further columns."""
         return Stepped(self.columns | dict(columns), self.reports)
 
 
 class Trainer(Protocol):
-    """Trains jobs, evaluates models and passes rows to the server, in this process or in others.
+    """Trains jobs, evaluates models and passes updates to the server, in this process or in others.
 
-    The event loop calls it in virtual order and never sees a tensor or, unless it asks, what clients report. It may go
-    on while workers work. Equal calls give equal results whatever the number of workers and the order in which they
-    finish.
+    The event loop calls it in the order of virtual time. It never sees a tensor, and sees reports only if it asks. It
+    may continue while workers compute. Equal calls give equal results, whatever the number of workers and the order in
+    which they finish.
     """
 
     def submit(self, cohort: Cohort) -> None:
-        """Start training, each job from the version that is current now."""
+        """Start training the jobs of a cohort from the current version of the model."""
 
     def forget(self, cohort: Cohort) -> None:
-        """Drop jobs that nobody will ask for, submitted or not, before their clients are given others."""
+        """Drop jobs that no step will use, submitted or not, before their clients receive further jobs."""
 
     def reports(self, cohort: Cohort) -> Reports:
-        """Wait for submitted jobs and return what they report; they remain to be collected by a step."""
+        """Wait for submitted jobs and return their reports; a step collects the jobs later."""
 
     def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
-        """Return [k] the mean training loss of the current model, which is of this version, on each client's data."""
+        """Return the mean training loss [k] of the current model, whose version is `version`, on each client's data."""
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
-        """Let the server take a step with submitted jobs, in the order of `arrivals`, and only once with each.
+        """Let the server take a step with submitted jobs, in the order of `arrivals`; each job is used only once.
 
-        Later submissions start from its result.
+        Later submissions start from the resulting model.
         """
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Start evaluating the current model on every client.
 
-        `personal`: each client with the model that it would use itself, after the last of its jobs that a step used.
+        `personal`: each client with its personal model, after the last of its jobs that a step used.
         """
 
     def params(self) -> dict[str, torch.Tensor]:
-        """Return copies on the CPU of the current parameters `params` [P], and their `average` if there is one.
+        """Return copies on the CPU of the current parameters `params` [P], and of their `average` if there is one.
 
-        Where clients keep models of their own, also these, `personal` [n, P], and whose they are,
+        If clients keep personal models, return these as well, `personal` [n, P], and their clients,
         `personal_clients` [n].
         """
 
     def save(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to know of the server, of the models under way, and of what clients keep.
+        """Return what a checkpoint stores: the server's state, the start models of open jobs, and what clients keep.
 
-        Waits for the steps under way, and for no job.
+        Waits for pending steps, but not for jobs.
         """
 
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
-        """Go on where another trainer of the same run was saved, on any number of workers; before anything else.
+        """Resume from what another trainer of the same run saved, on any number of workers; call it first.
 
-        open_jobs: those whose updates may still arrive, and were neither used nor forgotten, one cohort for each of
-        `versions`, in order of dispatch within each. They are trained again.
+        open_jobs: jobs whose updates may still arrive, neither used nor forgotten: one cohort for each of `versions`,
+        in order of dispatch within each. They are trained again.
         """
 
     def peak_bytes(self) -> int:
-        """Return the highest resident memory of the processes that it uses besides the calling one."""
+        """Return the peak resident memory, in bytes, of the trainer's processes without the calling one."""
 
     def times(self) -> list[Times]:
-        """Return what the stopwatches of the other processes found: of the server, and of each worker."""
+        """Return the stopwatch times of the other processes: the server and each worker."""
 
     def close(self) -> None:
-        """Release everything. Safe to call twice."""
+        """Release all resources. Safe to call twice."""

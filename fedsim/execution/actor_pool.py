@@ -1,7 +1,7 @@
-"""The actor processes of a run: opened in the background, used by one run after the other, closed at the end.
+"""The pool of actor processes: opened in the background, used by one run after the other, closed at the end.
 
-Starting Ray and importing torch in every process take seconds, in which the run's own process has enough to do: a pool
-is begun as soon as it is known that there will be a run, and asked for when there is something to train.
+Starting Ray and importing torch in every process is slow. A program therefore opens its pool as soon as it knows that a
+run will follow, prepares the run, and waits for the pool only when there are jobs to train.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Gpus = bool | Literal["auto"]
 
 
 _ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
-"""HOST:PORT of a cluster."""
+"""Matches HOST:PORT of a cluster."""
 
 
 def workers_of(workers: int | Literal["auto"]) -> int:
-    """Return the number of client actors on this machine that is meant by a `--workers` value."""
+    """Return the number of client actors on this machine for a `--workers` value. Raises ConfigError."""
     if workers == "auto":
         return cores()
     if not isinstance(workers, int) or isinstance(workers, bool) or workers < 0:
@@ -39,7 +39,7 @@ def workers_of(workers: int | Literal["auto"]) -> int:
 
 
 def begun(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
-    """Begin to open a pool, here or at a cluster; None if there are to be no workers. Raises ConfigError."""
+    """Start opening a pool, here or at a cluster; return None for no workers. Raises ConfigError."""
     if not isinstance(address, str | None):
         raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
     if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
@@ -53,28 +53,28 @@ def begun(workers: int | Literal["auto"], device: str, address: str | None) -> R
     return RayPool(count, gpus=gpus, address=address) if count else None
 
 
-def _share_out(gpus: Gpus, there: cluster.Cluster) -> bool:
-    """Return whether a cluster's GPUs are shared out. Raises ConfigError if they are to be and there are none."""
-    if gpus is True and not there.gpus:
+def _uses_gpus(gpus: Gpus, joined: cluster.Cluster) -> bool:
+    """Return whether the actors get shares of the cluster's GPUs. Raises ConfigError if they must and it has none."""
+    if gpus is True and not joined.gpus:
         raise ConfigError(
-            "device: 'cuda' was asked for, but Ray has no GPU: expected one that it sees, or nodes that were started "
-            "with --num-gpus"
+            "device: 'cuda' was asked for, but Ray has no GPU: expected a GPU that Ray sees, or nodes started with "
+            "--num-gpus"
         )
-    if gpus != "auto" or not there.gpus:
+    if gpus != "auto" or not joined.gpus:
         return gpus is True
-    import torch  # it takes seconds, and only here anybody must know
+    import torch  # slow to import, and needed only here
 
     return torch.cuda.is_available()
 
 
 class RayPool:
-    """Client actors and one server actor. Making it starts them and returns at once; all else waits for them.
+    """Client actors and one server actor. The constructor starts them and returns at once; other calls wait for them.
 
     Args:
         workers: number of client actors, at least 1; "auto", with an address, takes one per CPU of the cluster.
-        gpus: whether each actor gets its share of the GPUs that Ray has; "auto" is yes if torch sees one here, where
-            the run decides on what it computes, and Ray has any.
-        address: "auto" or HOST:PORT of a Ray cluster to join; None starts one on this machine, for this pool alone.
+        gpus: whether each actor gets a share of Ray's GPUs; "auto" means yes if Ray has any and torch sees one in this
+            process, where the run chooses its device.
+        address: "auto" or HOST:PORT of a Ray cluster to join; None starts one on this machine for this pool only.
     """
 
     def __init__(
@@ -83,11 +83,11 @@ class RayPool:
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()
-        cluster.load(own=address is None)  # what it refuses is refused here
-        # The processes of Ray end with the thread that started them, so this one stays as long as the pool.
-        threading.Thread(target=self._begin, name="ray-pool", daemon=True).start()
+        cluster.load(own=address is None)  # here, so that its ConfigError reaches the caller
+        # Ray's processes end with the thread that started them, so this thread lives as long as the pool.
+        threading.Thread(target=self._open, name="ray-pool", daemon=True).start()
 
-    def _begin(self) -> None:
+    def _open(self) -> None:
         try:
             self._started.set_result(self._start())
         except BaseException as error:
@@ -95,33 +95,34 @@ class RayPool:
         self._closed.wait()
 
     def _start(self) -> Processes:
-        asked = self._workers
-        there = cluster.connect(self._address, cpus=1 if asked == "auto" else asked + 1)
+        workers = self._workers
+        joined = cluster.connect(self._address, cpus=1 if workers == "auto" else workers + 1)
         try:
-            workers = sum(there.cpus.values()) if asked == "auto" else asked
+            if workers == "auto":
+                workers = sum(joined.cpus.values())
             from fedsim.execution.ray_actors import Processes
 
-            return Processes.of(there, workers, _share_out(self._gpus, there))
+            return Processes.of(joined, workers, _uses_gpus(self._gpus, joined))
         except BaseException:
-            there.close()
+            joined.close()
             raise
 
     @property
     def workers(self) -> int:
-        """Number of client actors; if it is for the cluster to say, this waits for it."""
+        """Number of client actors; if the cluster determines it, this waits for the processes."""
         return len(self.processes().clients) if self._workers == "auto" else self._workers
 
     @property
     def has_gpus(self) -> bool:
-        """Whether the processes have shares of GPUs; unless none were asked for, this waits for them."""
+        """Whether the processes have shares of GPUs; waits for them unless `gpus` is False."""
         return self._gpus is not False and self.processes().gpu_share > 0
 
     def processes(self) -> Processes:
-        """Wait for the processes to be started. Raises ConfigError if they cannot be."""
+        """Wait until the processes have started, and return them. Raises ConfigError if they cannot start."""
         return self._started.result()
 
     def trainer(self, spec: TrainerSpec) -> RayTrainer:
-        """Build the actors for a run; a server actor that died is replaced by a new one."""
+        """Build the actors for a run, with a new server actor if the last one died."""
         from fedsim.execution.ray_trainer import RayTrainer
 
         processes = self.processes()
@@ -132,7 +133,7 @@ class RayPool:
             return RayTrainer(processes, spec)
 
     def close(self) -> None:
-        """Stop what was started. Safe to call twice."""
+        """Stop the processes, and the cluster if the pool started it. Safe to call twice."""
         if self._closed.is_set():
             return
         try:

@@ -1,4 +1,4 @@
-"""Who keeps what from job to job, where it lies, and who may still need it."""
+"""Client state: what each client keeps from job to job, and which jobs may still need it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 class ClientStates(Generic[T]):
-    """What clients keep from job to job, as the trainer knows it: rows, or handles of rows that may not exist yet.
+    """What clients keep from job to job: tensors, or references to results that may not be computed yet.
 
-    A client's next job starts from what its last one keeps that was submitted and not forgotten. `settled` holds, by
-    client, what was kept by the last job that a step used.
+    A client's next job continues its last job that was submitted and not forgotten. `settled` holds by client what the
+    last job kept that a step used.
     """
 
     def __init__(self) -> None:
@@ -20,24 +20,27 @@ class ClientStates(Generic[T]):
         self._open: dict[int, tuple[T, T | None]] = {}
 
     def of(self, client: int) -> T | None:
-        """Return what the client's next job starts from, None if it has nothing."""
+        """Return what the client's next job continues from, None for its first job."""
         return self._latest.get(client)
 
     def begin(self, client: int, keeps: T) -> None:
-        """Note what a client keeps from the last job that a step used, before it has any other."""
+        """Set what a client kept from the last job that a step used; call it before any `submit` of the client."""
         self.settled[client] = self._latest[client] = keeps
 
     def submit(self, job: int, client: int, keeps: T) -> None:
-        """Note what a job will keep."""
+        """Record what a submitted job keeps."""
         self._open[job] = keeps, self._latest.get(client)
         self._latest[client] = keeps
 
     def settle(self, job: int, client: int) -> None:
-        """Note that a step uses the job."""
+        """Record that a step uses the job."""
         self.settled[client] = self._open.pop(job)[0]
 
     def forget(self, job: int, client: int) -> None:
-        """Leave the client as it was before the job, if that was submitted."""
+        """Restore what the client kept before the job. Raises ValueError if the client has a later job.
+
+        Jobs that were not submitted are ignored.
+        """
         if job not in self._open:
             return
         keeps, before = self._open.pop(job)

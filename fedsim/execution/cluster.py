@@ -1,6 +1,6 @@
-"""The Ray cluster of a run: one started for this program alone, on loopback and behind a token, or one that it joins.
+"""The Ray cluster of a run: one that this program starts, on loopback and behind a token, or one that it joins.
 
-Only runs with workers import Ray, which reads part of its environment at its import: `load` sets these variables first.
+Only runs with workers import Ray. Ray reads some environment variables at its import; `load` sets them first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ALWAYS = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 _WORKERS = {
-    # Seconds before Ray sends calls again that follow one which was lost with its process.
+    # Seconds until Ray resends the calls that follow a call lost with its process.
     "RAY_actor_scheduling_queue_max_reorder_wait_seconds": "5",
 }
 _OWN = {
@@ -35,12 +35,12 @@ _OWN = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux too, 0 binds every process to loopback
     # Results up to this size, such as the updates of small models, travel with the reply and not through the store.
     "RAY_max_direct_call_object_size": str(2**18),
-    "RAY_prestart_worker_first_driver": "0",  # actors start processes of their own
+    "RAY_prestart_worker_first_driver": "0",  # actors start their processes themselves
 }
 _READ_AT_IMPORT = ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_ENABLE_UV_RUN_RUNTIME_ENV")
-"""Variables that Ray reads when it is imported, and a cluster of this program needs."""
+"""Variables that Ray reads at its import and that a cluster of this program needs."""
 _LEAST_STORE = 2**29
-"""Bytes of the object store at least."""
+"""Least size of the object store in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +48,23 @@ class Cluster:
     """A Ray cluster that this process is connected to."""
 
     owned: bool
-    """Whether this program connected to it, and so disconnects from it, which stops a cluster of its own."""
+    """Whether this program connected, and so disconnects at the end; that stops a cluster that it started."""
     cpus: Mapping[str, int]
-    """By node."""
+    """CPUs by node."""
     gpus: int
-    """Of all nodes."""
+    """GPUs of all nodes."""
     node: str
     """The node of this process."""
 
     def places(self, workers: int) -> list[str]:
-        """Return a node for each worker, so that all nodes have the same load for each of their CPUs."""
+        """Return a node for each worker, so that the nodes have about equally many workers per CPU."""
         nodes, taken = sorted(self.cpus), dict.fromkeys(self.cpus, 0)
         for _ in range(workers):
             taken[min(nodes, key=lambda node: (taken[node] + 1) / self.cpus[node])] += 1
         return [node for node in nodes for _ in range(taken[node])]
 
     def close(self) -> None:
-        """Stop or leave the cluster, unless the process was connected before this program asked for it."""
+        """Stop or leave the cluster, unless the process was connected before this program connected."""
         import ray
 
         if self.owned and ray.is_initialized():
@@ -72,10 +72,10 @@ class Cluster:
 
 
 def load(own: bool) -> Any:
-    """Import Ray with the environment that it needs, unless the user set it, and return it.
+    """Set the environment that Ray needs, where the user did not, then import Ray and return it.
 
-    Raises ConfigError if Ray was imported before, a cluster of this program (`own`) is to be started, and a variable
-    that Ray reads at its import was not set by then.
+    `own`: for a cluster that this program starts. Raises ConfigError if `own`, and Ray was imported before without a
+    variable that it reads at its import.
     """
     early = sys.modules.get("ray")
     late = [name for name in _READ_AT_IMPORT if name not in os.environ]
@@ -90,15 +90,15 @@ def load(own: bool) -> Any:
 
 
 def set_environment(own: bool) -> None:
-    """Set the variables that Ray needs and the user did not set; `own`: for a cluster of this program."""
+    """Set the variables that Ray needs and the user did not set; `own`: for a cluster that this program starts."""
     for name, value in (_ALWAYS | _OWN if own else _ALWAYS).items():
         os.environ.setdefault(name, value)
 
 
 def connect(address: str | None, cpus: int) -> Cluster:
-    """Return the cluster that this process is connected to already, that at `address`, or a new one with `cpus` CPUs.
+    """Return the cluster that this process is connected to, else the one at `address`, else a new one with `cpus` CPUs.
 
-    Raises ConfigError if there is none at the address, none that this process may join, or none with CPUs.
+    Raises ConfigError if this process finds or may join no cluster at the address, or if the cluster has no CPUs.
     """
     ray = load(own=address is None)
     owned = not ray.is_initialized()
@@ -110,8 +110,7 @@ def connect(address: str | None, cpus: int) -> Cluster:
             ray.init("local", num_cpus=cpus, object_store_memory=store, include_dashboard=False, **quiet)
         else:
             _join(address, quiet)
-    every: list[dict[str, Any]] = ray.nodes()
-    nodes = [node for node in every if node["Alive"]]
+    nodes: list[dict[str, Any]] = [node for node in ray.nodes() if node["Alive"]]
     cpus_of = {str(node["NodeID"]): int(node["Resources"].get("CPU", 0)) for node in nodes}
     if not any(cpus_of.values()):
         if owned:
@@ -143,9 +142,9 @@ def _node() -> str:
 
 
 def _store_bytes() -> int:
-    """Return the size of the object store of a cluster of this program: an upper bound, since unused pages take none.
+    """Return the size of the object store in bytes: an upper bound, since unused pages take no memory.
 
-    `fedsim.runs.memory_estimate` predicts and refuses what a run needs when its data are known; Ray starts earlier.
+    `fedsim.runs.memory_estimate` checks a run's memory when its data are known; Ray starts earlier.
     """
     most = psutil.virtual_memory().available // 2
     if sys.platform == "linux":

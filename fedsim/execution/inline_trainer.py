@@ -1,4 +1,4 @@
-"""Training in the calling process."""
+"""A trainer in the calling process."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from fedsim.training.workbench import Workbench
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """A submitted job whose client keeps something; `start` and `before` are dropped once it is trained."""
+    """A submitted job whose client keeps state; `start` and `before` become None once it is trained."""
 
     job: Job
     start: torch.Tensor | None
     before: Work | None
-    """The job that this one continues, if it starts from what that one keeps."""
+    """The job whose kept state this one continues, if any."""
     row: torch.Tensor | None = None
     reports: Reports | None = None
     kept: torch.Tensor | None = None
 
 
 class InlineTrainer:
-    """Trains in the calling process when a step asks for it, so that jobs nobody asks for cost nothing."""
+    """Trains jobs in the calling process when a step collects them, so that unused jobs cost nothing."""
 
     def __init__(
         self, bench: Workbench | ThreadedWorkbench, server: Server, clock: Stopwatch | None = None
     ) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
         self._starts: dict[int, torch.Tensor] = {}
-        """By version, the parameters that running jobs started from, also those that are not to be trained."""
+        """By version, the parameters that open jobs start from, including jobs that are not trained."""
         self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
-        """By job, what somebody asked for before the step."""
+        """By job, the reports and the update of jobs that were trained before their step."""
         self._waiting: dict[int, Work] = {}
         self._memories: ClientStates[Work] = ClientStates()
 
     def submit(self, cohort: Cohort) -> None:
-        """Remember the start parameters."""
+        """Keep the start parameters of the jobs."""
         self._submit(cohort, self.server.params)
 
     def _submit(self, cohort: Cohort, params: torch.Tensor) -> None:
@@ -63,7 +63,7 @@ class InlineTrainer:
                 self._memories.submit(job.id, job.client, work)
 
     def forget(self, cohort: Cohort) -> None:
-        """Drop jobs and with them their hold on what clients keep."""
+        """Drop jobs, and restore what their clients kept before."""
         for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
             self._early.pop(job, None)
             self._waiting.pop(job, None)
@@ -75,19 +75,19 @@ class InlineTrainer:
         return Reports.joined([self._early[job][0] for job in cohort.ids.tolist()])
 
     def _ahead(self, cohort: Cohort) -> None:
-        """Train jobs before the step that uses them, unless they are trained."""
+        """Train the jobs that are not trained yet, before the step that uses them."""
         missing = [i for i, job in enumerate(cohort.ids.tolist()) if job not in self._early]
         if missing:
-            some, rows = cohort.part(np.array(missing)), self._rows(len(missing))
-            reports = self._train(some, rows)
-            for i, job in enumerate(some.ids.tolist()):
+            jobs, rows = cohort.part(np.array(missing)), self._rows(len(missing))
+            reports = self._train(jobs, rows)
+            for i, job in enumerate(jobs.ids.tolist()):
                 self._early[job] = reports.part(slice(i, i + 1)), rows[i]
 
     def _rows(self, k: int) -> torch.Tensor:
         return torch.empty(k, len(self.server.params), device=self.bench.device)
 
     def _train(self, cohort: Cohort, rows: torch.Tensor) -> Reports:
-        """Train jobs into `rows` [k, P], each from the version that it was given."""
+        """Train jobs, each from its own version, and write their updates into `rows` [k, P]."""
         if self.bench.method.keeps:
             works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
             for work, row in zip(works, rows, strict=True):
@@ -97,7 +97,7 @@ class InlineTrainer:
         return self.bench.train(cohort, starts, rows)[0]
 
     def _finished(self, work: Work) -> torch.Tensor:
-        """Train a job and those that it continues before it; one that is trained is left as it is. Returns the row."""
+        """Train a job, after any untrained jobs that it continues; return its update [P]."""
         chain = [work]
         while (before := chain[-1].before) is not None and before.start is not None:
             chain.append(before)
@@ -113,7 +113,7 @@ class InlineTrainer:
         return row
 
     def _collected(self, cohort: Cohort) -> tuple[Reports, torch.Tensor]:
-        """Return what jobs report and their rows [k, P]."""
+        """Return the reports of jobs and their updates [k, P]."""
         jobs = cohort.ids.tolist()
         if not any(job in self._early for job in jobs):
             rows = self._rows(len(jobs))
@@ -123,12 +123,12 @@ class InlineTrainer:
         return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
 
     def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
-        """Look now."""
+        """Compute the losses now."""
         models = self.server.params[None].to(self.bench.device)
         return np.asarray(self.bench.trial_losses(models, clients, version)[0])
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
-        """Train, and take the step now."""
+        """Train the jobs and take the step now."""
         with self.clock.part("train"):
             reports, rows = self._collected(cohort)
         if self.bench.method.keeps:
@@ -178,16 +178,16 @@ class InlineTrainer:
         return lambda: result
 
     def _kept(self) -> dict[int, torch.Tensor]:
-        """Return what clients keep, by client, of those that keep anything."""
+        """Return by client what clients keep [P], in order of client."""
         settled = sorted(self._memories.settled.items())
         return {client: work.kept for client, work in settled if work.kept is not None}
 
     def save(self) -> dict[str, Any]:
-        """Return the server's state, the models that running jobs started from, and what clients keep."""
+        """Return the server's state, the start models of open jobs, and what clients keep."""
         return saved_parts(self.server.save(), self._starts, self._kept())
 
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
-        """Take over what was saved, and remember the open jobs."""
+        """Restore the saved state, and submit the open jobs."""
         self.server.load(saved["server"])
         for client, row in kept_of(saved):
             job = Job(-1, client, -1, -1)
@@ -197,22 +197,22 @@ class InlineTrainer:
             self._submit(cohort, self._starts[int(cohort.versions[0])])
 
     def params(self) -> dict[str, torch.Tensor]:
-        """Return copies on the CPU of the current parameters, of their average and of the clients' own models."""
+        """Return copies on the CPU of the current parameters, of their average and of the clients' personal models."""
         method = self.bench.method
         final = named(self.server.params.cpu().clone(), self.server.average)
         kept = self._kept() if method.personal else {}
         return final | named_personal(kept, torch.stack(list(kept.values()))) if kept else final
 
     def peak_bytes(self) -> int:
-        """There is no other process."""
+        """Return 0: there is no other process."""
         return 0
 
     def times(self) -> list[Times]:
-        """There is no other process."""
+        """Return an empty list: there is no other process."""
         return []
 
     def close(self) -> None:
-        """Forget all waiting jobs and what clients keep."""
+        """Drop all waiting jobs and what clients keep."""
         self._waiting.clear()
         self._early.clear()
         self._starts.clear()
@@ -222,7 +222,7 @@ class InlineTrainer:
 def saved_parts(
     server: Mapping[str, Any], starts: Mapping[int, torch.Tensor], kept: Mapping[int, torch.Tensor]
 ) -> dict[str, Any]:
-    """Return what `Trainer.save` does, from models by version and what clients keep [P] by client."""
+    """Return the result of `Trainer.save` from the start models by version and what clients keep [P] by client."""
     return {
         "server": dict(server),
         "versions": sorted(starts),
@@ -233,20 +233,20 @@ def saved_parts(
 
 
 def starts_of(saved: Mapping[str, Any]) -> dict[int, torch.Tensor]:
-    """Return by version the models that were saved."""
+    """Return the saved start models by version."""
     return dict(zip(saved["versions"], saved["starts"], strict=True))
 
 
 def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, torch.Tensor]]:
-    """Return by client what clients keep that was saved."""
+    """Return the saved pairs of a client and what it keeps."""
     return zip(saved["keepers"], saved["kept"], strict=True)
 
 
 def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Name the tensors that make up a final global model."""
+    """Return the tensors of a global model by name."""
     return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}
 
 
 def named_personal(clients: Iterable[int], rows: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Name the clients' own models [n, P]."""
+    """Return the clients' personal models [n, P] and the clients by name."""
     return {"personal": rows, "personal_clients": torch.tensor(list(clients))}

@@ -1,4 +1,4 @@
-"""An event loop without training: for `fedsim plan`, and for tests of timing."""
+"""A trainer that computes nothing, for `fedsim plan` and for tests of the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsim.training.job import Cohort, Reports
 
 
 class NullTrainer:
-    """Trains nothing: the same event loop without its computation, for planning and for tests of timing."""
+    """Trains nothing, so that the event loop runs without computation."""
 
     def submit(self, cohort: Cohort) -> None:
         """Do nothing."""
@@ -26,41 +26,41 @@ class NullTrainer:
         """Do nothing."""
 
     def reports(self, cohort: Cohort) -> Reports:
-        """Know none."""
+        """Return empty reports."""
         return Reports.nothing(len(cohort))
 
     def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
-        """Know none."""
+        """Return NaN for each client."""
         return np.full(len(clients), np.nan)
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
-        """Say what the server would have been given."""
+        """Return the columns that describe the step's input."""
         columns: StepColumns = {"status": "applied" if arrivals.m else "empty"} | arrivals.columns(arrivals.m)
         stepped = Stepped(columns, Reports.nothing(len(cohort)))
         return lambda: stepped
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
-        """Report that no client was evaluated."""
+        """Return an evaluation of no clients."""
         nobody = np.zeros(0, dtype=np.int64)
         return lambda: Evaluation(nobody, nobody, nobody, np.zeros(0))
 
     def save(self) -> dict[str, Any]:
-        """Have nothing to save."""
+        """Return an empty dict."""
         return {}
 
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
-        """Take over nothing."""
+        """Do nothing."""
 
     def params(self) -> dict[str, torch.Tensor]:
         """Return no parameters."""
         return {}
 
     def peak_bytes(self) -> int:
-        """There is no other process."""
+        """Return 0: there is no other process."""
         return 0
 
     def times(self) -> list[Times]:
-        """There is no other process."""
+        """Return an empty list: there is no other process."""
         return []
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
-"""The Ray actors: each holds an object of `workers.py`, and builds it again when its process was killed.
+"""The Ray actors: each holds an object of `workers.py`, and builds it again after its process was killed.
 
-Ray restarts a client actor that died, wherever there is room, and repeats the calls that it was sent and did not
-answer; results lie in the object store and survive. Every call carries a reference to what the actor builds itself
-from, so that a new process continues where the old one stopped.
+Ray restarts a client actor that died, on any node with room, and repeats its unanswered calls; results survive in the
+object store. Every call carries a reference to the actor's `Build`, so that a new process continues where the old one
+stopped.
 
-A call that was under way when its process died may have killed it. When Ray repeats such a call, its jobs are trained
-one by one; a job that kills its process `MOST_DEATHS` times ends the run with its name (`LethalJob`).
+The call that was running when a process died may have killed it. When Ray repeats such a call, the actor trains its
+jobs one by one; a job that kills its process `MOST_DEATHS` times ends the run with its name (`LethalJob`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from fedsim.execution.cluster import Cluster
 from fedsim.execution.workers import ClientActor, ServerActor
 
 MOST_DEATHS = 3
-"""Deaths of a process that trains one job alone, or repeats another call, before that ends the run."""
+"""The run ends after this many deaths of a process that trains one job alone, or repeats another call."""
 _MOST_BUILDS = 20
-"""Deaths in a row while a process is built for a run."""
+"""The run ends after this many deaths in a row while an actor builds its object."""
 _BUILDS_DIE = (
     f"a worker process died {_MOST_BUILDS} times while it was built for the run: is there enough memory?"
 )
@@ -39,37 +39,37 @@ _BUILDS_DIE = (
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What an actor builds itself from for a run."""
+    """The arguments from which an actor builds its object for a run."""
 
     arguments: tuple[Any, ...]
     plugins: Mapping[str, str]
-    """The text of each plug-in file that the arguments name: it may lie on the driver's node alone."""
+    """The text of each plug-in file that the arguments name: only the driver's node may have the files."""
 
 
 class Attempts:
-    """Counts how often something began and did not end, in files that outlive the process.
+    """Counts attempts that started and did not end, in files that outlive the process.
 
     Args:
-        prefix: path of the files, without the name of what is counted; on the node of the process.
+        prefix: path of the files on the process's node; the name of each attempt is appended.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
 
     def failed(self, name: str) -> int:
-        """Return how often it began and did not end."""
+        """Return how often the attempt started and did not end."""
         with suppress(FileNotFoundError):
             return max(os.stat(self._file(name)).st_size, 1)
         return 0
 
     def job(self, name: str, number: int) -> AbstractContextManager[None]:
         """Guard the training of one job: raise LethalJob if it killed the process `MOST_DEATHS` times."""
-        dies = LethalJob(f"{name} killed its worker process {MOST_DEATHS} times")
-        return self.counted(str(number), MOST_DEATHS, dies)
+        error = LethalJob(f"{name} killed its worker process {MOST_DEATHS} times")
+        return self.counted(str(number), MOST_DEATHS, error)
 
     @contextmanager
     def counted(self, name: str, most: int = sys.maxsize, error: Exception | None = None) -> Iterator[None]:
-        """Count what may kill the process; raise `error` if it did so `most` times."""
+        """Count an attempt that may kill the process; raise `error` if it failed `most` times before."""
         file = self._file(name)
         if error is not None and self.failed(name) >= most:
             file.unlink()
@@ -89,7 +89,7 @@ class _Host:
     """A process of a pool: holds an object, and builds it for a run.
 
     Args:
-        prefix: of the names of the files that count attempts, unique to the pool.
+        prefix: start of the names of the files that count attempts, unique to the pool.
     """
 
     holds: type[ClientActor] | type[ServerActor]
@@ -105,9 +105,10 @@ class _Host:
 
     @plugins.contained()
     def run(self, build: list[Any], method: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Call a method of the held object, built from what `build` refers to: no or one `Build`.
+        """Call a method of the held object, after building it if `build` is new.
 
-        The reference stands in a list, so that Ray passes it on as it is: it is looked up when it is a new one.
+        `build` is empty or holds one reference to a `Build`. Ray would resolve a bare reference at each call; it passes
+        one in a list unresolved.
         """
         attempts = Attempts(f"{self._prefix}-{ray.get_runtime_context().get_task_id()}")
         repeated = attempts.failed("call") > 0
@@ -130,13 +131,13 @@ class _Host:
         if method is ClientActor.train:
             return self._held.train_one_by_one(attempts.job, *args)  # type: ignore[union-attr]
         name = method.__name__
-        dies = RunError(f"the call {name!r} killed its worker process {MOST_DEATHS} times")
-        with attempts.counted(name, MOST_DEATHS, dies):
+        error = RunError(f"the call {name!r} killed its worker process {MOST_DEATHS} times")
+        with attempts.counted(name, MOST_DEATHS, error):
             return method(self._held, *args)
 
 
 def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
-    """Return a method of an actor: `build`, see `_Host.run`, comes first, then the arguments of the object's method."""
+    """Return an actor's method that takes `build` (see `_Host.run`) and then the arguments of the object's method."""
 
     def call(self: _Host, build: list[Any], *args: Any) -> Any:
         return self.run(build, method, args)
@@ -160,7 +161,7 @@ class ClientHost(_Host):
 
 
 class ServerHost(_Host):
-    """The process of a ServerActor. It is not restarted: what it holds is lost with it."""
+    """The process of a ServerActor. Ray does not restart it: its state is lost with it."""
 
     holds = ServerActor
     ready = _answers(ServerActor.ready)
@@ -175,24 +176,24 @@ class ServerHost(_Host):
 
 
 def client(gpu_share: float, node: str, prefix: str) -> Any:
-    """Start the process of a ClientActor; it is restarted for ever, elsewhere if its node is lost.
+    """Start the process of a ClientActor; Ray restarts it without limit, on another node if its node is lost.
 
-    It claims no CPU: if all are taken, one that has lost its node must still find a place. It goes where GPUs are, if
-    it has its share of one.
+    It claims no CPU, so that it finds a place after its node is lost even if all CPUs are taken. With a share of a GPU,
+    it runs on a node with GPUs.
     """
-    where: Any = "SPREAD" if gpu_share else _near(node)
+    strategy: Any = "SPREAD" if gpu_share else _near(node)
     return ray.remote(
-        num_cpus=0, num_gpus=gpu_share, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where
+        num_cpus=0, num_gpus=gpu_share, max_restarts=-1, max_task_retries=-1, scheduling_strategy=strategy
     )(ClientHost).remote(prefix)
 
 
 def server(gpu_share: float, node: str, prefix: str) -> Any:
-    """Start the process of a ServerActor: on a GPU if there are any, else on the node of the run's own process.
+    """Start the process of a ServerActor, on a node with GPUs if it has a share of one, else near this process.
 
-    There it is lost only with the run itself.
+    On this process's node it is lost only with the run itself.
     """
-    where: Any = "DEFAULT" if gpu_share else _near(node)
-    return ray.remote(num_cpus=0, num_gpus=gpu_share, scheduling_strategy=where)(ServerHost).remote(prefix)
+    strategy: Any = "DEFAULT" if gpu_share else _near(node)
+    return ray.remote(num_cpus=0, num_gpus=gpu_share, scheduling_strategy=strategy)(ServerHost).remote(prefix)
 
 
 def _near(node: str) -> Any:
@@ -208,10 +209,9 @@ def identity(server: Any) -> str:
 
 
 def fetch(refs: Any, server: str) -> Any:
-    """Fetch from the object store; an error raised in an actor is raised here as itself.
+    """Fetch results from the object store; re-raise an error of an actor with its own type.
 
-    Raises ServerLost if the server actor, whose id is `server`, died, or if an object was lost that cannot be computed
-    again.
+    Raises ServerLost if the actor with id `server` died, or if an object was lost that cannot be computed again.
     """
     try:
         return ray.get(refs)
@@ -225,20 +225,20 @@ def fetch(refs: Any, server: str) -> Any:
 
 
 def _failed(cause: BaseException, server: str) -> BaseException:
-    """Return an error of the program as it is, and one of the processes as ServerLost or RunError."""
+    """Return an error of the program unchanged, an error of Ray as ServerLost or RunError."""
     if not isinstance(cause, ray.exceptions.RayError):
         return cause
     if getattr(cause, "actor_id", None) == server:
         return ServerLost("the server's process died, or its node: its state is lost")
     if isinstance(cause, ray.exceptions.ObjectLostError):
         return ServerLost(
-            "rows, or what clients keep, were lost with their node and cannot be computed again"
+            "updates, or what clients keep, were lost with their node and cannot be computed again"
         )
     return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")
 
 
 def gpu_share(gpus: int, processes: int) -> float:
-    """Return the share of a GPU that each of so many processes gets, so that whole shares fit on every GPU."""
+    """Return the share of a GPU for each of `processes`, rounded down so that the shares fit on every GPU."""
     if not gpus:
         return 0.0
     per_gpu = -(-processes // gpus)
@@ -246,7 +246,7 @@ def gpu_share(gpus: int, processes: int) -> float:
 
 
 def stop(handles: Sequence[Any]) -> None:
-    """Stop processes at once."""
+    """Kill the actors at once."""
     if ray.is_initialized():
         for handle in handles:
             ray.kill(handle)
@@ -254,28 +254,28 @@ def stop(handles: Sequence[Any]) -> None:
 
 @dataclass(slots=True)
 class Processes:
-    """The handles of a pool that has started."""
+    """The handles of the actors of a started pool."""
 
     cluster: Cluster
     gpu_share: float
     clients: list[Any]
     server: Any
     prefix: str
-    """Of the names of the files that count attempts."""
+    """Start of the names of the files that count attempts."""
 
     @staticmethod
     def of(cluster: Cluster, workers: int, gpus: bool) -> Processes:
-        """Start `workers` client actors and a server actor; each imports what it needs at once."""
+        """Start `workers` client actors and a server actor."""
         share, prefix = gpu_share(cluster.gpus, workers + 1) if gpus else 0.0, f"fedsim-{uuid4().hex}"
         clients = [client(share, node, prefix) for node in cluster.places(workers)]
         return Processes(cluster, share, clients, server(share, cluster.node, prefix), prefix)
 
     def renew_server(self) -> None:
-        """Start another server actor in the place of one that died."""
+        """Replace a server actor that died by a new one."""
         self.server = server(self.gpu_share, self.cluster.node, self.prefix)
 
     def close(self) -> None:
-        """Stop the actors, and Ray if it was started for them; remove the files of calls that did not end."""
+        """Stop the actors, leave the cluster, and remove the files of calls that did not end."""
         stop([*self.clients, self.server])
         self.cluster.close()
         for file in Path(tempfile.gettempdir()).glob(f"{self.prefix}-*"):

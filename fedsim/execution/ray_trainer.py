@@ -1,9 +1,8 @@
 """Training in the processes of a pool.
 
-A virtual client is a row of data, never a process: any actor can train any client. Parameters go into the object
-store once per server step and data once per node; rows go from the client actors to the server actor, and what a client
-keeps from job to job to whichever actor trains it next, without passing through the driver, which sees a few floats
-per job.
+A virtual client is data, never a process: any actor can train any client. Parameters go into the object store once per
+server step, and data once per node. Updates go from the client actors to the server actor, and what a client keeps from
+job to job goes to the actor that trains it next. The driver sees a few floats per job.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Reports
 
 _BUILT: list[Any] = []
-"""For calls of an actor as it is: the server's, which is not restarted, and those that need no tools."""
+"""For calls that build nothing: those of the server, which is not restarted, and those that need no workbench."""
 _CHUNK_BYTES = 64 * 2**20
-"""Most bytes of rows that one call returns."""
+"""Most bytes of updates that one call returns."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,11 +43,11 @@ class _Chunk:
     rows: Any
     worker: int
     needs: Any
-    """What it was computed from: held until a step is done with it, so that Ray can repeat it if its node is lost."""
+    """Inputs of the call, kept until a step has used the result, so that Ray can repeat the call if a node is lost."""
 
 
 class RayTrainer:
-    """Trains in the client actors of a pool, with the server in its own; see `fedsim.engine.trainer.Trainer`."""
+    """Trains in the client actors of a pool; the server has its own actor. See `fedsim.engine.trainer.Trainer`."""
 
     def __init__(self, processes: Processes, spec: TrainerSpec) -> None:
         """Build the actors for a run, and wait for them. Raises ServerLost if the server's process died before."""
@@ -65,12 +64,12 @@ class RayTrainer:
         self._method, self._memories = spec.bench.method(), ClientStates[Any]()
         self._average: Any = None
         self._starts: dict[int, Any] = {}
-        """By version, the parameters that running jobs started from, also those that are not to be trained."""
+        """By version, the parameters that open jobs start from, including jobs that are not trained."""
         self._later: list[Callable[[], object]] = []
-        """Evaluations that begin after the jobs that are submitted next."""
+        """Evaluations that start after the next submitted jobs."""
         self._load = [0] * len(self._clients)
         self._chunks: dict[int, tuple[_Chunk, int]] = {}
-        """By job, the call that it was sent with and its place there."""
+        """By job, the chunk that it was sent with and its place in the chunk."""
 
     def submit(self, cohort: Cohort) -> None:
         """Spread jobs over the actors by cost, the largest first, in calls of bounded size."""
@@ -81,7 +80,7 @@ class RayTrainer:
         turns = _turns(cohort.clients)
         for turn in range(
             turns.max(initial=0) + 1
-        ):  # a job goes after the one of its client that it continues
+        ):  # a client's jobs are sent in order: each continues the one before
             self._spread(cohort.part(turns == turn), params)
         while self._later:
             self._later.pop(0)()
@@ -110,17 +109,17 @@ class RayTrainer:
         self._chunks.update((job, (chunk, i)) for i, job in enumerate(jobs))
 
     def reports(self, cohort: Cohort) -> Reports:
-        """Wait for the calls that hold the jobs; rows stay in the object store."""
+        """Wait for the calls with these jobs; their updates stay in the object store."""
         places = [self._chunks[job] for job in cohort.ids.tolist()]
         chunks = list({id(chunk): chunk for chunk, _ in places}.values())
-        found: list[Reports] = self._get([chunk.reports for chunk in chunks])
-        first = np.cumsum([0, *(len(reports) for reports in found)]).tolist()
+        of_chunks: list[Reports] = self._get([chunk.reports for chunk in chunks])
+        first = np.cumsum([0, *(len(reports) for reports in of_chunks)]).tolist()
         base = {id(chunk): a for chunk, a in zip(chunks, first, strict=False)}
         which = np.array([base[id(chunk)] + i for chunk, i in places], dtype=np.int64)
-        return Reports.joined(found).part(which)
+        return Reports.joined(of_chunks).part(which)
 
     def forget(self, cohort: Cohort) -> None:
-        """Drop the hold on jobs; what is already computed is freed by the object store."""
+        """Drop the references to jobs, so that the object store frees their results."""
         for job, client in zip(cohort.ids.tolist(), cohort.clients.tolist(), strict=True):
             if job in self._chunks:
                 self._take(job, client)
@@ -142,7 +141,7 @@ class RayTrainer:
         return [client.losses.remote(self._build, params, group, version) for client, group in pairs]
 
     def _audit(self, cohort: Cohort) -> None:
-        """Let the actors do the jobs of an audit, and the server look at what they would send."""
+        """Let the client actors train the jobs of an audit, and the server compare their updates with its history."""
         workers = len(self._clients)
         for i, part in enumerate(parts_of(cohort, self._row_bytes, workers)):
             train = self._clients[i % workers].train.options(num_returns=2)
@@ -150,67 +149,74 @@ class RayTrainer:
             self._server.audit.remote(_BUILT, part.clients, rows)
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
-        """Hand the rows to the server actor; returns at once."""
-        jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
-        taken = [self._take(job, client) for job, client in zip(jobs, clients, strict=True)]
-        if self._method.keeps:
-            for job, client in zip(jobs, clients, strict=True):
-                self._memories.settle(job, client)
-        number: dict[int, int] = {}
-        takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
-        chunks = {id(chunk): chunk for chunk, _ in taken}
-        stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
+        """Send the updates to the server actor; returns at once."""
+        taken = self._collected(cohort)
         before, audit = self._params, arrivals.audit
         if arrivals.started:
             self._starts[arrivals.step] = before
-        if self._searches or audit is not None:
-            proposed = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
-            searching = self._clients if self._searches else []
-            losses = [
-                client.share_of_losses.remote(self._build, *proposed, w, len(searching))
-                for w, client in enumerate(searching)
-            ]
-            if audit is not None:
-                self._audit(audit)
-            made = self._server.accept.remote(_BUILT, *losses)
-        else:
-            made = self._server.step.remote(_BUILT, arrivals, takes, *stores)
-        stepped, self._params, self._average = made
+        stepped, self._params, self._average = self._server_step(arrivals, taken)
         models = (before, self._params)
-        realised = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
+        audit_losses = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
         for version in [v for v in self._starts if v < arrivals.oldest_version]:
             del self._starts[version]
-        held = [chunk.needs for chunk, _ in taken]
+        needs = [chunk.needs for chunk, _ in taken]
 
         def result() -> Stepped:
             done: Stepped = self._get(stepped)
-            held.clear()
+            needs.clear()
             if "audited" in done.columns:
-                losses = [np.concatenate(self._get(calls)) for calls in realised]
+                losses = [np.concatenate(self._get(calls)) for calls in audit_losses]
                 done.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
             return done
 
         return result
 
+    def _collected(self, cohort: Cohort) -> list[tuple[_Chunk, int]]:
+        """Return the chunk and the place of each job that a step uses, and settle what its client keeps."""
+        jobs, clients = cohort.ids.tolist(), cohort.clients.tolist()
+        taken = [self._take(job, client) for job, client in zip(jobs, clients, strict=True)]
+        if self._method.keeps:
+            for job, client in zip(jobs, clients, strict=True):
+                self._memories.settle(job, client)
+        return taken
+
+    def _server_step(self, arrivals: StepInput, taken: list[tuple[_Chunk, int]]) -> Any:
+        """Return references to the step, the parameters and their average, as `ServerActor.accept` returns them."""
+        number: dict[int, int] = {}
+        takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
+        chunks = {id(chunk): chunk for chunk, _ in taken}
+        stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
+        if not self._searches and arrivals.audit is None:
+            return self._server.step.remote(_BUILT, arrivals, takes, *stores)
+        proposal = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
+        searching = self._clients if self._searches else []
+        losses = [
+            client.share_of_losses.remote(self._build, *proposal, w, len(searching))
+            for w, client in enumerate(searching)
+        ]
+        if arrivals.audit is not None:
+            self._audit(arrivals.audit)
+        return self._server.accept.remote(_BUILT, *losses)
+
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Spread the split's rows over the actors, or the clients if `personal`; returns at once.
 
-        The actors begin when they are done with the jobs that are submitted next, or when somebody waits: until the
-        server has these jobs' rows, and until the next model is there, they have nothing else to do.
+        The actors evaluate after the jobs that are submitted next, or once the result is called. They would otherwise
+        idle while the server waits for these jobs' updates and computes the next model.
         """
         rows = self._splits[split]
         calls = self._personal_calls(split) if personal else self._calls(split, rows)
         parts: list[Any] = []
 
-        def begin() -> None:
+        def start() -> None:
             if not parts:
                 parts.extend(method.remote(self._build, *arguments) for method, arguments in calls)
 
         def result() -> Evaluation:
-            begin()
+            start()
             return per_client(rows, self._get(parts))
 
-        self._later.append(begin)
+        self._later.append(start)
         return result
 
     def _calls(self, split: str, rows: Split) -> list[tuple[Any, tuple[Any, ...]]]:
@@ -220,7 +226,7 @@ class RayTrainer:
         return [(client.evaluate, (*models, split, a, b)) for client, (a, b) in pieces]
 
     def _personal_calls(self, split: str) -> list[tuple[Any, tuple[Any, ...]]]:
-        """Return the methods that evaluate some clients each, and their arguments."""
+        """Return the methods that evaluate groups of clients, and their arguments."""
         sizes, kept = self._splits[split].sizes, self._memories.settled
         own = [kept.get(client) if size > 0 else None for client, size in enumerate(sizes.tolist())]
         models = self._params, self._average
@@ -232,7 +238,7 @@ class RayTrainer:
         ]
 
     def save(self) -> dict[str, Any]:
-        """Fetch the server's state, the models that running jobs started from, and what clients keep."""
+        """Fetch the server's state, the start models of open jobs, and what clients keep."""
         server, versions = self._server.save.remote(_BUILT), list(self._starts)
         clients = sorted(self._memories.settled)
         starts = self._get([self._starts[version] for version in versions])
@@ -242,7 +248,7 @@ class RayTrainer:
         return saved_parts(unpacked(self._get(server)), models, kept)
 
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
-        """Pass what was saved on to the actors, and send the open jobs."""
+        """Send the saved state to the actors, and submit the open jobs."""
         server = saved["server"]
         self._get(self._server.load.remote(_BUILT, packed(server)))
         self._params = ray.put(server["params"].cpu().numpy())
@@ -254,7 +260,7 @@ class RayTrainer:
             self._submit(cohort, self._starts[int(cohort.versions[0])])
 
     def params(self) -> dict[str, torch.Tensor]:
-        """Fetch the current parameters, their average and the clients' own models."""
+        """Fetch the current parameters, their average and the clients' personal models."""
         params, average = self._get(self._params), None if self._average is None else self._get(self._average)
         final = named(torch.tensor(params), None if average is None else torch.tensor(average))
         clients = sorted(self._memories.settled) if self._method.personal else []
@@ -263,12 +269,12 @@ class RayTrainer:
         return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
 
     def peak_bytes(self) -> int:
-        """Ask every actor for its peak, and add them."""
+        """Return the sum of the peaks of all actors, in bytes."""
         peaks = [client.peak_bytes.remote(_BUILT) for client in self._clients]
         return int(sum(self._get([self._server.peak_bytes.remote(_BUILT), *peaks])))
 
     def times(self) -> list[Times]:
-        """Ask every actor."""
+        """Return the stopwatch times of the server actor and of every client actor."""
         workers = [
             client.times.remote(self._build, f"{WORKER} {w}") for w, client in enumerate(self._clients)
         ]
@@ -276,7 +282,7 @@ class RayTrainer:
         return times
 
     def close(self) -> None:
-        """Drop all jobs; the pool stays."""
+        """Drop all jobs; the pool stays open."""
         self._later.clear()
         self._chunks.clear()
         self._starts.clear()
@@ -288,7 +294,7 @@ class RayTrainer:
 
 
 def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return [k] how often each of `clients` [k] stands in it before."""
+    """Return [k] how often each of `clients` [k] occurs before its place."""
     order = np.argsort(clients, kind="stable")
     _, first, counts = np.unique(clients[order], return_index=True, return_counts=True)
     turns = np.empty(len(clients), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What runs in the processes of a pool: plain classes, which `ray_actors.py` puts into Ray actors."""
+"""The objects in the processes of a pool: plain classes, which `ray_actors.py` puts into Ray actors."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _tensor(kept: _Kept) -> torch.Tensor | None:
 
 
 def _one_thread() -> None:
-    """More threads than cores collapse, and their number must not change a bit."""
+    """Use one thread: results must not depend on the number, and actors with more would compete for cores."""
     torch.set_num_threads(1)
     threadpool_limits(1)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpec:
-    """What a trainer is built from for a run."""
+    """Everything that a trainer needs for a run."""
 
     bench: WorkbenchSpec
     server: ServerSpec
@@ -49,10 +49,10 @@ class TrainerSpec:
     initial: torch.Tensor
     """[P] Parameters."""
     spans: bool = False
-    """Whether the stopwatches of its processes keep when each part began and ended."""
+    """Whether the stopwatches of the processes record when each part began and ended."""
 
     def plugin_files(self) -> dict[str, str]:
-        """Return the text of each plug-in file that the run names, by path: it may lie on the driver's node alone."""
+        """Return by path the text of each plug-in file that the run names: only the driver's node may have them."""
         names = [
             self.bench.model,
             self.bench.client,
@@ -63,23 +63,23 @@ class TrainerSpec:
 
 
 class ClientActor:
-    """A process that trains and evaluates whichever virtual clients it is handed."""
+    """Trains and evaluates virtual clients, any of them in any process."""
 
     bench: Workbench
     clock: Stopwatch
 
     def build(self, spec: WorkbenchSpec, data: FederatedData, spans: bool) -> None:
-        """Make the tools for a run; those of an earlier run are dropped."""
+        """Build the workbench of a run; that of an earlier run is dropped."""
         _one_thread()
         self.clock = Stopwatch(IDLE, spans=spans)
         with self.clock.part("start"):
             self.bench = Workbench(spec, data)
 
     def ready(self) -> None:
-        """Do nothing: to wait for it is to wait for the process, and for its tools."""
+        """Do nothing; the caller waits for the process and its workbench."""
 
     def times(self, label: str) -> Times:
-        """Return what the stopwatch found of this run, or since the process was killed and began anew."""
+        """Return the stopwatch times of this run, or since the process was restarted."""
         return self.clock.dump(label)
 
     def peak_bytes(self) -> int:
@@ -89,17 +89,17 @@ class ClientActor:
     def train(
         self, cohort: Cohort, params: NDArray[np.float32], *kept: _Kept
     ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
-        """Train jobs from the same start; returns what they report, their rows [k, P], and what each client keeps.
+        """Train jobs from the same parameters; return their reports, their updates [k, P] and what each client keeps.
 
-        `kept`: what each job's client kept from its job before; not given, and not returned, if clients keep nothing.
+        `kept`: what each job's client kept from its previous job; empty, and not returned, if clients keep nothing.
         """
         start = shared_tensor(params).to(self.bench.device)
         rows = torch.empty(len(cohort), len(start), device=self.bench.device)
         before = [_tensor(k) for k in kept] if kept else None
         with self.clock.part("train"):
             reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
-        keep = [None if a is None else a.numpy() for a in after] if kept else []
-        return reports, rows.cpu().numpy(), *keep
+        keeps = [None if a is None else a.numpy() for a in after] if kept else []
+        return reports, rows.cpu().numpy(), *keeps
 
     def train_one_by_one(
         self,
@@ -108,7 +108,7 @@ class ClientActor:
         params: NDArray[np.float32],
         *kept: _Kept,
     ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
-        """As `train`, with the same bits, each job alone in a `guard`, which is told its name and its number."""
+        """Train each job alone, within `guard(name, id)`; the results are bit-identical to those of `train`."""
         done: list[tuple[Any, ...]] = []
         for i, job in enumerate(map(cohort.job, range(len(cohort)))):
             name = (
@@ -141,7 +141,7 @@ class ClientActor:
         worker: int,
         workers: int,
     ) -> NDArray[np.float64]:
-        """Return `trial_losses` of one worker's share of the clients, in the order of the workers."""
+        """Return `trial_losses` of the share of the clients that belongs to `worker` of `workers`."""
         return self.trial_losses(models, np.array_split(clients, workers)[worker], version)
 
     def evaluate(
@@ -165,37 +165,37 @@ class ClientActor:
         first: int,
         *kept: _Kept,
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Evaluate clients `first`, `first + 1`, ... each with the model that it would use itself."""
+        """Evaluate clients `first`, `first + 1`, ... each with its personal model."""
         model = shared_tensor(params if average is None else average).to(self.bench.device)
         with self.clock.part("evaluate"):
             return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
 
 
 class ServerActor:
-    """A process that holds the Server."""
+    """Holds the server of a run."""
 
     server: Server
     proposal: Proposal
     """The step that `accept` takes."""
     audited: list[Audited | None]
-    """What the audits of that step returned."""
+    """Results of the audits of that step."""
 
     def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
-        """Make the server of a run; that of an earlier run is dropped before, with its history."""
+        """Build the server of a run, after dropping that of an earlier run with its history."""
         for name in ("server", "proposal", "audited"):
             self.__dict__.pop(name, None)
         self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
-        _one_thread()  # after the rule is imported, with whatever libraries it loads
+        _one_thread()  # after the rule is imported: its libraries may start threads
 
     def ready(self) -> None:
-        """Do nothing: to wait for it is to wait for the process, and for the server in it."""
+        """Do nothing; the caller waits for the process and its server."""
 
     def peak_bytes(self) -> int:
         """Return the highest resident memory of this process so far."""
         return peak_share()
 
     def times(self, label: str) -> Times:
-        """Return what the stopwatch of this run found so far."""
+        """Return the stopwatch times of this run so far."""
         return self.server.clock.dump(label)
 
     def save(self) -> dict[str, Any]:
@@ -203,16 +203,16 @@ class ServerActor:
         return packed(self.server.save())
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on where a server was saved, whose state is `packed`."""
+        """Restore the server from a state that is `packed`."""
         self.server.load(unpacked(saved))
 
     def propose(
         self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
-        """Find the direction of a step; returns the models to try, the clients to try them with, and its number.
+        """Compute the direction of a step; return the models to try, the clients to try them on, and the step.
 
-        `stores` are the reports and the rows of one chunk of jobs after the other; the step takes job `i` of chunk `c`
-        for each `(c, i)`.
+        `stores` alternates between the reports and the updates [k, P] of each chunk; the step uses job `i` of chunk `c`
+        for each `(c, i)` of `takes`.
         """
         reports = [store for store in stores if isinstance(store, Reports)]
         chunks = [shared_tensor(store) for store in stores if not isinstance(store, Reports)]
@@ -224,15 +224,17 @@ class ServerActor:
         return self.proposal.trials.cpu().numpy(), self.proposal.clients, arrivals.step
 
     def audit(self, clients: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
-        """Compare what clients would send now with what is held of them; see `Server.audit`."""
+        """Compare the updates that clients would send now with the history; see `Server.audit`."""
         self.audited.append(self.server.audit(self.proposal, clients, shared_tensor(rows)))
 
     def accept(
         self, *losses: NDArray[np.float64]
     ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
-        """Take the proposed step, with `losses` [T, k] of groups of clients; returns it, parameters, average."""
-        tried = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
-        stepped = Stepped(self.server.accept(self.proposal, tried, self.audited), self.proposal.reports)
+        """Take the proposed step, with `losses` [T, k] by group of clients; return it, parameters and average."""
+        trial_losses = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
+        stepped = Stepped(
+            self.server.accept(self.proposal, trial_losses, self.audited), self.proposal.reports
+        )
         del self.proposal
         average = self.server.average
         return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
@@ -240,6 +242,6 @@ class ServerActor:
     def step(
         self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
     ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
-        """Propose and accept in one go, for rules that try nothing."""
+        """Propose and accept in one call, for rules without trial models."""
         self.propose(arrivals, takes, *stores)
         return self.accept()

@@ -33,8 +33,8 @@ FEDBUFF = {"preset": "fedbuff", "concurrency": 5, "buffer": 3}
         ({"concurrency": 3, "buffer": 3, "deadline_us": 0}, "deadline must be at least 1, found 0"),
         ({"concurrency": 3, "buffer": 3, "refill": "arrival"}, 'late must be "keep"'),
         ({"concurrency": 3, "buffer": None}, "there must be a deadline"),
-        ({"concurrency": 3, "buffer": 3, "minimum": 2}, "minimum says what a deadline needs"),
-        ({"concurrency": 3, "buffer": 3, "deadline_us": 5, "minimum": 4}, "more than a step can have"),
+        ({"concurrency": 3, "buffer": 3, "minimum": 2}, "minimum applies at a deadline"),
+        ({"concurrency": 3, "buffer": 3, "deadline_us": 5, "minimum": 4}, "more than one step can take"),
         ({"concurrency": 3, "buffer": 3, "least_candidates": 0}, "least_candidates must be at least 1"),
     ],
 )
@@ -100,7 +100,7 @@ def test_what_just_works_is_not_refused(arguments: dict[str, object]) -> None:
     [
         (
             {"concurrency": 3, "buffer": 2, "deadline_us": 5, "minimum": 3},
-            r"minimum \(3\) is more than a step",
+            r"minimum \(3\) is more than one step",
         ),
         ({"concurrency": 3, "buffer": None, "deadline_us": 5, "minimum": 4}, r"minimum \(4\) is more than"),
         ({"concurrency": 3, "buffer": 3, "minimum": -1}, "minimum must be at least 0, found -1"),
