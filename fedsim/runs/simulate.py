@@ -106,7 +106,7 @@ class _Batch:
         """Run all in turn. Raises SomeFailed."""
         each = zip(self.runs, folders, statuses, strict=True)
         try:
-            return _in_turn({run.name: partial(self._run, run, *where) for run, *where in each})
+            return _in_turn({run.name: partial(self._run, run, path, status) for run, path, status in each})
         except SomeFailed as some:
             left = [r for r in self.runs if r.name not in some.errors or (self.out / r.name).is_dir()]
             _write_arms(left, self.out)
@@ -308,7 +308,7 @@ def refuse_fork(config: RunConfig) -> None:
     kept = ["--keep-online", ",".join(map(str, parent.kept_online))] if parent.kept_online else []
     command = shlex.join(["fedsim", "fork", parent.run, "--at", at, *sets, *kept, "--name", config.name])
     raise ConfigError(
-        f"{config.name}: parent: it is a fork, which starts from its parent's state; create it again with: {command}; "
+        f"{config.name}: parent: it is a fork, which starts from its parent's state; create it again: {command}; "
         "or remove the table [parent] to run it from the start"
     )
 
