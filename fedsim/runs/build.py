@@ -46,7 +46,7 @@ _LEVELS: dict[str, GramLevel] = {"off": "none", "model": "model", "layers": "blo
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All parts of a run, built from its configuration; nothing in it changes while the run goes on."""
+    """All parts of a run, built from its configuration; nothing in it changes during the run."""
 
     config: RunConfig
     data: FederatedData
@@ -58,7 +58,7 @@ class RunSpec:
     network: Network
 
     def outlives(self, until_us: int | None) -> str:
-        """Say that the run is longer than its world if it goes on until then, and what becomes of it; else nothing."""
+        """Return a warning if a run until then outlasts its world, with what follows the horizon; else `""`."""
         if until_us is None or until_us <= self.world.horizon_us:
             return ""
         return f"{self.config.name}: longer than its world, which is {self.world.duration_text()}"
@@ -70,10 +70,10 @@ class RunSpec:
     def auto_workers(self, cores: int, gpus: int) -> int:
         """Return the number of workers that `workers="auto"` stands for; 0: this process trains all clients.
 
-        A rule of GPUs, cores and model, never of a timing. On GPUs, one worker each if there are several. On more cores
-        than one process has threads (8), one worker per core. On fewer, this process is at least as fast, unless a
-        large model trains in one thread, because it draws random numbers (dropout) or clients keep state: then one
-        worker per core.
+        The number depends on GPUs, cores and model, never on a measurement. Several GPUs get one worker each. More
+        cores than one process has threads (8) get one worker per core. With fewer cores, this process is at least as
+        fast. The exception is a large model that trains in one thread, because it draws random numbers (dropout) or
+        clients keep state: it gets one worker per core.
         """
         if self.server.device.startswith("cuda"):
             return gpus if gpus > 1 else 0
@@ -83,9 +83,9 @@ class RunSpec:
         return cores if cores > threads.MOST or (slow and cores > 1) else 0
 
     def footprint(self, workers: int) -> Footprint:
-        """Return what decides how much memory the run takes."""
-        method, most = self.bench.method(), threads.most()
-        several = worth(self.bench, self.network, method, self.data.train.sizes)
+        """Return the facts that determine the run's memory."""
+        method = self.bench.method()
+        threaded = worth(self.bench, self.network, method, self.data.train.sizes)
         return Footprint(
             self.server,
             self.plan.pacing,
@@ -97,11 +97,11 @@ class RunSpec:
             history=self.server.history,
             audited=min(self.config.audit.clients, self.data.n_clients) if self.config.audit.every else 0,
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
-            threads=most if several else 1,
+            threads=threads.most() if threaded else 1,
         )
 
     def _forward_bytes(self) -> int:
-        """Return what a layer takes in and puts out in float32, for as many samples as are evaluated at once."""
+        """Return the float32 bytes of a layer's input and output, for as many samples as one evaluation batch has."""
         rows = max(len(split.indices) for split in (self.data.train, self.data.valid, self.data.test))
         return 4 * self.network.widest * min(rows, EVAL_ROWS)
 
@@ -112,7 +112,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
 
     Args:
         device: where the server and the clients compute: "cpu" or "cuda".
-        cache: makes data and world; runs that share them share it.
+        cache: builds data and world; pass the same cache to runs that share them.
     """
     refuse_idle(config)
     inputs = (cache or InputCache()).inputs(config)
@@ -136,7 +136,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
 
 
 def _server(config: RunConfig, data: FederatedData, network: Network, device: str) -> ServerSpec:
-    """Return what the server is built from, but for the plan of its history."""
+    """Return the server's specification, without the plan of its history."""
     algorithm, train = config.algorithm, config.train
     return ServerSpec(
         rule=algorithm.name,
@@ -161,7 +161,7 @@ def _server(config: RunConfig, data: FederatedData, network: Network, device: st
 def _workbench(
     config: RunConfig, data: FederatedData, needs: Needs, model: str, device: str
 ) -> WorkbenchSpec:
-    """Return what trains clients is built from; `needs` are the rule's."""
+    """Return the workbench's specification; `needs` are the aggregation rule's."""
     return WorkbenchSpec(
         model=model,
         model_options=config.model.options if config.model else {},
@@ -174,14 +174,14 @@ def _workbench(
         device=device,
         client=config.client.name,
         client_options=config.client.options,
-        some=_some(config, data.n_clients),
+        some=_evaluated_clients(config, data.n_clients),
         mode=config.train.mode,
         adversaries=config.adversaries(),
     )
 
 
 def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
-    """Refuse what no table of the configuration can know alone."""
+    """Refuse combinations that no single table of the configuration can check."""
     if server.late_rows and not server.algorithm().needs.memory:
         raise ConfigError(
             f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
@@ -199,23 +199,22 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
     split = config.evaluate.split
     if not len(data.splits()[split].indices):
         raise ConfigError(
-            f"evaluate.split: nobody has samples of {split!r}: give it a share in task.fractions, or take another split"
+            f"evaluate.split: no client has samples of {split!r}: give it a share in task.fractions, or "
+            "use another split"
         )
     if bench.sgd.augment is not None:
         check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:
         raise ConfigError(
-            f"audit: clients keep something from job to job (client method {config.client.name!r}, or an attack that "
-            "replays): a job for the record alone would leave a trace. Use another method, or no audit"
+            f"audit: clients keep state from job to job (client method {config.client.name!r}, or an attack that "
+            "replays), and the audit's jobs would change it: use another method, or no audit"
         )
 
 
 def _check_gradients(config: RunConfig, sizes: Ints) -> None:
-    """Refuse training in which jobs of clients with `sizes` [K] samples are more than one step on all of them."""
-    train, wants = (
-        config.train,
-        f"rule {config.algorithm.name!r} wants one gradient step on all samples of a client",
-    )
+    """Refuse training in which a job is not one gradient step on all samples; clients have `sizes` [K] samples."""
+    train = config.train
+    wants = f"rule {config.algorithm.name!r} wants one gradient step on all samples of a client"
     if train.batch_size != "full" and train.batch_size < sizes.max(initial=0):
         raise ConfigError(
             f"train.batch_size: {wants}: expected 'full', found {train.batch_size}, and client {sizes.argmax()} has "
@@ -230,7 +229,7 @@ def _check_gradients(config: RunConfig, sizes: Ints) -> None:
 
 
 def _check_precision(network: Network, bench: WorkbenchSpec) -> None:
-    """Refuse a precision that this processor has not for the model; what a GPU has is seen there."""
+    """Refuse a precision in which this processor cannot compute the model; a GPU is not checked here."""
     if bench.sgd.precision != "bfloat16" or bench.device.startswith("cuda"):
         return
     module, was_training = network.module, network.module.training
@@ -239,14 +238,15 @@ def _check_precision(network: Network, bench: WorkbenchSpec) -> None:
             module.eval()(torch.zeros(1, *bench.in_shape))
     except RuntimeError as error:
         raise ConfigError(
-            f"train.precision: model {network.name!r} cannot be in 'bfloat16' on this machine: {error}; take 'float32'"
+            f"train.precision: model {network.name!r} cannot compute in 'bfloat16' on this machine: {error}; "
+            "use 'float32'"
         ) from error
     finally:
         module.train(was_training)
 
 
 def _late_rows(config: RunConfig) -> int:
-    """Return how many jobs may start from one version, if late ones refresh the history."""
+    """Return how many jobs may start from one version if late updates refresh the history; else 0."""
     pacing = config.pacing.pacing()
     if pacing.late != "history":
         return 0
@@ -254,13 +254,14 @@ def _late_rows(config: RunConfig) -> int:
 
 
 def _check_ends(config: RunConfig, world: World) -> None:
-    """Refuse what would go on for ever, or end without a step."""
+    """Refuse a run that would never end, or end without a step."""
     pacing, dropout = config.pacing.pacing(), config.dropout
     empty = config.cost.payload == 0
     if config.stop.steps is None and {"compute", *(() if empty else MODELLED)} <= set(world.unmodelled):
         none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
         raise ConfigError(
-            f"stop.steps: needed, because the world models no {none}: jobs take no time, and stop.time would never come"
+            f"stop.steps: required, because the world models no {none}: jobs take zero time, and "
+            "stop.time is never reached"
         )
     if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
         raise ConfigError(
@@ -270,13 +271,13 @@ def _check_ends(config: RunConfig, world: World) -> None:
     counts = pacing.refill == "arrival" and pacing.deadline_us is None
     if dropout.chance == 1 and dropout.law == "same" and counts:
         raise ConfigError(
-            "dropout.chance: expected less than 1, where the server steps when enough updates have come: 1 loses "
-            "every job, and it would never step"
+            "dropout.chance: expected less than 1, because the server waits for enough updates before it steps: "
+            "1 loses every job, so it would never step"
         )
 
 
-def _some(config: RunConfig, n_clients: int) -> tuple[int, ...] | None:
-    """Draw the clients that are evaluated, if not all are."""
+def _evaluated_clients(config: RunConfig, n_clients: int) -> tuple[int, ...] | None:
+    """Draw the clients that are evaluated; None if all are."""
     wanted = config.evaluate.clients
     if wanted is None or wanted >= n_clients:
         return None
@@ -291,7 +292,7 @@ def _plan(
     bench: WorkbenchSpec,
     memory: float,
 ) -> Plan:
-    method, how = bench.method(), config.evaluate
+    evaluate = config.evaluate
     selector: Selector = plugins.build("selector", config.selection.name, config.selection.options)
     if "deadline" in selector.needs and config.pacing.pacing().deadline_us is None:
         raise ConfigError(
@@ -305,10 +306,10 @@ def _plan(
         stop=config.stop.stop(),
         seed=config.seed,
         evaluate=Evaluate(
-            every_steps=how.every_steps,
-            every_us=how.every,
-            split=how.split,
-            personal=how.personal and method.personal is not None,
+            every_steps=evaluate.every_steps,
+            every_us=evaluate.every,
+            split=evaluate.split,
+            personal=evaluate.personal and bench.method().personal is not None,
             clients=None if bench.some is None else np.array(bench.some),
         ),
         dropout=config.dropout.handling(),
@@ -322,9 +323,10 @@ def _plan(
 def costs_of(
     config: RunConfig, sizes: Ints, parameters: int, flops: float, about: Mapping[str, NDArray[Any]]
 ) -> Costs:
-    """Return what jobs cost clients with `sizes` [K] training samples, of whom the trace knows `about`.
+    """Return the costs of jobs for clients with `sizes` [K] training samples.
 
-    The model has so many `parameters`, and a forward pass of it takes `flops`. Raises ConfigError.
+    The model has `parameters` parameters, and its forward pass takes `flops` operations. `about` holds the trace's
+    columns [K] on the clients, by name. Raises ConfigError.
     """
     cost, train = config.cost, config.train.local_sgd()
     method: ClientMethod = plugins.build("client", config.client.name, config.client.options)
@@ -352,12 +354,12 @@ def costs_of(
 
 
 def about_clients(trace: Trace, n: int) -> dict[str, NDArray[Any]]:
-    """Return columns [n], by name, of what a trace knows of its first `n` clients."""
+    """Return the trace's columns [n] on its first `n` clients, by name."""
     return {name: array(trace.about.column(name))[:n] for name in trace.about.column_names}
 
 
 def _facts(data: FederatedData, counts: Ints, trace: Trace) -> Facts:
-    """Return what is known of the clients before a run: sizes, labels, and what the trace says of them."""
+    """Return the facts on clients that are known before a run: sizes, labels and the trace's columns."""
     about = about_clients(trace, data.n_clients)
     return Facts(
         n_samples=read_only(data.train.sizes),

@@ -1,4 +1,4 @@
-"""When a run is saved, and what of it."""
+"""Writes the checkpoints of a run: when one is due, and what it holds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fedsim.training.job import Cohort
 
 
 class Reached(Exception):
-    """A run stands where it was to stop."""
+    """A run has reached the point at which it was to stop."""
 
 
 class Checkpointer:
-    """Writes checkpoints of a run between the instants of its event loop.
+    """Writes checkpoints of a run between two instants of its event loop.
 
     Args:
-        owner: which run it is; see `fedsim.records.checkpoint.read`.
-        spent_s: wall time that the run took in earlier processes.
+        owner: identifies the run; see `fedsim.records.checkpoint.read`.
+        spent_s: wall time of the run in earlier processes, in seconds.
     """
 
     def __init__(
@@ -48,21 +48,21 @@ class Checkpointer:
         self._began = self._last = monotonic()
         self._spent_s, self._step = spent_s, run_state.step
         self.until: Callable[[RunState], bool] = lambda run_state: False
-        """Where to stop for another reason; then Reached is raised."""
+        """Whether to stop at this run state; `between` then raises Reached."""
 
     @property
     def spent_s(self) -> float:
-        """Wall time of the run so far, in all processes that it ran in."""
+        """Wall time of the run so far in seconds, over all processes that it ran in."""
         return self._spent_s + monotonic() - self._began
 
     def between(self) -> None:
-        """Save if it is time; if somebody asked to stop, save and raise KeyboardInterrupt."""
+        """Save if a checkpoint is due; after an interrupt, save and raise KeyboardInterrupt."""
         if self.until(self.run_state):
             raise Reached
-        asked = self.interrupts.asked
-        if asked or self._due():
+        interrupted = self.interrupts.asked
+        if interrupted or self._due():
             self.save()
-        if asked:
+        if interrupted:
             raise KeyboardInterrupt
 
     def _due(self) -> bool:
@@ -72,7 +72,7 @@ class Checkpointer:
         return 0 < section.every_s <= monotonic() - self._last
 
     def save(self) -> Path:
-        """Write a checkpoint. Raises RunError if that cannot be done."""
+        """Write a checkpoint. Raises RunError if it cannot be written."""
         path = checkpoint.write(
             self.folder,
             self.state(),
@@ -85,7 +85,7 @@ class Checkpointer:
         return path
 
     def state(self) -> dict[str, Any]:
-        """Return where the run stands: it goes on as if nobody had asked, but for waiting for the step under way."""
+        """Return the state of the run, after waiting for the step under way; nothing else about the run changes."""
         assert self.event_loop is not None
         self.event_loop.dispatcher.send()
         records = self.recorder.save()  # first: reports of the last step may amend jobs
@@ -98,9 +98,9 @@ class Checkpointer:
 
 
 def open_jobs(job_table: JobTable, versions: Sequence[int]) -> Iterator[Cohort]:
-    """Return the jobs whose updates may still arrive, one cohort for each of these versions, the oldest first.
+    """Return the jobs whose updates may still arrive, one cohort for each of `versions`, the oldest job first.
 
-    If the current version is not among them, no job was submitted that started from it: none would come in time.
+    If the current version is not among them, no job that started from it was submitted: none would arrive in time.
     """
     table = job_table.table
     rows = np.flatnonzero((table["status"] == LANDED) | ((table["status"] == RUNNING) & (table["ok"] == 1)))

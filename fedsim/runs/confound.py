@@ -1,13 +1,13 @@
-"""Worlds tied to data: who holds certain data is online more, or is slower, with a stated strength.
+"""Ties a world to the data: clients that hold certain data are online more, or slower, with a stated strength.
 
-The clients of a world are given to the clients of the data in another order. So the world as a whole stays the same,
-and what changes is only who lives which life. Works for any world, simulated or imported.
+The module assigns the world's clients to the data's clients in another order. The world as a whole stays the same; only
+which client of the data lives which trace changes. This works for any world, simulated or imported.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,41 +31,41 @@ Facts = Mapping[str, NDArray[Any]]
 def confounded(
     trace: Trace, facts: Facts, config: ConfoundConfig, seed: int, unknown: Unknown = "offline"
 ) -> tuple[Trace, dict[str, Any]]:
-    """Give the world's first n clients to the n clients of the data, tied as `config` says.
+    """Assign the world's first n clients to the n clients of the data, with the rank correlation of `config`.
 
     facts: by name, arrays with one entry per client of the data: `n_samples` [n], `label_counts` [n, classes], and any
-    others. `unknown` says what holds where the trace knows nothing. The rank correlation of `config.what` (a property
-    of the world's clients, see `fedsim.worlds.client_statistics`) and `config.to` (of the data's) is `strength` with
-    `sign`: 1 is perfectly sorted, 0 is independent. Returns a world of n clients and a report, which its `source`
-    holds as well. Raises ConfigError for an unknown property or one that is the same for all, TraceError for a world
-    with fewer clients.
+    others. `unknown` is the availability where the trace has no record. The rank correlation of `config.what` (a
+    property of the world's clients, see `fedsim.worlds.client_statistics`) and `config.to` (of the data's) is
+    `strength` with `sign`: 1 is perfectly sorted, 0 is independent. Returns a world of n clients and a report, which
+    its `source` holds as well. Raises ConfigError for an unknown property or one that is the same for all, TraceError
+    for a world with fewer clients.
     """
     n = _n_clients(facts)
     if trace.clients < n:
-        raise TraceError(f"world.confound: the trace has {trace.clients} clients, but {n} are wanted")
+        raise TraceError(f"world.confound: the trace has {trace.clients} clients, but the data has {n}")
     wanted = data_property(facts, config, n)
-    lived = trace if unknown != "online" else _there_when_unknown(select(trace, np.arange(n)))
+    lived = trace if unknown != "online" else _online_when_unknown(select(trace, np.arange(n)))
     night = config.night_start, config.night_end
-    found = _said("what", lambda: trait(lived, config.what, night))[:n]
-    _check_differs("what", config.what, found)
+    values = _named("what", lambda: trait(lived, config.what, night))[:n]
+    _check_differs("what", config.what, values)
     _check_differs("to", config.to, wanted)
     rho = config.strength if config.sign == "positive" else -config.strength
-    assignment = assign(wanted, found, rho, seed, "confound")
+    assignment = assign(wanted, values, rho, seed, "confound")
     report = {
         "what": config.what,
         "to": config.to,
         "strength": config.strength,
         "sign": config.sign,
         "clients": n,
-        "undefined": int(np.isnan(found).sum()),
+        "undefined": int(np.isnan(values).sum()),
         "spearman": assignment.spearman,
     }
     step = {"confound": report | {"labels": list(config.labels), "seed": seed}}
     return replace(select(trace, assignment.right), source=edited_source(trace, step)), report
 
 
-def _there_when_unknown(trace: Trace) -> Trace:
-    """Return the world in which clients are online where nothing is known of them."""
+def _online_when_unknown(trace: Trace) -> Trace:
+    """Return the world with clients online wherever their availability is unknown."""
     kinds = {kind: trace.spans(kind) for kind in KINDS if kind != "unknown"}
     return replace(trace, table=table_of(kinds | {"online": sessions_of(trace, trace.clients, "online")}))
 
@@ -125,7 +125,7 @@ def _membership(config: ConfoundConfig, fact: NDArray[Any]) -> Floats:
         near = closest(wrong[0], known) if wrong else f"; known: {', '.join(known)}"
         found = repr(wrong[0]) if wrong else "none"
         raise ConfigError(
-            f"world.confound.labels: {config.to!r} is a text: expected some of its values, found {found}{near}"
+            f"world.confound.labels: {config.to!r} is text: expected some of its values, found {found}{near}"
         )
     return np.isin(fact.astype(str), [str(label) for label in config.labels]).astype(np.float64)
 
@@ -137,9 +137,10 @@ def _n_clients(facts: Facts) -> int:
     return next(iter(lengths.values()))
 
 
-def _said(key: str, ask: Any) -> Floats:
+def _named(key: str, measure: Callable[[], Floats]) -> Floats:
+    """Return what `measure` returns; its ConfigError then names the key."""
     try:
-        return np.asarray(ask())
+        return np.asarray(measure())
     except ConfigError as error:
         raise ConfigError(f"world.confound.{key}: {error}") from error
 

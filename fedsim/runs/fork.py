@@ -1,4 +1,4 @@
-"""Branching a run: what it was until an instant, and from there on another rule, selector, pacing or world."""
+"""Forks a run: it repeats its parent up to an instant, then continues with another rule, selector, pacing or world."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from fedsim.worlds.trace import Trace, read_trace
 from fedsim.worlds.transforms import ending, kept_online
 
 _FIXED = ("seed", "task", "partition", "model", "cost")
-"""Tables that say what has happened already, or what a model is."""
+"""Tables of the configuration that no fork can change: they determined the parent's past or its model."""
 
 _TIMES_LONGER = 10
-"""How many times as long as its parent a fork may take that keeps clients online in a world that repeats."""
+"""Limit of a fork's virtual time, in multiples of its parent's, if it keeps clients online in a repeating world."""
 
 
 @arguments.checked
@@ -71,26 +71,26 @@ class At:
                 raise ConfigError(f"{name}: expected at least 0, found {value}")
 
     def reached(self, run_state: RunState) -> bool:
-        """Whether a run that stands between two instants stands there.
+        """Whether a run between two instants has reached this point.
 
-        By time, all that happens until then has happened, and the first work was handed out.
+        A time is reached once the first work was dispatched and every event up to it was processed.
         """
         if (time_us := self.time_us) is not None:
             return run_state.begun and all(e[0] > time_us or not run_state.holds(e) for e in run_state.heap)
         return run_state.step >= (self.step or 0)
 
     def after(self, state: State) -> bool:
-        """Whether a saved run had not gone further yet."""
+        """Whether this point lies after the saved state (a time may equal it)."""
         run_state = state["run_state"]
         if self.time_us is not None:
             return bool(run_state["now_us"] <= self.time_us)
         return bool(run_state["step"] < (self.step or 0))
 
     def begins(self, state: State, origin: ParentSection) -> bool:
-        """Whether a saved run is a fork at its very beginning, which left its own parent where this one leaves it."""
+        """Whether the saved state is the first one of a fork that left its own parent at this very step."""
         run_state = state["run_state"]
-        there = (run_state["step"], run_state["now_us"]) == (origin.forked_step, origin.forked_us)
-        return there and origin.forked_at == "step" and self.step == origin.forked_step
+        at_origin = (run_state["step"], run_state["now_us"]) == (origin.forked_step, origin.forked_us)
+        return at_origin and origin.forked_at == "step" and self.step == origin.forked_step
 
 
 @arguments.checked
@@ -108,15 +108,15 @@ def fork(
     watch: Watch = lambda progress: None,
     pool: RayPool | None = None,
 ) -> Result:
-    """Run what the run in `parent` was until `at`, and from there on with the changes `sets`; writes `<out>/<name>/`.
+    """Repeat the run in `parent` until `at`, and continue with the changes `sets`; writes `<out>/<name>/`.
 
-    The past comes from the parent's tables and its last checkpoint before `at`, or is run again from the start. Without
+    The past comes from the parent's tables and its last checkpoint before `at`; without one, it is run again. Without
     changes the digest is the parent's. A new rule starts with the model, and with the history if both rules have one.
 
     Args:
         sets: `a.b=value`, as for `fedsim run --set`; seed, data, model and costs cannot change.
-        keep_online: clients that stay online from then on, without faults.
-        name: of the new run; that of the parent with `-fork` by default.
+        keep_online: clients that stay online after `at`, without faults.
+        name: of the new run; by default the parent's with `-fork`.
 
     The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
     """
@@ -131,20 +131,14 @@ def fork(
         spec = prepare(branch.config, place, cache)
         branch.check(place, cache)
         saved = _saved(parent, at, branch.config.parent)
-        make_folder(folder, force=force, manifest={"name": branch.child.name, "status": "running"})
-        _take_tables(folder, parent, saved)
+        _begin_folder(folder, branch, saved, force)
         state = Session(spec, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
-        changed_spec = branch.spec(state, place, cache)
-        begin = _changed(state, branch.config, spec, changed_spec, keep_online)
-        _write(folder, changed_spec.config, changed_spec.trace, begin)
-        session = Session(changed_spec, folder, Stopwatch(), count, again=True, saved=begin)
-        session.resumed = []
-        return session.go(pool, watch)
+        return branch.leave(state, spec, folder, cache, pool).go(pool, watch)
 
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """A parent, and what a fork changes."""
+    """A parent and the changes of its fork."""
 
     parent: Path
     at: At
@@ -156,7 +150,7 @@ class _Branch:
     trace: Trace
     """The parent's."""
     before: dict[str, Any]
-    """The parent's configuration, as it is written."""
+    """The parent's configuration as its file has it."""
     raw: dict[str, Any]
     """The same with the changes."""
     child: RunConfig
@@ -171,17 +165,29 @@ class _Branch:
         before = read_toml(parent / CONFIG)
         raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
         child = parse(raw, "fork", config.label, before)[0]
-        _check(config, child)
+        _check_tables(config, child)
         _check_at(at, manifest, parent)
         _check_stop(child, at.step or 0, at.time_us or 0)
         trace = read_trace(parent / WORLD)
         return _Branch(parent, at, sets, keep_online, manifest, config, trace, before, raw, child)
 
     def check(self, place: str, cache: InputCache) -> None:
-        """Raise ConfigError for what cannot be, whenever the fork begins, before anything is run."""
+        """Raise ConfigError for changes that are wrong at any time, before anything is run."""
         if self.keep_online:
             cache = InputCache.of(self.child, kept_online(self.trace, self.keep_online, 0))
         prepare(self.child, place, cache)
+
+    def leave(
+        self, state: State, spec: RunSpec, folder: Path, cache: InputCache, pool: RayPool | None
+    ) -> Session:
+        """Write the fork that leaves its parent, built from `spec`, in `state`; returns the fork's session."""
+        changed_spec = self.spec(state, spec.server.device, cache)
+        begin = _changed(state, self.config, spec, changed_spec, self.keep_online)
+        _write(folder, changed_spec.config, changed_spec.trace, begin)
+        count = pool.workers if pool else 0
+        session = Session(changed_spec, folder, Stopwatch(), count, again=True, saved=begin)
+        session.resumed = []
+        return session
 
     def spec(self, state: State, place: str, cache: InputCache) -> RunSpec:
         """Return the parts of the fork that leaves its parent in `state`."""
@@ -199,15 +205,16 @@ class _Branch:
         return spec
 
 
-def _take_tables(folder: Path, parent: Path, saved: State | None) -> None:
-    """Let a fork's folder hold the parent's configuration, and its tables up to a checkpoint."""
-    shutil.copy(parent / CONFIG, folder / CONFIG)
+def _begin_folder(folder: Path, branch: _Branch, saved: State | None, force: bool) -> None:
+    """Make the fork's folder, with the parent's configuration and its tables up to a checkpoint."""
+    make_folder(folder, force=force, manifest={"name": branch.child.name, "status": "running"})
+    shutil.copy(branch.parent / CONFIG, folder / CONFIG)
     if saved is not None:
-        cut_tables(folder, saved["records"]["rows"], source=parent)
+        cut_tables(folder, saved["records"]["rows"], source=branch.parent)
 
 
 def _departure(at: At, run_state: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:
-    """Return what `[parent]` says of when and how a fork left its parent."""
+    """Return the keys of `[parent]` that record when and how a fork left its parent."""
     return {
         "forked_step": run_state["step"],
         "forked_us": run_state["now_us"],
@@ -217,7 +224,7 @@ def _departure(at: At, run_state: Mapping[str, Any], keep_online: Sequence[int])
 
 
 def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
-    """Write what a fork goes on from: its configuration, its world and a checkpoint in place of its parent's."""
+    """Write the fork's configuration, world and first checkpoint in place of its parent's."""
     run_state = begin["run_state"]
     write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
     trace.write(folder / WORLD)
@@ -227,17 +234,18 @@ def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
     )
 
 
-def _check(before: RunConfig, after: RunConfig) -> None:
+def _check_tables(before: RunConfig, after: RunConfig) -> None:
+    """Refuse changes of tables that no fork can change."""
     for table in (*_FIXED, "world"):
         if getattr(before, table) != getattr(after, table):
             raise ConfigError(
                 f"fork: {table}: it cannot change in the middle of a run"
-                + ("; to keep clients online there is --keep-online" if table == "world" else "")
+                + ("; use --keep-online to keep clients online" if table == "world" else "")
             )
 
 
 def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
-    """Refuse what a finished parent never reached, before it is run again to find out."""
+    """Refuse a point that a finished parent never reached, without running it again."""
     steps, virtual_us = manifest.get("steps"), manifest.get("virtual_us")
     if manifest.get("status") != "done" or steps is None or virtual_us is None:
         return
@@ -248,7 +256,7 @@ def _check_at(at: At, manifest: Mapping[str, Any], parent: Path) -> None:
 
 
 def _check_stop(child: RunConfig, step: int, now_us: int) -> None:
-    """Refuse a fork that begins at a step and a time by which it would have ended."""
+    """Refuse a fork that begins at a step or a time after its own end."""
     steps, time_us = child.stop.steps, child.stop.time
     if steps is not None and steps < step:
         raise ConfigError(f"fork: stop.steps: expected at least {step}, where it begins, found {steps}")
@@ -261,10 +269,10 @@ def _check_stop(child: RunConfig, step: int, now_us: int) -> None:
 def _kept(
     trace: Trace, clients: Sequence[int], now_us: int, stop_us: int | None, manifest: Mapping[str, Any]
 ) -> Trace:
-    """Return the world in which clients stay online from now on.
+    """Return the world in which `clients` stay online from `now_us` on.
 
-    One that repeats is described until the run stops. If no time says when, until many times as late as the parent
-    came, and what goes on beyond that ends with an error.
+    A repeating world is written out up to `stop_us`. Without `stop_us`, it is written out to a multiple of the parent's
+    virtual time, and a run beyond that ends with an error.
     """
     late_us = _TIMES_LONGER * max(now_us, manifest.get("virtual_us") or 0)
     kept = kept_online(trace, clients, now_us, late_us if stop_us is None else stop_us + 1)
@@ -272,14 +280,14 @@ def _kept(
 
 
 def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
-    """Return the last checkpoint that is not after the fork; None: the parent has to be run from the start.
+    """Return the last checkpoint that is not after the fork; None if the parent has to be run from the start.
 
-    A parent that is a fork itself cannot be, and begins with its first checkpoint; `origin` says when it left its own.
-    Raises ConfigError if none is left from then.
+    A parent that is a fork itself cannot be run from the start: it begins with its first checkpoint. `origin` records
+    when it left its own parent. Raises ConfigError if such a parent has no checkpoint from before the fork.
     """
     owner = owner_of(parent)
-    for found in reversed(checkpoint.checkpoints(parent)):
-        state = checkpoint.read(found.path, owner)
+    for candidate in reversed(checkpoint.checkpoints(parent)):
+        state = checkpoint.read(candidate.path, owner)
         if at.after(state) or (origin is not None and at.begins(state, origin)):
             return state
     if origin is not None and origin.forked_step is not None:
@@ -293,20 +301,20 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
 def _changed(
     state: State, config: RunConfig, before: RunSpec, after: RunSpec, keep_online: Sequence[int]
 ) -> State:
-    """Return the state with which a run with other parts goes on."""
+    """Return the state from which the run continues with the parts of `after`."""
     child = after.config
     run_state, trainer = dict(state["run_state"]), _with_current(state)
     if child.selection != config.selection:
         run_state["selector_state"] = after.plan.selector.start()
     if child.pacing != config.pacing:
         run_state = _repaced(run_state, before.plan.pacing, after.plan.pacing).state()
-    whole, now = before.plan.costs.work.samples, after.plan.costs.work.samples
-    if not np.array_equal(whole, now):
-        run_state = _of_as_much_work(run_state, whole, now).state()
+    work_before, work_after = before.plan.costs.work.samples, after.plan.costs.work.samples
+    if not np.array_equal(work_before, work_after):
+        run_state = _with_equal_work(run_state, work_before, work_after).state()
     if child.evaluate != config.evaluate:
         every_us = after.plan.evaluate.every_us
         run_state["evaluate_us"] = -(-run_state["now_us"] // every_us) * every_us if every_us else 0
-    if _watched(child) != _watched(config):
+    if _stop_settings(child) != _stop_settings(config):
         run_state |= {"best": float("nan"), "unimproved": 0, "reached": False}
     if child.client != config.client:
         trainer |= {"keepers": [], "kept": []}
@@ -316,19 +324,19 @@ def _changed(
         server.inherit(trainer["server"], starts_of(trainer), same_rule=same)
         trainer["server"] = server.save()
     if len(keep_online):
-        run_state = _retold(run_state, after, keep_online).state()
+        run_state = _with_new_outcomes(run_state, after, keep_online).state()
     left_out = {name for name in OPTIONAL if name not in optional_tables(child)}
     rows = {name: count for name, count in state["records"]["rows"].items() if name not in left_out}
     return state | {"run_state": run_state, "trainer": trainer, "records": state["records"] | {"rows": rows}}
 
 
-def _watched(config: RunConfig) -> tuple[object, ...]:
-    """Return what decides what is measured, and what a run does about it."""
+def _stop_settings(config: RunConfig) -> tuple[object, ...]:
+    """Return the settings on which the record of the stop rule (best value, patience) depends."""
     return config.stop, config.evaluate.split, config.evaluate.clients
 
 
 def _with_current(state: State) -> State:
-    """Return the trainer's state with the current model among those that jobs start from: any job may be used now."""
+    """Return the trainer's state with the current model among the start models: the fork may use any job."""
     trainer, step = dict(state["trainer"]), state["run_state"]["step"]
     if step in trainer["versions"]:
         return trainer
@@ -339,14 +347,14 @@ def _with_current(state: State) -> State:
 
 
 def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> RunState:
-    """Let another pacing say which jobs are late, and when the deadline is: where it changes, it begins anew."""
+    """Apply another pacing to late jobs and to the deadline; a changed deadline starts anew."""
     run_state = RunState.restored(state)
     table, late = run_state.job_table.table, np.array(run_state.overdue, dtype=np.int64)
-    old = (table["status"] == RUNNING) & (table["version"] < run_state.step)
-    run_state.overdue_running = int(old.sum()) if after.late == "history" else 0
+    overdue = (table["status"] == RUNNING) & (table["version"] < run_state.step)
+    run_state.overdue_running = int(overdue.sum()) if after.late == "history" else 0
     if after.late != "history":
         run_state.overdue = []
-    if after.late == "keep":  # what came too late for its step counts in the next one
+    if after.late == "keep":  # updates that came too late for their step count in the next one
         rows = np.array([*late, *run_state.buffer], dtype=np.int64)
         order = np.lexsort((table["id"][rows], table["client"][rows], table["end_us"][rows]))
         run_state.buffer = rows[order].tolist()
@@ -360,18 +368,18 @@ def _repaced(state: Mapping[str, Any], before: Pacing, after: Pacing) -> RunStat
     return run_state
 
 
-def _of_as_much_work(state: Mapping[str, Any], whole: Floats, now: Floats) -> RunState:
-    """Let jobs under way compute what they were given: a whole job of each client was `whole` [K], and is `now` [K]."""
+def _with_equal_work(state: Mapping[str, Any], before: Floats, after: Floats) -> RunState:
+    """Keep the work of jobs under way when a client's whole job changes from `before` [K] to `after` [K] samples."""
     run_state = RunState.restored(state)
     table = run_state.job_table.table
     rows = np.flatnonzero(np.isin(table["status"], (RUNNING, LANDED)))
     clients = table["client"][rows]
-    table["share"][rows] *= np.divide(whole, now, out=np.ones(len(now)), where=now > 0)[clients]
+    table["share"][rows] *= np.divide(before, after, out=np.ones(len(after)), where=after > 0)[clients]
     return run_state
 
 
-def _retold(state: Mapping[str, Any], spec: RunSpec, clients: Sequence[int]) -> RunState:
-    """Decide anew what becomes of the jobs that these clients have, in a world that has changed for them."""
+def _with_new_outcomes(state: Mapping[str, Any], spec: RunSpec, clients: Sequence[int]) -> RunState:
+    """Compute the outcomes of these clients' running jobs anew, in the changed world."""
     run_state = RunState.restored(state)
     table, plan = run_state.job_table.table, spec.plan
     rows = np.flatnonzero((table["status"] == RUNNING) & np.isin(table["client"], np.asarray(clients)))
@@ -389,8 +397,8 @@ def _retold(state: Mapping[str, Any], spec: RunSpec, clients: Sequence[int]) -> 
             int(job.clients[0]),
             row,
         )
-        mine = (int(Kind.ARRIVE), int(Kind.LOST))
-        run_state.heap = [e for e in run_state.heap if not (e[1] in mine and e[3] == row)]
+        of_jobs = (int(Kind.ARRIVE), int(Kind.LOST))
+        run_state.heap = [e for e in run_state.heap if not (e[1] in of_jobs and e[3] == row)]
         run_state.heap.append(event)
     heapq.heapify(run_state.heap)
     return run_state

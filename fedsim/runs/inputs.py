@@ -1,4 +1,4 @@
-"""What a run is made of before anything is computed: the data divided among clients, and the world."""
+"""Builds the inputs of a run: the data, divided among clients, and the world."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedsim.worlds.trace import Trace
 Ints = NDArray[np.int64]
 
 FACTS = ("n_samples", "min_label", "max_label", "n_labels", "labels")
-"""What a scenario may ask of the federation; see `fedsim.worlds.scenario.make_trace`."""
+"""Facts on the federation that a scenario can read; see `fedsim.worlds.scenario.make_trace`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +33,17 @@ class RunInputs:
 
 
 class InputCache:
-    """Makes the inputs of runs, and keeps the last ones: the arms of an experiment share their data and their world."""
+    """Builds the inputs of runs and keeps the last ones, because arms of an experiment share data and world."""
 
     def __init__(self) -> None:
         self._last: tuple[RunConfig, RunInputs] | None = None
-        self._given: tuple[RunConfig, Trace] | None = None
+        self._known_trace: tuple[RunConfig, Trace] | None = None
 
     @staticmethod
     def of(config: RunConfig, trace: Trace) -> InputCache:
-        """Return a cache for runs whose world, as `config` describes it, exists already."""
+        """Return a cache for runs whose world exists already: `trace` is the world that `config` describes."""
         cache = InputCache()
-        cache._given = config, trace
+        cache._known_trace = config, trace
         return cache
 
     def inputs(self, config: RunConfig) -> RunInputs:
@@ -53,8 +53,10 @@ class InputCache:
         self._last = None
         task, data = federation(config)
         counts = label_counts(data)
-        given = self._given[1] if self._given and alike(self._given[0], config) else None
-        trace = _world(config, data, counts) if given is None else given
+        if self._known_trace and alike(self._known_trace[0], config):
+            trace = self._known_trace[1]
+        else:
+            trace = _world(config, data, counts)
         self._last = config, RunInputs(task.model, data, counts, trace)
         return self._last[1]
 
@@ -62,17 +64,17 @@ class InputCache:
 def _world(config: RunConfig, data: FederatedData, counts: Ints) -> Trace:
     """Return the run's world, tied to the data if the configuration says so."""
     sizes, n = data.train.sizes, data.n_clients
-    held = counts > 0
-    least = np.where(sizes > 0, held.argmax(axis=1), 0)
-    greatest = np.where(sizes > 0, data.n_classes - 1 - held[:, ::-1].argmax(axis=1), 0)
-    found = (sizes, least, greatest, held.sum(axis=1), np.full(n, data.n_classes))
-    facts = dict(zip(FACTS, found, strict=True))
-    alike = config.world.clients in (None, n)
-    trace = world_trace(config.world, clients=n, seed=config.seed, facts=facts if alike else None)
+    has_label = counts > 0
+    least = np.where(sizes > 0, has_label.argmax(axis=1), 0)
+    greatest = np.where(sizes > 0, data.n_classes - 1 - has_label[:, ::-1].argmax(axis=1), 0)
+    values = (sizes, least, greatest, has_label.sum(axis=1), np.full(n, data.n_classes))
+    facts = dict(zip(FACTS, values, strict=True))
+    one_to_one = config.world.clients in (None, n)
+    trace = world_trace(config.world, clients=n, seed=config.seed, facts=facts if one_to_one else None)
     if config.world.confound is None:
         return trace
-    known = {"n_samples": sizes, "label_counts": counts}
-    return confounded(trace, known, config.world.confound, config.seed, config.world.unknown)[0]
+    of_data = {"n_samples": sizes, "label_counts": counts}
+    return confounded(trace, of_data, config.world.confound, config.seed, config.world.unknown)[0]
 
 
 def alike(a: RunConfig, b: RunConfig) -> bool:

@@ -1,4 +1,4 @@
-"""How fast this machine is: client updates per second of small runs, by mode of training and number of workers."""
+"""Measures this machine: client updates per second of small runs, by batching mode and number of workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedsim.execution.actor_pool import workers_of
 from fedsim.runs.simulate import Device, Progress, simulate
 
 _COHORT = {"softmax": 100, "mlp": 20}
-"""Clients of a step by work. What they train is below."""
+"""Clients of a step, by work; `_WORKS` has what they train."""
 _WORKS: dict[str, dict[str, Any]] = {
     "softmax": {
         "task": {"name": "synthetic", "clients": 200, "sizes": "fixed", "samples": 50},
@@ -34,7 +34,7 @@ _WORKS: dict[str, dict[str, Any]] = {
     },
 }
 _NEAR = 0.9
-"""Fewer workers are preferred if they reach this share of the best."""
+"""Fewer workers are preferred if they reach this share of the best rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,36 +45,36 @@ class Measured:
     mode: str
     workers: int
     updates_per_s: float
-    """NaN if the time did not suffice for two steps."""
+    """NaN if no run made two steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """What was measured, and what follows from it."""
+    """The measurements, and the advice that follows from them."""
 
     measured: tuple[Measured, ...]
     start_s: Mapping[int, float]
-    """By number of workers, from the start of the first run to the end of its first step."""
+    """Seconds from the start of the first run to the end of its first step, by number of workers."""
 
     def best(self, work: str) -> Measured:
-        """Return what to use for models like this: the fewest workers that come near to the best, in the best mode."""
+        """Return the best cell for such a model: the fewest workers with nearly the best rate, in their best mode."""
         cells = [m for m in self.measured if m.work == work and not math.isnan(m.updates_per_s)]
         if not cells:
-            raise RunError(f"no two steps of work {work!r} in the time given: give more --seconds")
+            raise RunError(f"no two steps of work {work!r} in the time given: increase --seconds")
         enough = _NEAR * max(m.updates_per_s for m in cells)
         workers = min(m.workers for m in cells if m.updates_per_s >= enough)
         return max((m for m in cells if m.workers == workers), key=lambda m: m.updates_per_s)
 
     def advice(self) -> str:
-        """Say in one sentence which mode and how many workers to use."""
+        """Return one sentence: which mode and how many workers to use."""
         choices = {work: self.best(work) for work in dict.fromkeys(m.work for m in self.measured)}
-        how = {work: f'--workers {m.workers} and train.mode = "{m.mode}"' for work, m in choices.items()}
-        if len(set(how.values())) == 1:
-            return f"Use {next(iter(how.values()))}."
-        return "Use " + ", ".join(f"{said} for models like {work}" for work, said in how.items()) + "."
+        settings = {work: f'--workers {m.workers} and train.mode = "{m.mode}"' for work, m in choices.items()}
+        if len(set(settings.values())) == 1:
+            return f"Use {next(iter(settings.values()))}."
+        return "Use " + ", ".join(f"{text} for models like {work}" for work, text in settings.items()) + "."
 
     def table(self) -> Table:
-        """Return the figures for the terminal: a row for each work and mode, a column for each number of workers."""
+        """Return the rates for the terminal: a row for each work and mode, a column for each number of workers."""
         counts = sorted(self.start_s)
         table = Table(title="client updates per second", title_justify="left", box=None, padding=(0, 2, 0, 0))
         table.add_column("work")
@@ -102,7 +102,7 @@ class Benchmark:
 
 @dataclass(slots=True)
 class _Laps:
-    """Notes when the steps of each run ended."""
+    """Records when the steps of each run ended."""
 
     steps: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     first: float = math.nan
@@ -113,20 +113,20 @@ class _Laps:
         self.steps.setdefault(progress.spec.config.name, []).append((now, progress.run_state.step))
 
     def rate(self, names: Sequence[str]) -> float:
-        """Return the steps per second of some runs together, the first of each apart; NaN if none has two."""
+        """Return the steps per second of these runs together, without the first step of each; NaN if none has two."""
         laps = [self.steps[name] for name in names if name in self.steps]
         seconds = sum(each[-1][0] - each[0][0] for each in laps)
         return sum(each[-1][1] - each[0][1] for each in laps) / seconds if seconds else math.nan
 
 
 def modes() -> tuple[str, ...]:
-    """Return the ways to train that `[train] mode` knows, but for `auto`, which is one of the others."""
-    known: tuple[str, ...] = get_args(TrainSection.model_fields["mode"].annotation)
-    return tuple(mode for mode in known if mode != "auto")
+    """Return the batching modes of `[train] mode`, without `auto`, which picks one of the others."""
+    names: tuple[str, ...] = get_args(TrainSection.model_fields["mode"].annotation)
+    return tuple(mode for mode in names if mode != "auto")
 
 
 def worker_counts(cores: int) -> list[int]:
-    """Return numbers of workers to try, the most telling first: none, one per core, then 1, 2, 4, ..."""
+    """Return the numbers of workers to try, the most informative first: 0, one per core, then 1, 2, 4, ..."""
     between = [2**i for i in range(cores.bit_length()) if 2**i < cores]
     return [0, cores, *between]
 
@@ -145,36 +145,35 @@ def bench(
     """Measure small runs on this machine: each work in each mode, with each number of workers.
 
     Args:
-        workers: numbers of client actors, 0 for none; by default as many as the cores suggest and the time allows.
-        device: where to compute; "auto" takes a GPU if there is one.
-        seconds: how long each run lasts; there are `repeats` of it, in turn with the others.
-        limit_s: no further number of workers is tried if it would take longer than this altogether; the first two
-            always are.
-        tell: called with what is measured next.
+        workers: numbers of client actors to try, 0 for none; by default `worker_counts` of the cores, within `limit_s`.
+        device: where to compute; "auto" uses a GPU if the machine has one.
+        seconds: wall time of each run; it is run `repeats` times, in turn with the others.
+        limit_s: wall time after which no further default number of workers is tried; the first two always are.
+        tell: called with the name of each measurement before it starts.
 
-    Raises RunError if the time did not suffice for two steps.
+    `Benchmark.best` raises RunError if no run made two steps.
     """
     counts = worker_counts(workers_of("auto")) if workers is None else list(workers)
     measured: list[Measured] = []
     start_s: dict[int, float] = {}
-    begun = before = perf_counter()
+    started = before = perf_counter()
     for i, count in enumerate(counts):
         now = perf_counter()
-        if workers is None and i >= 2 and now - begun + (now - before) > limit_s:
+        if workers is None and i >= 2 and now - started + (now - before) > limit_s:
             break
         before = now
         tell(_column(count))
-        found, start_s[count] = _measure(works, count, device, seconds, repeats)
-        measured += found
+        cells, start_s[count] = _measure(works, count, device, seconds, repeats)
+        measured += cells
     return Benchmark(tuple(sorted(measured, key=lambda m: m.workers)), start_s)
 
 
 def _measure(
     works: Sequence[str], workers: int, device: Device, seconds: float, repeats: int
 ) -> tuple[list[Measured], float]:
-    """Measure with one number of workers; all runs share them. Also returns how long they took to start.
+    """Measure with one number of workers, which all runs share; also returns the seconds until the first step ended.
 
-    A run of two steps of each kind goes before, in which libraries are loaded and caches warm up.
+    Each cell first makes a run of two steps, which loads libraries and warms up caches.
     """
     cells = [(work, mode) for work in works for mode in modes()]
     laps, started = _Laps(), perf_counter()
@@ -190,11 +189,11 @@ def _measure(
     return [Measured(*cell, workers, rate) for cell, rate in rates.items()], laps.first - started
 
 
-def _config(work: str, mode: str, which: str, stop: Mapping[str, Any]) -> RunConfig:
-    given = _WORKS[work]
-    raw = given | {
-        "name": _name(work, mode, which),
-        "train": given["train"] | {"mode": mode},
+def _config(work: str, mode: str, part: str, stop: Mapping[str, Any]) -> RunConfig:
+    base = _WORKS[work]
+    raw = base | {
+        "name": _name(work, mode, part),
+        "train": base["train"] | {"mode": mode},
         "pacing": {"preset": "sync", "clients": _COHORT[work]},
         "evaluate": {"every_steps": 0},
         "stop": stop,
@@ -202,8 +201,8 @@ def _config(work: str, mode: str, which: str, stop: Mapping[str, Any]) -> RunCon
     return parse(raw, "bench", raw["name"])[0]
 
 
-def _name(work: str, mode: str, which: str) -> str:
-    return f"{work}-{mode}-{which}"
+def _name(work: str, mode: str, part: str) -> str:
+    return f"{work}-{mode}-{part}"
 
 
 def _column(workers: int) -> str:

@@ -1,4 +1,4 @@
-"""Memory predicted from the configuration before a run starts, and refused with the numbers when it will not fit."""
+"""Estimates a run's memory from its configuration, and refuses a run that would not fit, with the numbers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PLAIN = ClientMethod()
 _PROCESS_BYTES = 600 * 2**20
 """Resident memory of a process that has imported torch, and Ray where it is used, before it holds any data."""
 _SOLVER_MATRICES = 4
-"""Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside the Gram matrices they are given."""
+"""Matrices [n, n] that the costliest rules (FedLF, FedMGDA+) need beside their Gram matrices."""
 
 
 def history_size(server: ServerSpec) -> HistorySize:
-    """Return what the server's rule would have its history hold."""
+    """Return the size of the history that the server's aggregation rule asks for."""
     needs = server.algorithm().needs
     level = max(needs.gram, server.conflicts, key=("none", "model", "blocks").index)
     both = level == "blocks" and needs.gram == "model"
@@ -38,7 +38,7 @@ def history_size(server: ServerSpec) -> HistorySize:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What decides how much memory a run takes."""
+    """The facts that determine a run's memory."""
 
     server: ServerSpec
     pacing: Pacing
@@ -48,18 +48,18 @@ class Footprint:
     """0: everything in one process."""
     method: ClientMethod = PLAIN
     keepers: int | None = None
-    """How many clients keep something, if not all do where the method keeps."""
+    """Number of clients that keep state from job to job; None: all, if the method keeps state."""
     history: HistoryPlan | None = None
-    """How the server keeps rows; None: all that its rule may ask for, in float32."""
+    """How the server stores updates; None: all that its rule may ask for, in float32."""
     audited: int = 0
     """Clients of one audit."""
     forward_bytes: int = 0
-    """What one process, or one thread, that evaluates holds of a model's layers at most."""
+    """Largest size of a layer's input and output, for each process or thread that evaluates."""
     threads: int = 1
-    """How many threads of one process evaluate at the same time, if everything is in one process."""
+    """Threads that evaluate at the same time, if everything runs in one process."""
 
     def plan(self) -> HistoryPlan:
-        """Return the plan of the history, with no more rows than the rule may ask for."""
+        """Return the plan of the history, with no more updates than the rule may ask for."""
         size = history_size(self.server)
         plan = self.history or HistoryPlan(size.present, size.remembered)
         return replace(plan, present=size.present, remembered=min(plan.remembered, size.remembered))
@@ -68,8 +68,8 @@ class Footprint:
         """Predict the bytes of each part on the host and their total, all processes together.
 
         Parameters are float32; one version lives per server step that some running job started from, at most one per
-        job in flight. What lies on a GPU is not counted. "history", "gram" and "solve" are upper bounds: a row or a
-        product takes memory once it is written, and a rule solves for the rows that are alive.
+        job in flight. Memory of a GPU is not counted. "history", "gram" and "solve" are upper bounds: an update or a
+        product takes memory once it is written, and a rule solves for the updates that it still remembers.
         """
         size, plan, workers = history_size(self.server), self.plan(), self.workers
         row, at_once = 4 * size.columns, self.pacing.concurrency
@@ -94,9 +94,9 @@ class Footprint:
         return clients if self.keepers is None else min(self.keepers, clients)
 
     def on_gpu(self) -> dict[str, int]:
-        """Predict the bytes that the server needs on its GPU at least, and their total; nothing if it has none.
+        """Predict the least bytes that the server needs on its GPU, and their total; empty if it has no GPU.
 
-        In one process clients train beside it. What layers put out, and torch itself, is not counted.
+        Without workers, clients train on the same GPU. Outputs of layers, and torch itself, are not counted.
         """
         size, plan, device = history_size(self.server), self.plan(), self.server.device
         if not device.startswith("cuda"):
@@ -115,10 +115,10 @@ class Footprint:
         """Return changes of the configuration and the bytes that each would save alone, the largest first."""
         now = self.parts()["total"]
         saved = [(setting, now - changed.parts()["total"]) for setting, changed in self._changes().items()]
-        return sorted(((setting, n) for setting, n in saved if n > 0), key=lambda found: -found[1])
+        return sorted(((setting, n) for setting, n in saved if n > 0), key=lambda saving: -saving[1])
 
     def _changes(self) -> dict[str, Footprint]:
-        """Return what one could do, most of it by halves."""
+        """Return possible changes, most of them by halves."""
         server, pacing, plan = self.server, self.pacing, self.plan()
         slots, clients, at_once = plan.remembered // 2, -(-server.n_clients // 2), -(-pacing.concurrency // 2)
         buffer = None if pacing.buffer is None else min(pacing.buffer, at_once)
@@ -144,7 +144,7 @@ def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
 
 
 def _kept_rows(method: ClientMethod, keepers: int, concurrency: int) -> int:
-    """Return how many vectors clients keep at most; personal models are copied once more to be written at the end."""
+    """Return the largest number of vectors that clients keep; personal models are copied once more at the end."""
     if not method.keeps:
         return 0
     return keepers + min(concurrency, keepers) + (2 * keepers if method.personal else 0)
@@ -158,7 +158,7 @@ def check_fits(
 ) -> None:
     """Raise ConfigError with the numbers if the prediction is above `limit` (the memory free now, by default).
 
-    `helpful()` are the `savings`, of which the error names the first three.
+    `helpful()` returns the `savings`; the error names the first three.
     """
     free = psutil.virtual_memory().available if limit is None else limit
     if predicted["total"] <= free:
@@ -173,8 +173,8 @@ def check_fits(
 def check_fits_gpu(footprint: Footprint) -> None:
     """Raise ConfigError with the numbers if the server needs more than is free on the GPU of this machine.
 
-    Workers may still hold what an earlier run of theirs took, and give it back: with them, all of the GPU counts. Where
-    this machine has none, the run computes on those of another, or on none.
+    Workers may still hold memory of an earlier run, which they free: with workers, all of the GPU counts as free. On a
+    machine without a GPU nothing is checked: the run then uses another machine's, or none.
     """
     parts = footprint.on_gpu()
     if not parts or not torch.cuda.is_available():
@@ -186,14 +186,14 @@ def check_fits_gpu(footprint: Footprint) -> None:
         return
     room = free - parts["total"] + parts["history"]
     budget = f"{room // 2**20} MiB" if room >= 2**20 else f"{room} B"
-    helps = (
+    advice = (
         f'. memory.budget = "{budget}" leaves the rest enough room'
         if room > 0
         else ", too little even without a history"
     )
     raise ConfigError(
         f"the run with rule {footprint.server.rule!r} would need {show_bytes(parts['total'])} on the GPU "
-        f"({_listed(parts)}), but {show_bytes(free)} are free there{helps}"
+        f"({_listed(parts)}), but {show_bytes(free)} are free there{advice}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a run will do, without training: the same event loop, and how long it will take and how much memory it needs."""
+"""Plans a run without training: its event loop runs exactly, its wall time and memory are estimated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _LOSSES = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class PlannedRun:
-    """What a run will do."""
+    """The events of a run that was planned, and the estimates of its wall time and memory."""
 
     name: str
     ended_by: str
@@ -55,33 +55,33 @@ class PlannedRun:
     clients: int
     """Clients that exist."""
     chosen: int
-    """Clients that were given a job."""
+    """Clients that got a job."""
     received: np.ndarray
     """[K] updates that arrived from each client."""
     staleness: np.ndarray
-    """Of each update that a step used."""
+    """Server steps between start and use, of each update that a step used."""
     step_us: np.ndarray
-    """When each step happened."""
+    """Virtual time of each step."""
     waits: int
     moved_bytes: int
     passes: float
-    """Passes over a training sample, all jobs together, that a run would compute."""
+    """Passes over a training sample that the run computes, all jobs together."""
     audited: float
-    """Passes that audits take beside them."""
+    """Further passes of the run's audits."""
     evaluations: int
     exact: str
     """Why the event loop might differ from the run's; empty if it cannot."""
     wall_s: float
-    """Predicted wall time of the run."""
+    """Estimated seconds of the run."""
     memory_bytes: dict[str, int]
     planned_s: float
-    """Wall time that the plan itself took."""
+    """Seconds that the plan itself took."""
     outlives: str = ""
-    """That it is longer than its world, and what becomes of it; empty if it is not."""
+    """A warning if the run is longer than its world; else empty."""
 
 
 class Window:
-    """Which clients' rows a server remembers: how many there are at each step."""
+    """Counts the updates of absent clients that a server remembers at each step."""
 
     def __init__(self, server: ServerSpec) -> None:
         self.memory, self.memory_us = server.algorithm().needs.memory, server.memory_us
@@ -89,26 +89,26 @@ class Window:
         self._step, self._us = (np.full(server.n_clients, -1, dtype=np.int64) for _ in range(2))
 
     def step(self, step: int, now_us: int, present: Ints, kept: Ints) -> int:
-        """Return how many rows of others there are; then remember those of the clients in `kept`."""
+        """Return how many updates of absent clients are remembered; then remember those of the clients in `kept`."""
         if not self.memory:
             return 0
-        there = self._there(step, now_us)
-        there[present] = False
+        remembered = self._remembered(step, now_us)
+        remembered[present] = False
         self._step[kept], self._us[kept] = step, now_us
-        alive = np.flatnonzero(self._there(step + 1, now_us))
+        alive = np.flatnonzero(self._remembered(step + 1, now_us))
         excess = len(alive) - self.most
-        if excess > 0:  # those received longest ago go, of equal age those with the lowest numbers
+        if excess > 0:  # the oldest are dropped, of equal age those of the lowest client numbers
             self._step[alive[np.argsort(self._step[alive], kind="stable")[:excess]]] = -1
-        return int(there.sum())
+        return int(remembered.sum())
 
-    def _there(self, step: int, now_us: int) -> NDArray[np.bool_]:
-        there = (self._step >= 0) & (step - self._step <= self.memory)
-        return there & (now_us - self._us <= self.memory_us) if self.memory_us else there
+    def _remembered(self, step: int, now_us: int) -> NDArray[np.bool_]:
+        recent = (self._step >= 0) & (step - self._step <= self.memory)
+        return recent & (now_us - self._us <= self.memory_us) if self.memory_us else recent
 
 
 @dataclass
 class Tally:
-    """Counts what happens, and passes it on to a Recorder if there is one."""
+    """Counts the events of a run, and passes them on to a Recorder if it has one."""
 
     job_table: JobTable
     window: Window
@@ -116,7 +116,7 @@ class Tally:
     staleness: list[Ints] = field(default_factory=list)
     step_us: list[int] = field(default_factory=list)
     remembered: list[int] = field(default_factory=list)
-    """Rows of absent clients that the server has at each step."""
+    """Remembered updates of absent clients at each step."""
     jobs: dict[str, int] = field(default_factory=dict)
     waits: int = 0
     evaluations: int = 0
@@ -155,7 +155,7 @@ class Tally:
 
 
 class CountingTrainer(NullTrainer):
-    """Trains nothing, and counts what a run would train: `ahead`, in actors, also jobs that end up without use."""
+    """Trains nothing, and counts the passes of a run; with `ahead` (as in actors) also those of unused jobs."""
 
     def __init__(self, spec: RunSpec, *, ahead: bool) -> None:
         self.sizes, self.ahead = spec.plan.facts.n_samples, ahead
@@ -167,12 +167,12 @@ class CountingTrainer(NullTrainer):
         """Samples of all evaluations together."""
 
     def submit(self, cohort: Cohort) -> None:
-        """Count the samples of jobs that are trained as soon as they are handed out."""
+        """Count the samples of jobs that train at dispatch."""
         if self.ahead:
             self._count(cohort)
 
     def step(self, arrivals: StepInput, cohort: Cohort) -> Pending[Stepped]:
-        """Count the samples of jobs that are trained when they are asked for."""
+        """Count the samples of jobs that train when a step needs them."""
         if not self.ahead:
             self._count(cohort)
         if arrivals.audit is not None and arrivals.m:
@@ -198,9 +198,9 @@ def plan(
     force: bool = False,
     cache: InputCache | None = None,
 ) -> PlannedRun:
-    """Run the event loop of a configuration without training, and predict the real run's wall time and memory.
+    """Run the event loop of a configuration without training, and estimate the real run's wall time and memory.
 
-    The steps are exactly those of the run unless the selector or the stop rule looks at results of training. With
+    The steps are exactly those of the run unless the selector or the stop rule uses results of training. With
     `out`, the plan's `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of status `planned`. Raises
     ConfigError, DataError or TraceError as the run would.
     """
@@ -229,10 +229,10 @@ def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> Plan
     else:
         finish(recorder, config, run_state, ended_by)
         tally.jobs = recorder.counts
-    return _summed_up(spec, trainer, tally, run_state, workers, ended_by, planned_s)
+    return _planned_run(spec, trainer, tally, run_state, workers, ended_by, planned_s)
 
 
-def _summed_up(
+def _planned_run(
     spec: RunSpec,
     trainer: CountingTrainer,
     tally: Tally,
@@ -272,61 +272,66 @@ def _check_ends(config: RunConfig) -> None:
     stop = config.stop
     if stop.steps is None and stop.time is None and stop.bytes is None:
         raise ConfigError(
-            "stop.wall: no plan can be made of a run that wall time alone ends; give steps, time or bytes"
+            "stop.wall: a run that wall time alone ends cannot be planned: set stop.steps, stop.time or stop.bytes"
         )
 
 
 def _exact(spec: RunSpec) -> str:
+    """Return why the run's events may differ from the plan's; empty if they cannot."""
     plan = spec.plan
     needs = sorted(plan.selector.needs - {"labels", "deadline"})
     if needs:
-        return f"selector {spec.config.selection.name!r} looks at {', '.join(needs)}, which are unknown here"
+        return (
+            f"selector {spec.config.selection.name!r} looks at {', '.join(needs)}, which a plan does not know"
+        )
     if plan.stop.metric is not None:
-        return f"the run may end earlier, when {plan.stop.metric!r} says so"
+        return f"the run may end earlier, when {plan.stop.metric!r} reaches its target or stops improving"
     return "the run may end earlier, by wall time" if plan.stop.wall_s is not None else ""
 
 
-def table(found: PlannedRun) -> Table:
-    """Return what a forecast says, for the terminal."""
-    result = Table(title=shown(f"plan of {found.name}"), show_header=False, box=None, title_justify="left")
+def table(planned: PlannedRun) -> Table:
+    """Return a plan's figures for the terminal."""
+    result = Table(title=shown(f"plan of {planned.name}"), show_header=False, box=None, title_justify="left")
     result.add_column(style="bold")
     result.add_column(overflow="fold")
-    for name, text in _lines(found):
+    for name, text in _lines(planned):
         result.add_row(name, text)
     return result
 
 
-def _lines(found: PlannedRun) -> list[tuple[str, str]]:
-    total = max(sum(found.jobs.values()), 1)
-    jobs = ", ".join(f"{n:,} {status} ({100 * n / total:.1f} %)" for status, n in found.jobs.items())
-    gaps = np.diff(np.concatenate([[0], found.step_us]))
+def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
+    total = max(sum(planned.jobs.values()), 1)
+    jobs = ", ".join(f"{n:,} {status} ({100 * n / total:.1f} %)" for status, n in planned.jobs.items())
+    gaps = np.diff(np.concatenate([[0], planned.step_us]))
     lines = [
         (
             "steps",
-            f"{found.steps:,} in {show_us(found.virtual_us)} of virtual time; ended by {found.ended_by}",
+            f"{planned.steps:,} in {show_us(planned.virtual_us)} of virtual time; ended by {planned.ended_by}",
         ),
-        *([("world", found.outlives.partition(": ")[2])] if found.outlives else []),
+        *([("world", planned.outlives.partition(": ")[2])] if planned.outlives else []),
         ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
         ("jobs", jobs or "none"),
-        ("clients chosen", f"{found.chosen:,} of {found.clients:,}"),
-        ("updates per client*", _spread(found.received, "{:g}".format)),
-        ("staleness*", _spread(found.staleness, "{:g}".format, " steps")),
-        ("nobody to ask", f"{found.waits:,} times"),
-        ("moved", show_bytes(found.moved_bytes)),
-        ("evaluations", f"{found.evaluations:,}"),
+        ("clients chosen", f"{planned.chosen:,} of {planned.clients:,}"),
+        ("updates per client*", _spread(planned.received, "{:g}".format)),
+        ("staleness*", _spread(planned.staleness, "{:g}".format, " steps")),
+        ("waits for a client", f"{planned.waits:,} times"),
+        ("moved", show_bytes(planned.moved_bytes)),
+        ("evaluations", f"{planned.evaluations:,}"),
         (
             "audits",
-            f"{100 * found.audited / max(found.passes, 1):.0f} % more training" if found.audited else "none",
+            f"{100 * planned.audited / max(planned.passes, 1):.0f} % more training"
+            if planned.audited
+            else "none",
         ),
-        ("timeline", "exactly that of the run" if not found.exact else f"approximate: {found.exact}"),
-        ("wall time of the run", f"about {show_wall(found.wall_s)} (planned in {found.planned_s:.1f} s)"),
-        ("memory of the run", show_bytes(found.memory_bytes["total"])),
+        ("timeline", "exactly that of the run" if not planned.exact else f"approximate: {planned.exact}"),
+        ("wall time of the run", f"about {show_wall(planned.wall_s)} (planned in {planned.planned_s:.1f} s)"),
+        ("memory of the run", show_bytes(planned.memory_bytes["total"])),
     ]
     return [*lines, ("", "* quartiles: lower | median | upper")]
 
 
-def _spread(values: np.ndarray, say: Callable[[float], str], unit: str = "") -> str:
-    """Write the quartiles of values; `none` if there are no values."""
+def _spread(values: np.ndarray, write: Callable[[float], str], unit: str = "") -> str:
+    """Return the quartiles of values as text; `none` if there are no values."""
     if not len(values):
         return "none"
-    return " | ".join(map(say, np.quantile(values, (0.25, 0.5, 0.75)).tolist())) + unit
+    return " | ".join(map(write, np.quantile(values, (0.25, 0.5, 0.75)).tolist())) + unit

@@ -1,4 +1,4 @@
-"""Running another configuration in exactly the world of a finished run, with its participation if wanted."""
+"""Replays the world of a finished run, and on request its participation, with another configuration."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def replay_config(
 ) -> RunConfig:
     """Return the configuration of a run in the world of the finished run in `folder`, changed by `sets`.
 
-    With `same_participation` the same clients are given jobs at the same instants. The run's own name is the parent's
-    with `-replay` unless `name` is given. Raises ConfigError for a folder that is no finished run, or for a bad change.
+    With `same_participation` the same clients get jobs at the same instants. The default name is the parent's with
+    `-replay`. Raises ConfigError for a folder that holds no finished run, or for a bad change.
     """
     folder = as_path(folder, "folder")
     manifest = _manifest(folder)
@@ -54,11 +54,11 @@ def replay_config(
         raw["selection"] = {"name": "replayed", "jobs": str(folder / _JOBS)}
     raw = changed(raw, sets)
     if raw["world"] != world:
-        raise ConfigError("replay: the world is that of the parent; run another configuration to change it")
+        raise ConfigError("replay: the world is that of the parent; use `fedsim run` to change it")
     selector = _table(raw, "selection", folder).get("name", "uniform")
     if same_participation and selector != "replayed":
         raise ConfigError(
-            f"replay: the same participation leaves selector {selector!r} nothing to choose: leave one of them out"
+            f"replay: the same participation replaces selector {selector!r}: leave one of the two out"
         )
     raw["name"] = name or f"{manifest.get('label')}-replay"
     raw["parent"] = {
@@ -84,23 +84,23 @@ def replay(
 ) -> Result:
     """Run another configuration in the world of the finished run in `folder`; writes `<out>/<name>/`.
 
-    The configuration is that of `replay_config`; the rest is as for `simulate`. Raises RunError if the participation
-    was to be the same and is not.
+    The configuration is that of `replay_config`; the rest is as for `simulate`. Raises RunError if
+    `same_participation` was asked for and the participation differs.
     """
     config = replay_config(folder, sets, same_participation=same_participation, name=name)
     [result] = simulate(config, out=out, workers=workers, device=device, force=force)
     if same_participation and result.status == "done":
-        found = compare_participation(folder, result.folder)
-        if found.difference:
+        comparison = compare_participation(folder, result.folder)
+        if comparison.difference:
             raise RunError(
-                f"{result.folder}: participation differs from that of {folder}: {found.difference}"
+                f"{result.folder}: participation differs from that of {folder}: {comparison.difference}"
             )
     return result
 
 
 @arguments.checked
 def compare_participation(parent: Path | str, child: Path | str) -> Participation:
-    """Compare who was given jobs, when and what became of them, job by job."""
+    """Compare clients, dispatch times and outcomes of two runs, job by job."""
     ours, theirs = (
         read_parquet(as_path(f, name) / _JOBS, FolderError, _PARTICIPATION).sort_by("job")
         for name, f in (("child", child), ("parent", parent))
@@ -112,10 +112,10 @@ def _first_difference(ours: pa.Table, theirs: pa.Table) -> str:
     if len(ours) != len(theirs):
         return f"{len(ours)} jobs, the parent had {len(theirs)}"
     for name in _PARTICIPATION:
-        mine, other = ours[name].to_pylist(), theirs[name].to_pylist()
-        row = next((i for i, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b), None)
+        values, parents = ours[name].to_pylist(), theirs[name].to_pylist()
+        row = next((i for i, (a, b) in enumerate(zip(values, parents, strict=True)) if a != b), None)
         if row is not None:
-            return f"job {ours['job'][row]}: {name} is {mine[row]!r}, the parent's is {other[row]!r}"
+            return f"job {ours['job'][row]}: {name} is {values[row]!r}, the parent's is {parents[row]!r}"
     return ""
 
 

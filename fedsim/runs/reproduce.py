@@ -1,4 +1,4 @@
-"""What is left to say, or to do, when a process of a run is lost and no other can take its place."""
+"""Writes the command that reproduces, in one process, a job that kills its process."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from fedsim.config.run import RunConfig
 from fedsim.engine.state import RunState
 
 _AHEAD = 2
-"""Steps by which a job may be under way before the step that is being recorded."""
+"""Steps by which a job may run ahead of the last recorded step."""
 
 
 def reproduction(folder: Path, step: int, config: RunConfig) -> str:
     """Return the command that trains again, in one process, all that the run in `folder` had trained by `step`.
 
-    A fork does not begin at the start: it goes on, and trains what was under way. Rows that a GPU leaves to the host
-    are on the processor with all others.
+    A fork cannot be run from the start: the command resumes it, which trains the jobs under way. A history that a GPU
+    stores on the host becomes the same history of a run on the CPU.
     """
     if config.parent is not None and config.parent.forked_step is not None:
         return shlex.join(("fedsim", "resume", str(folder), "--workers", "0", "--device", "cpu"))
     history = config.memory.history
     on_host = history.removeprefix("host_")
     rows = [] if on_host == history else ["--set", f"memory.history={on_host}"]
-    told = [
+    words = [
         *("fedsim", "run", str(folder / "config.resolved.toml")),
         *("--workers", "0", "--device", "cpu", "--set", f"stop.steps={step + _AHEAD}", *rows),
         *("--out", str(folder / "reproduced"), "--force"),
     ]
-    return shlex.join(told)
+    return shlex.join(words)
 
 
 @contextmanager
 def saying_how_to_reproduce(folder: Path, run_state: RunState, config: RunConfig) -> Iterator[None]:
-    """Add to the error of a job that kills its process the command that lets one watch it do so."""
+    """Add the command that reproduces the failure to the error of a job that kills its process."""
     try:
         yield
     except LethalJob as error:

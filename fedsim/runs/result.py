@@ -1,4 +1,4 @@
-"""What a run tells: where it stands after each step, and how it ended."""
+"""The progress of a run, which a watcher gets after each step, and its result."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from fedsim.runs.build import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a watcher is told after each step."""
+    """The progress of a run after a server step."""
 
     spec: RunSpec
     folder: Path
     run_state: RunState
     accuracy: float
-    """Mean accuracy over clients at the last evaluation that is known; NaN before."""
+    """Mean accuracy over clients at the last recorded evaluation; NaN before the first."""
     recent_rows: RecentRows
 
 
 def share_done(progress: Progress) -> float:
-    """Return how much of a run is done, from 0 to 1, by whichever of its ends is nearest; 0 if nothing says."""
+    """Return the share of a run that is done, from 0 to 1, by the nearest of its limits; 0 if none of them is set."""
     run_state, stop = progress.run_state, progress.spec.plan.stop
     shares = [
-        there / end
-        for there, end in (
+        reached / limit
+        for reached, limit in (
             (run_state.step, stop.steps),
             (run_state.now_us, stop.time_us),
             (run_state.moved_bytes, stop.moved_bytes),
         )
-        if end
+        if limit
     ]
     return min(1.0, max(shares, default=0.0))
 

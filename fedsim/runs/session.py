@@ -1,4 +1,4 @@
-"""A run in its folder: where every run starts, continues, and ends."""
+"""Runs one run in its folder: starts or resumes it, and writes its records and manifest."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from fedsim.training.evaluation import Evaluation
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 
 _SERVERS = 3
-"""How often the server's process may die before a run gives up."""
+"""How often the server's process may die before the run fails."""
 
 
 class Session:
-    """A run in its folder, from its first file to its last; no other process runs in the folder meanwhile.
+    """One run in its folder, which it locks against other processes from the first file to the last.
 
-    One of `go`, `until` and `close` is to follow, once. Raises ConfigError if the run would not fit into memory.
+    Call one of `go`, `until` and `close` afterwards, once. Raises ConfigError if the run would not fit into memory.
 
     Args:
-        again: whether the run of the folder continues; otherwise the folder is made anew, if `force` over another run.
-        saved: the checkpoint that the run continues from; None starts it over.
+        again: whether the existing run is resumed; otherwise the folder is created, with `force` over an existing run.
+        saved: the checkpoint from which the run is resumed; None starts it over.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Session:
         self.started, self.code = _now(), code(spec.config.resolved())
         self.resumed: list[dict[str, Any]] = []
         self.others_peak, self.others = 0, list[Times]()
-        """What the other processes measured, once the run is over."""
-        self.interrupts = Interrupts(_say_stopping)
+        """The wall times of the other processes; empty until the run ends."""
+        self.interrupts = Interrupts(_announce_stop)
         self._servers_lost = 0
-        self._went = False
+        self._started_loop = False
         with self.interrupts.heard(), ExitStack() as locked:
             if not again:
                 make_folder(folder, force=force, manifest={"name": spec.config.name, "status": "running"})
@@ -101,7 +101,7 @@ class Session:
         memory_estimate.check_fits_gpu(footprint)
 
     def _note_resumption(self, saved: checkpoint.State | None) -> None:
-        """Keep when the run started, and note from where it continues now and what changed since."""
+        """Keep the run's start time, and record the step of this resumption and what changed since."""
         before = read_manifest(self.folder)
         self.started = before.get("started") or self.started
         step = saved["run_state"]["step"] if saved else 0
@@ -109,7 +109,7 @@ class Session:
         self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now(), "changed": changes}]
 
     def _continue_from(self, saved: checkpoint.State | None) -> None:
-        """Take the state of a checkpoint, or that of the start."""
+        """Set the run state to that of a checkpoint, or to the start."""
         self.saved = saved
         config, n_samples = self.spec.config, self.spec.data.train.sizes
         self.run_state = (
@@ -124,13 +124,13 @@ class Session:
             None if saved is None else saved["records"],
         )
         owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
-        also = (self.run_state, self.recorder, self.interrupts)
-        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *also, owner=owner, spent_s=spent_s)
+        parts = self.run_state, self.recorder, self.interrupts
+        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, owner=owner, spent_s=spent_s)
 
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
-        """Run, and leave a readable folder whatever happens."""
+        """Run to the end; the folder stays readable after an interrupt or an error."""
         with self._locked, self.interrupts.heard():
-            self._went = True
+            self._started_loop = True
             while True:
                 try:
                     return self._go(pool, watch)
@@ -138,23 +138,25 @@ class Session:
                     self._go_back(lost)
 
     def close(self) -> None:
-        """Unlock the folder, as `go` and `until` do at their end; a run that never went is interrupted."""
+        """Unlock the folder, as `go` and `until` do at their end; a run that never started is marked interrupted."""
         with self._locked:
-            if not self._went:
+            if not self._started_loop:
                 self._manifest("interrupted")
 
     @plugins.contained()
     def until(self, pool: RayPool | None, reached: Callable[[RunState], bool]) -> checkpoint.State:
         """Run until `reached`, and return the state there. Raises RunError if the run ends before."""
         with self._locked:
-            self._went = True
+            self._started_loop = True
             trainer = self._trainer(pool)
             event_loop = self._event_loop(trainer, lambda progress: None)
             self.checkpointer.until = reached
             try:
                 if not reached(self.run_state):
                     ended_by = event_loop.run()
-                    raise RunError(f"the run ends at step {self.run_state.step}, before that, by {ended_by}")
+                    raise RunError(
+                        f"the run ended by {ended_by} at step {self.run_state.step}, before that point"
+                    )
             except Reached:
                 pass
             state = self.checkpointer.state()
@@ -181,43 +183,37 @@ class Session:
         except Exception as error:
             self._fail(event_loop, error)
             error.add_note(
-                f"{self.folder}: failed at step {self.run_state.step}; what was recorded can be read, and when the "
-                f"cause is mended it goes on with: fedsim resume {shlex.quote(str(self.folder))}"
+                f"{self.folder}: failed at step {self.run_state.step}; its records up to there can be read. Fix the "
+                f"cause, then continue it with: fedsim resume {shlex.quote(str(self.folder))}"
             )
             raise
         finally:
-            self.checkpointer.event_loop = (
-                None  # they know each other: the data would stay until somebody looks for such circles
-            )
+            self.checkpointer.event_loop = None  # breaks a reference cycle that would keep the data in memory
         if self.spec.config.checkpoint.keep != "all":
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
         return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
     def _go_back(self, lost: ServerLost) -> None:
-        """Return to the last checkpoint, or to the start; the same steps follow."""
+        """Return to the last checkpoint, or to the start; the run repeats the same steps."""
         self._servers_lost += 1
         if self._servers_lost > _SERVERS:
             self._fail(None, lost)
             raise lost
-        found = checkpoint.checkpoints(self.folder)
-        self._continue_from(checkpoint.read(found[-1].path, owner_of(self.folder)) if found else None)
+        saved = checkpoint.checkpoints(self.folder)
+        self._continue_from(checkpoint.read(saved[-1].path, owner_of(self.folder)) if saved else None)
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
-        with suppress(RunError):  # on a full disk the first error counts, and the manifest may say less
+        with suppress(
+            RunError
+        ):  # on a full disk the first error counts, and the manifest may stay incomplete
             self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
     def _event_loop(self, trainer: Trainer, watch: Watch) -> EventLoop:
-        def tell(run_state: RunState) -> None:
-            watch(
-                Progress(
-                    self.spec,
-                    self.folder,
-                    run_state,
-                    self.recorder.last_accuracy,
-                    self.recorder.recent_rows(),
-                )
-            )
+        def report(run_state: RunState) -> None:
+            recorder = self.recorder
+            rows = recorder.recent_rows()
+            watch(Progress(self.spec, self.folder, run_state, recorder.last_accuracy, rows))
 
         self.recorder.recent_rows()
         plan, checkpointer = self.spec.plan, self.checkpointer
@@ -229,7 +225,7 @@ class Session:
             self.recorder,
             self.run_state,
             self.clock,
-            tell,
+            report,
             measure_of(plan.stop.metric),
             lambda: checkpointer.spent_s >= limit,
             checkpointer.between,
@@ -285,7 +281,7 @@ class Session:
         return digest
 
     def _settle(self, status: str) -> None:
-        """Wait for what is under way; after an error or an interrupt the last pending row may never come."""
+        """Wait for pending results; after an error or an interrupt the last row may never come."""
         try:
             self.recorder.settle()
         except BaseException:
@@ -293,7 +289,7 @@ class Session:
                 raise
 
     def _closed(self, status: str, trainer: Trainer | None) -> str | None:
-        """Merge the tables; after an error there may be no room for that, and they stay in parts."""
+        """Merge the parts of the tables; after an error the disk may be full, and the parts stay."""
         try:
             return self.recorder.close(trainer.params() if trainer else None)
         except RunError:
@@ -301,7 +297,7 @@ class Session:
                 raise
             return None
 
-    def _manifest(self, status: str, **known: Any) -> None:
+    def _manifest(self, status: str, **outcome: Any) -> None:
         config = self.spec.config
         content = {
             "format": FORMAT,
@@ -333,24 +329,24 @@ class Session:
             },
             "wall_s": self.clock.report(),
         } | seconds_by_process(self.clock.dump(DRIVER), self.others)
-        write_json(self.folder / MANIFEST, content | known)
+        write_json(self.folder / MANIFEST, content | outcome)
 
 
 def owner_of(folder: Path) -> str:
-    """Return what tells the runs apart that checkpoints may belong to: equal configurations give the same run."""
+    """Return the identity of the run to which checkpoints belong: a hash of its configuration."""
     return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
 
 
 def optional_tables(config: RunConfig) -> list[str]:
-    """Return the tables that are written because the configuration asks for them."""
-    asked = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
-    return [table for table in OPTIONAL if asked[table]]
+    """Return the optional tables that the configuration asks for."""
+    wanted = {"conflicts": config.record.conflicts != "off", "audit": config.audit.every > 0}
+    return [table for table in OPTIONAL if wanted[table]]
 
 
-def _say_stopping() -> None:
-    if multiprocessing.parent_process() is not None:  # that of a study says so for all
+def _announce_stop() -> None:
+    if multiprocessing.parent_process() is not None:  # the study's main process announces it for all
         return
-    print("\nstopping at the next instant that can be saved; Ctrl-C again stops now", file=sys.stderr)
+    print("\nstopping at the next checkpoint; Ctrl-C again stops now", file=sys.stderr)
 
 
 def _now() -> str:
@@ -358,13 +354,13 @@ def _now() -> str:
 
 
 def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
-    """Return the function of an evaluation that a metric is, None for none."""
+    """Return the function that computes a metric of an evaluation; None without a metric."""
     if metric is None:
         return None
-    of, number = plugins.factory("metric", metric), plugins.number_of
+    function, number = plugins.factory("metric", metric), plugins.number_of
 
-    def measure(found: Evaluation) -> float:
-        known = len(found.n) and not np.isnan(found.accuracy).any()
-        return number(metric, of(found.accuracy, found.n)) if known else math.nan
+    def measure(evaluation: Evaluation) -> float:
+        known = len(evaluation.n) and not np.isnan(evaluation.accuracy).any()
+        return number(metric, function(evaluation.accuracy, evaluation.n)) if known else math.nan
 
     return measure

@@ -1,4 +1,4 @@
-"""Running configurations: the engine's front door for the command line and for Python."""
+"""Runs configurations and resumes runs, for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -60,40 +60,37 @@ def simulate(
     ray_address: str | None = None,
     pool: RayPool | None = None,
 ) -> list[Result]:
-    """Run one configuration or several one after the other; each writes `<out>/<name>/`.
+    """Run configurations in turn; each writes `<out>/<name>/`. Results do not depend on `workers`, bit for bit.
 
     Args:
-        workers: Ray actors that train; 0 trains in this process; "auto" is `RunSpec.auto_workers`, or one per CPU of
-            the cluster at `ray_address`. Results do not depend on it, bit for bit.
-        device: "auto" takes a GPU if there is one.
-        force: overwrite a run of the same name; with `go_on`, only one of another configuration.
+        workers: Ray actors; 0: this process trains; "auto": `RunSpec.auto_workers`, or one per CPU of `ray_address`.
+        device: "auto" uses a GPU if the machine has one.
+        force: overwrite an existing run; with `go_on`, only one of another configuration.
         go_on: keep runs that are done, `resume` those that were interrupted; refuse those of another configuration.
         watch: called after each server step.
-        profile: write `profile.json` into each run folder as well, for Perfetto.
-        cache: makes data and worlds; runs that share them share it.
+        profile: also write `profile.json`, for Perfetto, into each run folder.
+        cache: builds data and worlds; pass the same cache to runs that share them.
         ray_address: "auto" or HOST:PORT of a Ray cluster to join.
-        pool: workers that are started already and stay afterwards, in place of `workers` and `ray_address`.
+        pool: workers that are already started and stay open, in place of `workers` and `ray_address`.
 
-    Raises ConfigError, DataError or TraceError for bad input, before anything is written where that can be known, and
+    Raises ConfigError, DataError or TraceError for bad input, where possible before anything is written, and
     SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
     """
     runs, out = _checked(configs), as_path(out, "out")
     anywhere = ray_address is not None or pool is not None
     device_of(device, anywhere)  # raises before anything starts
-    folders = [_folder(run, out) for run in runs]
-    statuses = _statuses(runs, folders, force) if go_on else _begin(folders, force)
+    folders, statuses = _folders(runs, out, force, go_on)
     cache = cache or InputCache()
     with one_thread(), ExitStack() as opened:
         if pool is None and (pool := begin_pool(workers, device, ray_address, runs[0], cache)):
             opened.enter_context(pool)
-        place = device_of(device, anywhere, pool)
-        how = _How(out, runs, device, place, pool, cache, force or go_on, watch, profile)
-        return how.run_all(folders, statuses)
+        shared = device, device_of(device, anywhere, pool), pool, cache, force or go_on, watch, profile
+        return _Batch(out, runs, *shared).run_all(folders, statuses)
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
-    """What the runs of one call have in common."""
+class _Batch:
+    """The runs of one call and what they share."""
 
     out: Path
     runs: Sequence[RunConfig]
@@ -109,7 +106,7 @@ class _How:
         """Run all in turn. Raises SomeFailed."""
         each = zip(self.runs, folders, statuses, strict=True)
         try:
-            return _in_turn({run.name: partial(self._run, run, *where) for run, *where in each})
+            return _in_turn({run.name: partial(self._run, run, path, status) for run, path, status in each})
         except SomeFailed as some:
             left = [r for r in self.runs if r.name not in some.errors or (self.out / r.name).is_dir()]
             _write_arms(left, self.out)
@@ -117,7 +114,7 @@ class _How:
 
     def _run(self, run: RunConfig, folder: Path, status: Status | None) -> Result:
         if status == "done":
-            return _as_it_ended(folder)
+            return _existing_result(folder)
         if status in ("interrupted", "failed"):
             return resume(
                 folder, workers=0, device=self.device, watch=self.watch, profile=self.profile, pool=self.pool
@@ -143,30 +140,30 @@ def begin_pool(
     config: RunConfig,
     cache: InputCache,
 ) -> RayPool | None:
-    """Begin to open the pool of workers for a run; None if this process is to train. Raises ConfigError."""
+    """Start to open the pool of workers for a run; None if this process trains. Raises ConfigError."""
     if workers == "auto" and ray_address is None:
         workers = 0
-        with suppress(Exception):  # the run itself raises what is wrong with its parts
+        with suppress(Exception):  # the run itself raises errors of its parts
             spec = prepare(config, device_of(device, anywhere=False), cache)
             workers = spec.auto_workers(cores(), torch.cuda.device_count())
     return begun(workers, device, ray_address)
 
 
 def tell_of_end(spec: RunSpec) -> None:
-    """Warn of a run whose time is longer than its world's."""
+    """Warn if the run is longer than its world."""
     if warning := spec.outlives(spec.plan.stop.time_us):
         warnings.warn(warning, EndOfWorld, stacklevel=4)
 
 
 def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
-    """Run each in turn, until an interrupt. Raises SomeFailed at the end; a single run raises its own error."""
+    """Run each in turn until an interrupt. Raises SomeFailed at the end; a single run raises its own error."""
     results: list[Result] = []
     failed: dict[str, Exception] = {}
-    for name, go in runs.items():
+    for name, run in runs.items():
         if results or failed:
             forget_peak()
         try:
-            results.append(go())
+            results.append(run())
         except Exception as error:
             if len(runs) == 1:
                 raise
@@ -181,36 +178,40 @@ def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
 
 
 def _checked(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
-    """Return what can be run. Raises ConfigError for what is no configuration, one of a fork, or nothing at all."""
+    """Return the configurations as a list. Raises ConfigError for an empty list, another type or a fork."""
     runs = [configs] if isinstance(configs, RunConfig) else list(configs)
     if not runs:
         raise ConfigError("configs: expected at least one configuration, found none")
-    for one in runs:
-        if not isinstance(one, RunConfig):
-            raise ConfigError(f"configs: expected what fedsim.load_config returns, found {described(one)}")
-        refuse_fork(one)
-    check_distinct([one.name for one in runs], "configs: the runs")
+    for run in runs:
+        if not isinstance(run, RunConfig):
+            raise ConfigError(f"configs: expected what fedsim.load_config returns, found {described(run)}")
+        refuse_fork(run)
+    check_distinct([run.name for run in runs], "configs: the runs")
     return runs
 
 
-def _begin(folders: Sequence[Path], force: bool) -> list[Status | None]:
-    """Return that all runs begin. Raises RunError unless each may have its folder."""
+def _folders(
+    runs: Sequence[RunConfig], out: Path, force: bool, go_on: bool
+) -> tuple[list[Path], list[Status | None]]:
+    """Return each run's folder and, with `go_on`, its status; else None. Raises RunError if a folder is not free."""
+    folders = [_folder(run, out) for run in runs]
+    if go_on:
+        return folders, _statuses(runs, folders, force)
     for folder in folders:
         check_free(folder, force=force)
-    return [None] * len(folders)
+    return folders, [None] * len(folders)
 
 
 def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
-    """Return how far each run is. Raises ConfigError for a run of another configuration, unless `force`."""
-    found = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
+    """Return the status of each run. Raises ConfigError for one of another configuration, unless `force`."""
+    existing = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
     if not force:
-        refuse_others(
-            [(folder, repr(r.name), f) for r, folder, f in zip(runs, folders, found, strict=True)], "runs"
-        )
-    return ["pending" if f.differences else f.state.status for f in found]
+        names = [repr(run.name) for run in runs]
+        refuse_others(list(zip(folders, names, existing, strict=True)), "runs")
+    return ["pending" if run.differences else run.state.status for run in existing]
 
 
-def _as_it_ended(folder: Path) -> Result:
+def _existing_result(folder: Path) -> Result:
     """Return the result of a run that is done."""
     evals = read_parquet(folder / "evals.parquet", FolderError)
     steps, accuracy = (array(evals[name]) for name in ("step", "accuracy"))
@@ -240,8 +241,8 @@ def resume(
     Args:
         step: continue from the checkpoint of this server step instead of the last one.
 
-    The rest is as for `simulate`. Raises FolderError for what is no unfinished run, and CheckpointError for a
-    checkpoint that is damaged, missing or of another run; it names the one before.
+    The rest is as for `simulate`. Raises FolderError for a folder without an unfinished run, and CheckpointError for a
+    checkpoint that is damaged, missing or of another run; the error names the checkpoint before it.
     """
     folder = as_path(folder, "folder")
     check_unfinished(folder)
@@ -265,7 +266,7 @@ def resume(
 
 
 def check_unfinished(folder: Path) -> None:
-    """Raise FolderError unless the folder is that of a run that can go on, within itself."""
+    """Raise FolderError unless the folder holds a run that can be resumed, with no links to files outside."""
     status = read_manifest(folder).get("status")
     if status not in ("running", "interrupted", "failed"):
         raise FolderError(
@@ -277,18 +278,18 @@ def check_unfinished(folder: Path) -> None:
 
 
 def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
-    """Read the checkpoint to go on from; None if there is none and none was asked for."""
-    found = checkpoint.checkpoints(folder)
-    wanted = [c for c in found if step is None or c.step == step]
+    """Read the checkpoint of `step`, or the last one; None if the run has none and `step` is None."""
+    saved = checkpoint.checkpoints(folder)
+    wanted = [c for c in saved if step is None or c.step == step]
     if not wanted:
         if step is None:
             return None
-        there = ", ".join(str(c.step) for c in found) or "none"
-        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}; there are: {there}")
+        steps = ", ".join(str(c.step) for c in saved) or "none"
+        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}; there are: {steps}")
     try:
         return checkpoint.read(wanted[-1].path, owner_of(folder))
     except CheckpointError as error:
-        before = [c for c in found if c.step < wanted[-1].step]
+        before = [c for c in saved if c.step < wanted[-1].step]
         advice = (
             f"the one before may be whole: fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
             if before
@@ -298,7 +299,7 @@ def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
 
 
 def refuse_fork(config: RunConfig) -> None:
-    """Raise ConfigError for the configuration of a fork, which alone does not say what the run was before."""
+    """Raise ConfigError for the configuration of a fork, which needs its parent's state as well."""
     parent = config.parent
     if parent is None or parent.forked_step is None:
         return
@@ -307,13 +308,13 @@ def refuse_fork(config: RunConfig) -> None:
     kept = ["--keep-online", ",".join(map(str, parent.kept_online))] if parent.kept_online else []
     command = shlex.join(["fedsim", "fork", parent.run, "--at", at, *sets, *kept, "--name", config.name])
     raise ConfigError(
-        f"{config.name}: parent: it is a fork, which does not begin at the start; this makes it again: {command}; "
-        "without the table [parent] it is a run of its own"
+        f"{config.name}: parent: it is a fork, which starts from its parent's state; create it again: {command}; "
+        "or remove the table [parent] to run it from the start"
     )
 
 
 def _folder(run: RunConfig, out: Path) -> Path:
-    """Return where a run is to lie. Raises ConfigError if that is where the run lies that it comes from."""
+    """Return the folder of a run. Raises ConfigError if it is the folder of the run's parent."""
     folder = out / run.name
     if run.parent is not None:
         refuse_parent(folder, run.parent.run)
@@ -321,7 +322,7 @@ def _folder(run: RunConfig, out: Path) -> Path:
 
 
 def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
-    """Say beside the arms of an experiment in which order they stand."""
+    """Write the order of an experiment's arms to `arms.json` in its folder."""
     arms: dict[str, list[str]] = {}
     for run in runs:
         experiment, slash, arm = run.name.partition("/")
@@ -333,11 +334,11 @@ def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
 
 
 def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> str:
-    """Return where to compute. Raises ConfigError if it is to be a GPU and there is none.
+    """Return the device to compute on, "cpu" or "cuda". Raises ConfigError for "cuda" without a GPU.
 
     Args:
-        anywhere: it is no matter whether this machine has a GPU, if "cuda" is asked for.
-        pool: the processes that are to compute, if they are others; "auto" takes a GPU only if they have one.
+        anywhere: whether "cuda" may be the GPU of another machine.
+        pool: the workers that compute, if any; "auto" then uses a GPU only if they have one.
     """
     if device not in get_args(Device):
         raise ConfigError(
@@ -355,7 +356,7 @@ def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> st
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for torch and NumPy: sums then do not depend on the number of cores, nor on modes of the caller."""
+    """Limit torch and NumPy to one thread, so that sums depend neither on cores nor on modes of the caller."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,10 +1,10 @@
-"""How long a run will take on this machine: short trials of its parts, and what follows for all of it.
+"""Estimates a run's wall time on this machine from short trials of its parts.
 
-A server step costs more the more rows are remembered: inner products with the new rows and a longer sum, in proportion
-to their number and length, and a rule that solves for all of them, faster than that. Trials of both are small: the
-first with few rows that are rather long, the second with many short ones.
+The cost of a server step grows with the number of remembered updates. Inner products and sums grow in proportion to
+their number and length; the solver of a rule grows faster. The module measures both in small trials: products and sums
+with few long updates, solving with many short ones.
 
-Of several trials the fastest counts: whatever else the machine is busy with makes them slower, by any factor.
+Of several trials the fastest counts, because other load on the machine only makes them slower.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 
 _MEASURED_S, _OFTEN_S, _OFTEN = 0.03, 0.1, 7
-"""How long each part of a run is tried at least, and until when it is tried again if it was so less than so often."""
+"""Minimum measuring time per part; repeated until `_OFTEN` trials or `_OFTEN_S` seconds."""
 _SIDE_BY_SIDE = 16
-"""Clients that are trained in a trial at most."""
+"""Most clients that a trial trains."""
 _BATCHES, _SAMPLES = 8, 256
-"""Batches of an evaluation that are tried at most, and samples before."""
+"""Most batches in a trial of an evaluation, and most samples in the short trial before it."""
 _LONG_S, _LONG_CLIENTS, _LONG_STEPS = 1.0, 4, 3
-"""What would take longer than this is tried once, with so many clients at most, and with 1 and so many minibatches."""
+"""Longer trials run once, with at most `_LONG_CLIENTS` clients, of 1 and of `_LONG_STEPS` minibatches."""
 _LONG, _FEW = 2**15, 64
-"""Columns of the rows in a trial of products and sums, and how many rows are remembered in it, at most."""
+"""Most columns of an update, and most remembered updates, in a trial of products and sums."""
 _SHORT, _MANY = 2**10, 1000
-"""The same in a trial of solving."""
+"""Most columns and most remembered updates in a trial of solving."""
 _GROWTH = (1.0, 3.0)
-"""With which power of the number of rows solving may grow."""
+"""Bounds of the power of the number of updates with which solving time grows."""
 
 
 def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, workers: int) -> float:
@@ -51,8 +51,8 @@ def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, worke
     Args:
         passes: passes over a training sample, all jobs together.
         evaluated: samples of all evaluations together.
-        remembered: [S] rows of absent clients at each server step.
-        workers: training and evaluation are spread over them, server steps are not; 0 for the process itself.
+        remembered: [S] remembered updates of absent clients at each server step.
+        workers: they share training and evaluation, not server steps; 0 for this process alone.
     """
     bench = (Workbench if workers else ThreadedWorkbench)(spec.bench, spec.data)
     start, split = spec.initial(), spec.plan.evaluate.split
@@ -66,7 +66,7 @@ def wall_s(spec: RunSpec, passes: float, evaluated: int, remembered: Ints, worke
 
 
 def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Tensor) -> float:
-    """Return the time of one pass over a sample, where clients of middling size train side by side."""
+    """Return the seconds of one training pass over a sample, measured on clients of median size side by side."""
     sizes, sgd = spec.data.train.sizes, spec.bench.sgd
     steps = sgd.epochs * -(-sizes // (sgd.batch_size or np.maximum(sizes, 1)))
     order = np.argsort(sizes, kind="stable")
@@ -74,7 +74,7 @@ def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Te
     def trained(
         bench: Workbench | ThreadedWorkbench, k: int, most: int | None = None
     ) -> tuple[Callable[[], Any], Ints]:
-        """Return what trains k clients, with `most` minibatches or all of them, and who they are."""
+        """Return a call that trains k clients, each on `most` minibatches or all, and the clients."""
         first = (len(sizes) - k) // 2
         clients, still, number = order[first : first + k], np.zeros(k, dtype=np.int64), np.arange(k)
         shares = np.ones(k) if most is None else np.minimum(most / np.maximum(steps[clients], 1), 1.0)
@@ -87,26 +87,26 @@ def _pass_s(spec: RunSpec, bench: Workbench | ThreadedWorkbench, start: torch.Te
         work, clients = trained(bench, k)
         taken = _seconds(work)
     else:
-        one, clients = trained(bench, min(k, _LONG_CLIENTS), 1)
-        taken, whole = _ready_s(one), int(steps[clients].sum())
+        one_batch, clients = trained(bench, min(k, _LONG_CLIENTS), 1)
+        taken, whole = _ready_s(one_batch), int(steps[clients].sum())
         further = int(np.minimum(steps[clients], _LONG_STEPS).sum()) - len(clients)
         if further:
-            plain = _plain(spec, bench)
-            least_s = taken if plain is bench else _ready_s(trained(plain, len(clients), 1)[0])
-            more_s = _ready_s(trained(plain, len(clients), _LONG_STEPS)[0]) - least_s
+            training = _without_losses(spec, bench)
+            least_s = taken if training is bench else _ready_s(trained(training, len(clients), 1)[0])
+            more_s = _ready_s(trained(training, len(clients), _LONG_STEPS)[0]) - least_s
             taken += max(more_s, 0.0) * (whole - len(clients)) / further
     return taken / max(float(sizes[clients].sum()) * spec.bench.method().passes(sgd.epochs), 1.0)
 
 
-def _plain(spec: RunSpec, bench: Workbench | ThreadedWorkbench) -> Workbench | ThreadedWorkbench:
-    """Return a bench that trains alone: what losses take beside that may hide what a minibatch takes."""
+def _without_losses(spec: RunSpec, bench: Workbench | ThreadedWorkbench) -> Workbench | ThreadedWorkbench:
+    """Return a workbench that evaluates no losses, whose time may hide that of a minibatch."""
     if not (spec.bench.losses or spec.bench.after):
         return bench
     return type(bench)(replace(spec.bench, losses=False, after=False), spec.data)
 
 
 def _steps_s(spec: RunSpec, remembered: Ints) -> NDArray[np.float64]:
-    """Return the time [S] of each server step."""
+    """Return the seconds [S] of each server step."""
     server = replace(spec.server, device="cpu")
     m = min(spec.plan.pacing.most_updates, spec.data.n_clients)
     short, long = _cut(server, _SHORT), _cut(server, _LONG)
@@ -124,14 +124,14 @@ def _steps_s(spec: RunSpec, remembered: Ints) -> NDArray[np.float64]:
 
 
 def _cut(spec: ServerSpec, columns: int) -> ServerSpec:
-    """Return the same server for a model of at most so many columns, its layers cut in proportion."""
+    """Return the same server for a model of at most `columns` parameters, its layers cut in proportion."""
     share = min(columns / spec.blocks[-1][1], 1.0)
     ends = np.cumsum([max(round((b - a) * share), 1) for a, b in spec.blocks]).tolist()
     return replace(spec, blocks=list(zip([0, *ends[:-1]], ends, strict=True)))
 
 
 def _solving_s(short: ServerSpec, m: int, most: int, alone_s: float) -> Callable[[Ints], NDArray[np.float64]]:
-    """Return a function of numbers of remembered rows: how much longer solving takes than without any."""
+    """Return a function from numbers of remembered updates to the extra seconds of solving with them."""
     many = min(most, _MANY)
     more_s = max(_step_s(short, m, many) - alone_s, 0.0)
     half_s = max(_step_s(short, m, max(many // 2, 1)) - alone_s, 0.0)
@@ -140,7 +140,7 @@ def _solving_s(short: ServerSpec, m: int, most: int, alone_s: float) -> Callable
 
 
 def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
-    """Return the time of a server step with `m` updates, beside so many remembered rows of other clients."""
+    """Return the seconds of a server step with `m` new updates and `remembered` ones of other clients."""
     n = m + remembered
     plan = None if spec.history is None else replace(spec.history, present=m, remembered=n)
     columns = spec.blocks[-1][1]
@@ -149,39 +149,39 @@ def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
     )
     draws = torch.Generator().manual_seed(0)
     common = torch.randn(columns, generator=draws)
-    for first in range(m, n, m):  # without steps, each of which would have to be solved for
+    for first in range(m, n, m):  # adding to the history takes no step, so nothing is solved
         before = _arrivals(np.arange(first, min(first + m, n)))
         absent = 1e-3 * (common + torch.randn(before.m, columns, generator=draws))
         server.history.settle(server.history.add(absent, before.clients, before.step, before.notes()))
         server.participations[before.clients] = 1
     rows = 1e-3 * (common + torch.randn(m, columns, generator=draws))
     present = _arrivals(np.arange(m))
-    with at_most(1):  # where so little is to be done, several would wait more than work
+    with at_most(1):  # threads would wait more than work on so little
         return _seconds(lambda: server.step(present, rows))
 
 
 def _arrivals(clients: Ints) -> StepInput:
-    """Return updates of clients that are all of the same step, so that none grows too old to be remembered."""
+    """Return a step's input with one update of each client, all of step 0, so that none is too old for the history."""
     k = len(clients)
     reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * k)
     return StepInput(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
 
 
 def _once(work: Callable[[], Any]) -> float:
-    """Return the time of a call."""
+    """Return the seconds of one call."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def _ready_s(work: Callable[[], Any]) -> float:
-    """Return the time of a call; where it is short, of a second one, as the first may have had to get ready."""
+    """Return the seconds of a call; a short call is repeated, because the first may have to warm up."""
     taken = _once(work)
     return taken if taken > _LONG_S else min(taken, _once(work))
 
 
 def _seconds(work: Callable[[], Any]) -> float:
-    """Return the least time of a call, tried for a while after one to warm up."""
+    """Return the least seconds of several calls, after one to warm up."""
     work()
     taken: list[float] = []
     while sum(taken) < (_MEASURED_S if len(taken) >= _OFTEN else _OFTEN_S):

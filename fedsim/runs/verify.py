@@ -1,4 +1,4 @@
-"""Running a run again, otherwise than it was, and finding the first row that differs."""
+"""Verifies a run: runs it again with other workers and finds the first row that differs."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _ALWAYS = ("jobs.parquet", "steps.parquet", "evals.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of running again: one entry per table that was compared, for the model and for clients' own models."""
+    """The comparison of one table, of the model or of the clients' personal models."""
 
     table: str
     rows: int
-    """Rows that were compared."""
+    """Number of rows compared."""
     difference: str
-    """The first row that differs, and how; empty if none does."""
+    """The first row that differs, with both values; empty if none does."""
 
 
 @arguments.checked
@@ -57,10 +57,10 @@ def verify(
     """Run a finished run again in a temporary folder, and compare its tables and its models.
 
     Args:
-        steps: only the server steps from the first to before the second, from the last checkpoint before them.
-        workers: by default other than the run had: none for one with workers, two for one without.
+        steps: (A, B) repeats only server steps A to B - 1, from the last checkpoint before them.
+        workers: by default different from the run's: 0 for a run with workers, 2 for a run without.
 
-    Raises FolderError for what is no finished run, or cannot be repeated, and CheckpointError for some steps of a fork
+    Raises FolderError for a run that is not finished or cannot be repeated, and CheckpointError for steps of a fork
     that has no checkpoint before them.
     """
     folder = as_path(folder, "folder")
@@ -99,16 +99,16 @@ def _check_repeatable(folder: Path, manifest: Mapping[str, Any], steps: tuple[in
     wanted = _ALWAYS if steps is not None else (*_ALWAYS, _MODEL)
     if missing := [name for name in wanted if not (folder / name).is_file()]:
         raise FolderError(
-            f"{folder}: cannot be verified without {', '.join(missing)}, which it must have had"
+            f"{folder}: cannot be verified without {', '.join(missing)}, which every finished run has"
         )
 
 
 def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None:
-    """Raise FolderError for steps that the run never made, before it is run again to find out."""
+    """Raise FolderError for steps that the run never made, without running it again."""
     first, last = steps
     if not 0 <= first < last or (most is not None and last > most):
-        there = f"within 0:{most}" if most is not None else "A:B with 0 <= A < B"
-        raise FolderError(f"{folder}: steps: expected some of the run's, {there}, found {first}:{last}")
+        valid = f"within 0:{most}" if most is not None else "A:B with 0 <= A < B"
+        raise FolderError(f"{folder}: steps: expected some of the run's, {valid}, found {first}:{last}")
 
 
 def _forked(config: RunConfig, place: Path, workers: int | Literal["auto"], device: Device) -> Path:
@@ -141,8 +141,8 @@ def _run(
         if steps is None:
             Session(spec, again, Stopwatch(), count).go(pool, lambda progress: None)
             return
-        found = _before(folder, steps[0])
-        saved = checkpoint.read(found[-1].path, owner_of(folder)) if found else None
+        earlier = _before(folder, steps[0])
+        saved = checkpoint.read(earlier[-1].path, owner_of(folder)) if earlier else None
         again.mkdir()
         (again / CONFIG).write_bytes((folder / CONFIG).read_bytes())
         write_json(again / MANIFEST, {"status": "running"})
@@ -154,8 +154,8 @@ def _run(
 
 
 def _before(folder: Path, step: int) -> list[checkpoint.Checkpoint]:
-    """Return the checkpoints that are not after a step, the oldest first."""
-    return [found for found in checkpoint.checkpoints(folder) if found.step <= step]
+    """Return the checkpoints at or before a step, the oldest first."""
+    return [saved for saved in checkpoint.checkpoints(folder) if saved.step <= step]
 
 
 def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]:
@@ -172,23 +172,24 @@ def _compared(folder: Path, again: Path, until: int | None) -> Iterator[Verdict]
 
 
 def _difference(a: pa.Table, b: pa.Table, *, part: bool) -> str:
-    """Say where two tables differ first; `part`: whether the second may end earlier."""
+    """Return the first difference of two tables as text; `part`: whether the second may end earlier."""
     rows = min(len(a), len(b))
-    first, which = rows, ""
+    first, column = rows, ""
     for name in a.column_names:
         differs = np.flatnonzero(_differ(a[name].slice(0, rows), b[name].slice(0, rows)))
         if len(differs) and differs[0] < first:
-            first, which = int(differs[0]), name
-    if which:
-        said = ", ".join(f"{name} {a[name][first].as_py()}" for name in a.column_names[:2])
-        return f"row {first} ({said}): {which}: expected {a[which][first].as_py()!r}, found {b[which][first].as_py()!r}"
+            first, column = int(differs[0]), name
+    if column:
+        key = ", ".join(f"{name} {a[name][first].as_py()}" for name in a.column_names[:2])
+        expected, found = a[column][first].as_py(), b[column][first].as_py()
+        return f"row {first} ({key}): {column}: expected {expected!r}, found {found!r}"
     if len(a) != len(b) and not (part and len(b) < len(a)):
         return f"expected {len(a)} rows, found {len(b)}"
     return ""
 
 
 def _differ(a: pa.ChunkedArray, b: pa.ChunkedArray) -> np.ndarray:
-    """Return which entries differ, where two that are not a number are alike."""
+    """Return [n] which entries differ; two NaN are equal."""
     x, y = (column.to_numpy(zero_copy_only=False) for column in (a, b))
     if x.dtype.kind == "f":
         return np.asarray((x != y) & ~(np.isnan(x) & np.isnan(y)))

@@ -250,7 +250,7 @@ def test_a_run_that_fails_says_where_its_records_are_and_how_it_goes_on(
     arguments = ("--out", tmp_path / "my runs", "--workers", 0, "--quiet", "--set", "train.lr=1e30")
     code, _, err = call("run", file, *arguments, "--set", "bad_updates.policy=stop", capsys=capsys)
     assert code == 1
-    assert f"goes on with: fedsim resume '{tmp_path / 'my runs' / 'small'}'" in err
+    assert f"continue it with: fedsim resume '{tmp_path / 'my runs' / 'small'}'" in err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")

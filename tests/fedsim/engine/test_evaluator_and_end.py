@@ -58,7 +58,7 @@ def test_a_part_of_the_clients_is_evaluated_and_all_of_them_at_the_end(tmp_path:
 def test_a_split_that_nobody_has_samples_of_is_refused(tmp_path: Path) -> None:
     task = {"name": "digits", "clients": 12, "fractions": [0.8, 0.0, 0.2]}
     with pytest.raises(
-        ConfigError, match=r"evaluate\.split: nobody has samples of 'valid': give it a share in task"
+        ConfigError, match=r"evaluate\.split: no client has samples of 'valid': give it a share in task"
     ):
         done(tmp_path, task=task, evaluate={"split": "valid"})
 

@@ -155,7 +155,7 @@ def test_losses_come_from_the_last_evaluation_of_a_run(tmp_path):
         (tie("compute", "label", labels=[5]), "confound.labels: expected labels from 0 to 4, found 5"),
         (
             tie("compute", "region"),
-            "'region' is a text: expected some of its values, found none; known: north, south",
+            "'region' is text: expected some of its values, found none; known: north, south",
         ),
         (tie("compute", "region", labels=["sout"]), "found 'sout'; did you mean 'south'"),
         (tie("compute", "same"), "confound.to: 'same' is 4 for all 200 clients: nothing to tie"),
@@ -167,7 +167,7 @@ def test_what_cannot_be_tied_is_refused(world, ask, message):
 
 
 def test_a_world_needs_as_many_clients_as_the_data(world):
-    with pytest.raises(TraceError, match="has 230 clients, but 300 are wanted"):
+    with pytest.raises(TraceError, match="has 230 clients, but the data has 300"):
         confounded(world, {"n_samples": np.arange(300)}, tie("compute", "n_samples"), seed=0)
 
 

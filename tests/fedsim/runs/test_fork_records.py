@@ -141,7 +141,7 @@ def test_its_configuration_alone_is_refused_with_the_command_that_makes_it(
     at = At(time_us=int(table(parent.folder, "steps").time_us[3])) if by_time else At(step=4)
     child = branch(parent.folder, at, "algorithm.name=fedavg", keep_online=[3, 7], out=tmp_path / "a")
     config = load(child.folder / "config.resolved.toml")[0]
-    with pytest.raises(ConfigError, match=r"it is a fork, .* this makes it again: fedsim fork") as refused:
+    with pytest.raises(ConfigError, match=r"it is a fork, .* create it again: fedsim fork") as refused:
         run(config, tmp_path / "b")
     with pytest.raises(ConfigError, match="it is a fork"):
         plan(config)

@@ -168,8 +168,11 @@ def test_actors_train_ahead_what_nobody_will_use() -> None:
     [
         ({"selection": {"name": "power_of_choice"}}, "selector 'power_of_choice' looks at losses"),
         ({"selection": {"name": "tifl"}}, "selector 'tifl' looks at accuracy"),
-        ({"stop": {"steps": 8, "target": 99.0}}, "may end earlier, when 'mean_percent' says so"),
-        ({"stop": {"steps": 8, "patience": 3, "metric": "jain"}}, "may end earlier, when 'jain' says so"),
+        ({"stop": {"steps": 8, "target": 99.0}}, "may end earlier, when 'mean_percent' reaches its target"),
+        (
+            {"stop": {"steps": 8, "patience": 3, "metric": "jain"}},
+            "may end earlier, when 'jain' reaches its target",
+        ),
         ({"stop": {"steps": 8, "wall": "1h"}}, "may end earlier, by wall time"),
     ],
     ids=str,
