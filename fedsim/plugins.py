@@ -21,6 +21,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
@@ -418,6 +419,14 @@ def line_of(error: BaseException) -> str:
     return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
 
 
+class _TextLoader(SourceFileLoader):
+    """Compiles a file's text each time: bytecode is looked up by second and size, which an edit may not change."""
+
+    def path_stats(self, path: Any) -> Mapping[str, Any]:
+        """Say that there is no bytecode."""
+        raise OSError
+
+
 def _imported(where: str) -> Any:
     return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
 
@@ -428,7 +437,7 @@ def _from_file(path: Path) -> Any:
     qualified = f"{_PREFIX}{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if qualified in sys.modules:
         return sys.modules[qualified]
-    spec = importlib.util.spec_from_file_location(qualified, path)
+    spec = importlib.util.spec_from_file_location(qualified, path, loader=_TextLoader(qualified, str(path)))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import sys
 import tomllib
 from pathlib import Path
 
@@ -39,6 +41,20 @@ def test_a_file_elsewhere_is_a_plug_in(tmp_path: Path) -> None:
         plugins.build("rule", name, {"shere": 0.5})
     with pytest.raises(ConfigError, match="has no function 'weakest'"):
         plugins.factory("rule", f"{path}:weakest")
+
+
+def test_an_edit_within_a_second_that_leaves_the_size_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python would take its bytecode of the file for good, which is known by the second of its time and its size."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    path = tmp_path / "mine.py"
+    for number in ("1", "2"):
+        path.write_text(f"def mine(*, share: int = {number}): pass\n")
+        os.utime(path, (10, 10))
+        assert plugins.resolved("rule", f"{path}:mine", {}, ()) == {"share": int(number)}
+        for name in [name for name in sys.modules if name.startswith("fedsim_plugin_")]:
+            monkeypatch.delitem(sys.modules, name)
 
 
 DEFAULTS = """
