@@ -200,5 +200,5 @@ def test_what_it_costs_is_predicted(tmp_path: Path) -> None:
 
 
 def test_a_method_whose_clients_keep_something_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"audit: clients keep something .*'ditto'"):
+    with pytest.raises(ConfigError, match=r"audit: clients keep state .*'ditto'"):
         prepare(small(client={"name": "ditto"}, audit=AUDIT))

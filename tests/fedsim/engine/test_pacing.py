@@ -75,7 +75,7 @@ def test_a_clock_that_jobs_would_not_move_is_refused(tmp_path: Path, payload: st
     columns = (list(column) for column in zip(*rows, strict=True))
     Trace.of(*columns, clients=12, horizon_us=10**9, after_end="repeat").write(tmp_path / "world.parquet")
     timeless = {"world": {"trace": str(tmp_path / "world.parquet")}, "cost": {"payload": payload}}
-    with pytest.raises(ConfigError, match=r"stop\.steps: needed, .* jobs take no time"):
+    with pytest.raises(ConfigError, match=r"stop\.steps: required, .* jobs take zero time"):
         prepare(small(**timeless, stop={"time": "1h"}))
     assert prepare(small(**timeless, stop={"steps": 3, "time": "1h"}))
 

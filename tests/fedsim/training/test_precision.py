@@ -61,7 +61,7 @@ def test_what_the_processor_has_not_is_refused(tmp_path: Path) -> None:
     )
     model = {"name": f"{made}:picky"}
     prepare(config("dense", "float32", model=model))
-    with pytest.raises(ConfigError, match=r"train\.precision: .*on this machine: no such primitive; take"):
+    with pytest.raises(ConfigError, match=r"train\.precision: .*on this machine: no such primitive; use"):
         prepare(config("dense", "bfloat16", model=model))
 
 
