@@ -21,7 +21,7 @@ TOKEN = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_prestart_worker_first_driver": "0",  # none of these could be used: workers bring packages of their own
 }
-CHANGES = {"pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3}, "stop": {"steps": 150}}
+CHANGES = {"pacing": {"preset": "fedbuff", "concurrency": 6, "buffer": 3}, "stop": {"steps": 100}}
 DRIVER = f"""
 import sys
 sys.path.insert(0, "tests/helpers")

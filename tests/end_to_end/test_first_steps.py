@@ -31,7 +31,6 @@ def test_the_package_is_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["fedsim", "--version"])
-    monkeypatch.setattr("fedsim.cli.main._leave", lambda code: None)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("fedsim", run_name="__main__")
     assert ended.value.code == 0
