@@ -37,7 +37,8 @@ from fedsim.config.run import RunConfig
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.build import prepare
-from fedsim.runs.simulate import resume, simulate
+from fedsim.runs.resume import resume
+from fedsim.runs.simulate import simulate
 
 STEPS = 200
 _FEDSIM = [sys.executable, "-c", "from fedsim.cli.main import main; main()"]

@@ -18,7 +18,8 @@ from statistics import median
 
 from fedsim import analysis
 from fedsim.config.load import load
-from fedsim.runs.simulate import Progress, simulate
+from fedsim.runs.result import Progress
+from fedsim.runs.simulate import simulate
 
 HERE = Path(__file__).resolve().parent
 

@@ -21,7 +21,8 @@ import psutil
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
-from fedsim.runs.simulate import Progress, simulate
+from fedsim.runs.result import Progress
+from fedsim.runs.simulate import simulate
 from worker_kills import processes
 
 TITLES = {"server": "ray::ServerHost", "workers": "ray::ClientHost"}

@@ -23,7 +23,8 @@ from fedsim.cli.dashboard import dashboard
 from fedsim.cli.tensorboard import writing_events
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig
-from fedsim.runs.simulate import Progress, Watch, simulate
+from fedsim.runs.result import Progress, Watch
+from fedsim.runs.simulate import simulate
 
 HERE = Path(__file__).resolve().parent
 KINDS = ("--live", "--tensorboard")

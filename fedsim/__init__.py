@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from fedsim.runs.fork import At, fork
     from fedsim.runs.plan import PlannedRun, plan
     from fedsim.runs.replay import replay
-    from fedsim.runs.simulate import Result, resume, simulate
+    from fedsim.runs.result import Result
+    from fedsim.runs.resume import resume
+    from fedsim.runs.simulate import simulate
     from fedsim.runs.verify import verify
     from fedsim.server.combine import Combined, combine
     from fedsim.server.rule import Algorithm, Direction, Needs, Stack, stateless
@@ -82,11 +84,9 @@ _HOMES = {
         "plan",
     ),
     "fedsim.runs.replay": ("replay",),
-    "fedsim.runs.simulate": (
-        "Result",
-        "resume",
-        "simulate",
-    ),
+    "fedsim.runs.result": ("Result",),
+    "fedsim.runs.resume": ("resume",),
+    "fedsim.runs.simulate": ("simulate",),
     "fedsim.runs.verify": ("verify",),
     "fedsim.server.combine": (
         "Combined",

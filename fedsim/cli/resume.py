@@ -48,8 +48,8 @@ def resume(
     from time import perf_counter
 
     from fedsim.cli.observers import watching
-    from fedsim.runs.simulate import check_unfinished
-    from fedsim.runs.simulate import resume as continue_run
+    from fedsim.runs.resume import check_unfinished
+    from fedsim.runs.resume import resume as continue_run
 
     check_tensorboard(tensorboard)
     check_unfinished(run)

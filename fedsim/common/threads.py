@@ -1,7 +1,7 @@
 """A thread pool for work that releases the interpreter lock and writes to separate memory.
 
 The number of threads changes no bit of a result. Libraries use one thread each in the meantime
-(`fedsim.runs.simulate.one_thread`), because their own threads change bits and wait for each other in busy loops. Modes
+(`fedsim.runs.resources.one_thread`), because their own threads change bits and wait for each other in busy loops. Modes
 of torch, such as `inference_mode`, belong to a single thread.
 """
 

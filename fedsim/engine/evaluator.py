@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
+import numpy as np
+
+from fedsim.common import plugins
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.data.federated_data import SOME
 from fedsim.engine.record_words import PERSONAL
@@ -14,23 +16,13 @@ from fedsim.training.evaluation import Evaluation
 
 
 class Evaluator:
-    """Evaluates the model at the steps and times that the plan sets.
-
-    Args:
-        measure: returns the value of the watched metric, if `plan.stop` has one.
-    """
+    """Evaluates the model at the steps and times that the plan sets."""
 
     def __init__(
-        self,
-        plan: Plan,
-        trainer: Trainer,
-        records: Records,
-        run_state: RunState,
-        clock: Stopwatch,
-        measure: Callable[[Evaluation], float] | None = None,
+        self, plan: Plan, trainer: Trainer, records: Records, run_state: RunState, clock: Stopwatch
     ) -> None:
         self.plan, self.trainer, self.records, self.run_state = plan, trainer, records, run_state
-        self.clock, self.measure = clock, measure
+        self.clock = clock
         if not run_state.begun:
             run_state.evaluate_us = plan.evaluate.every_us
 
@@ -62,7 +54,7 @@ class Evaluator:
         result = self._start(split, evaluate.split)
         if evaluate.personal:
             self._start(split, evaluate.split + PERSONAL, personal=True)
-        if self.measure is not None or "accuracy" in self.plan.selector.needs:
+        if self.plan.stop.metric is not None or "accuracy" in self.plan.selector.needs:
             self._learn(result())
 
     def _start(self, split: str, name: str, *, personal: bool = False) -> Pending[Evaluation]:
@@ -82,9 +74,9 @@ class Evaluator:
         """Update the accuracy that selectors see, and the run state that decides about stopping."""
         run_state, stop = self.run_state, self.plan.stop
         run_state.client_records.accuracy[evaluation.clients] = evaluation.accuracy
-        if self.measure is None:
+        if stop.metric is None:
             return
-        value = self.measure(evaluation)
+        value = _value(stop.metric, evaluation)
         sign = 1.0 if stop.rising else -1.0
         first = math.isnan(run_state.best) and not math.isnan(value)
         better = first or sign * (value - run_state.best) > stop.least
@@ -93,3 +85,10 @@ class Evaluator:
                 (value, 0) if better else (run_state.best, run_state.unimproved + 1)
             )
         run_state.reached |= stop.target is not None and sign * (value - stop.target) >= 0
+
+
+def _value(metric: str, evaluation: Evaluation) -> float:
+    """Return the value of a metric; NaN if there is no client, or a client without an accuracy."""
+    if not len(evaluation.n) or np.isnan(evaluation.accuracy).any():
+        return math.nan
+    return plugins.number_of(metric, plugins.factory("metric", metric)(evaluation.accuracy, evaluation.n))

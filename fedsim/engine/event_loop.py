@@ -8,7 +8,7 @@ happen in this order: arrivals, losses, the deadline, wake-ups; within a kind by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from fedsim.engine.selector import state_of
 from fedsim.engine.state import Ints, Kind, Plan, Records, RunState
 from fedsim.engine.trainer import Pending, Stepped, Trainer
 from fedsim.server.step_input import StepInput
-from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Cohort
 from fedsim.worlds.world import World
 
@@ -30,15 +29,7 @@ _CROWD = 50_000
 
 
 class EventLoop:
-    """Runs a plan in a world.
-
-    Args:
-        run_state: the run state to start from; a new run's by default.
-        watch: called with the run state after each step, to show progress.
-        measure: returns the value of the watched metric of an evaluation, if `plan.stop` has one.
-        out_of_time: returns True once the wall clock allows no further step.
-        between: called after the first dispatch and after each instant, when a checkpoint may be taken.
-    """
+    """Runs a plan in a world, from `run_state` on; without one, from the start."""
 
     def __init__(
         self,
@@ -48,34 +39,40 @@ class EventLoop:
         records: Records,
         run_state: RunState | None = None,
         stopwatch: Stopwatch | None = None,
-        watch: Callable[[RunState], None] = lambda run_state: None,
-        measure: Callable[[Evaluation], float] | None = None,
-        out_of_time: Callable[[], bool] = lambda: False,
-        between: Callable[[], None] = lambda: None,
     ) -> None:
         self.world, self.plan, self.trainer, self.records = world, plan, trainer, records
-        self.clock = stopwatch or Stopwatch()
-        self.watch, self.out_of_time, self.between = watch, out_of_time, between
+        self.clock, self.ended_by = stopwatch or Stopwatch(), ""
         self.run_state = run_state = run_state or RunState(world.clients)
         if not run_state.begun:
             with plugins.contained("a selector's start"):
                 selector_state = plan.selector.start()
             run_state.selector_state = state_of(selector_state, "a selector's start")
         self.dispatcher = Dispatcher(world, plan, trainer, run_state, self.clock)
-        self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock, measure)
+        self.evaluator = Evaluator(plan, trainer, records, run_state, self.clock)
 
     def run(self) -> str:
-        """Run to the end; return the cause: `steps`, `time`, `bytes`, `target`, `patience`, `wall` or `world`."""
+        """Run to the end; return the cause, as `ended_by` has it."""
+        for _ in self.instants():
+            pass
+        return self.ended_by
+
+    def instants(self, watch: Callable[[RunState], None] = lambda run_state: None) -> Iterator[None]:
+        """Run to the end; pause after the first dispatch and after each instant, when a checkpoint may be taken.
+
+        Then `ended_by` is `steps`, `time`, `bytes`, `target`, `patience`, `wall` or `world`. A caller that sets it
+        during a pause ends the run for that cause. `watch` is called after each step.
+        """
+        self._watch = watch
         if not self.run_state.begun:
             self.evaluator.after_step()
             self.dispatcher.refill()
             self.run_state.begun = True
-            self.between()
-        while (ended_by := self._ended()) is None:
+        yield
+        while not (cause := self._ended()):
             self._advance()
-            self.between()
+            yield
+        self.ended_by = cause
         self.evaluator.last()
-        return ended_by
 
     def abandon(self) -> None:
         """End every job that is running or waits for its step as `unfinished`."""
@@ -89,8 +86,8 @@ class EventLoop:
 
     # The end of a run
 
-    def _ended(self) -> str | None:
-        """Return what ends the run now, None if the run continues."""
+    def _ended(self) -> str:
+        """Return what ends the run now, an empty string if the run continues."""
         run_state, stop = self.run_state, self.plan.stop
         heap = run_state.heap
         if stop.steps is not None and run_state.step >= stop.steps:
@@ -101,8 +98,8 @@ class EventLoop:
             return "target"
         if stop.patience is not None and run_state.unimproved >= stop.patience:
             return "patience"
-        if self.out_of_time():
-            return "wall"
+        if self.ended_by:
+            return self.ended_by
         if heap and heap[0][1] >= _DEADLINE:
             self._skip_void_events()
         if not heap or self.dispatcher.waits_in_vain():
@@ -111,7 +108,7 @@ class EventLoop:
             self.evaluator.until(stop.time_us)
             run_state.now_us = stop.time_us
             return "time"
-        return None
+        return ""
 
     def _skip_void_events(self) -> None:
         heap = self.run_state.heap
@@ -255,7 +252,7 @@ class EventLoop:
         run_state.lost = run_state.late = run_state.waits = 0
         run_state.handed = False
         self.evaluator.after_step()
-        self.watch(run_state)
+        self._watch(run_state)
 
     def _train_step(self, rows: Ints, present: int) -> Pending[Stepped]:
         """Let the trainer step with the jobs in `rows`, of which the first `present` count and the rest are overdue."""

@@ -10,12 +10,42 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+import tomli_w
+
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import unmade, write_json
+from fedsim.common.files import unmade, write_json, write_text
+from fedsim.config.run import RunConfig
 from fedsim.records.manifest import FORMAT, MANIFEST
+from fedsim.worlds.trace import Trace
 
 CONFIG, WORLD = "config.resolved.toml", "world.parquet"
 _LOCK = ".lock"
+
+
+class RunFolder:
+    """The folder of a run, locked against other processes until `close`. Raises RunError if another one locked it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._lock = path, ExitStack()
+        self._lock.enter_context(alone(path))
+
+    @classmethod
+    def create(cls, config: RunConfig, trace: Trace, path: Path, *, force: bool = False) -> RunFolder:
+        """Make a run folder with its configuration and its world; `force` replaces an existing run. Raises RunError."""
+        make_folder(path, force=force, manifest={"name": config.name, "status": "running"})
+        folder = cls(path)
+        describe(path, config, trace)
+        return folder
+
+    def close(self) -> None:
+        """Unlock the folder."""
+        self._lock.close()
+
+
+def describe(path: Path, config: RunConfig, trace: Trace) -> None:
+    """Write a run's configuration and its world into its folder. Raises RunError."""
+    write_text(path / CONFIG, tomli_w.dumps(config.resolved()))
+    trace.write(path / WORLD)
 
 
 def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None:

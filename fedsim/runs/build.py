@@ -23,7 +23,7 @@ from fedsim.engine.costs import Costs, whole_work
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.memory_estimate import Footprint, history_size
+from fedsim.runs.memory_estimate import Footprint, check_fits, check_fits_gpu, history_size
 from fedsim.server.rule import GramLevel, Needs
 from fedsim.server.server import ServerSpec
 from fedsim.training.attack import Droppers, rememberers
@@ -99,6 +99,12 @@ class RunSpec:
             forward_bytes=0 if self.server.device.startswith("cuda") else self._forward_bytes(),
             threads=threads.most() if threaded else 1,
         )
+
+    def check_fits(self, workers: int) -> None:
+        """Raise ConfigError if the run would not fit into the memory of this machine or its GPU."""
+        footprint = self.footprint(workers)
+        check_fits(footprint.parts(), self.config.algorithm.name, helpful=footprint.savings)
+        check_fits_gpu(footprint)
 
     def _forward_bytes(self) -> int:
         """Return the float32 bytes of a layer's input and output, for as many samples as one evaluation batch has."""

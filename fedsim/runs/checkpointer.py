@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,10 +17,6 @@ from fedsim.engine.state import RunState
 from fedsim.records import checkpoint
 from fedsim.records.recorder import Recorder
 from fedsim.training.job import Cohort
-
-
-class Reached(Exception):
-    """A run has reached the point at which it was to stop."""
 
 
 class Checkpointer:
@@ -47,8 +43,6 @@ class Checkpointer:
         self.event_loop: EventLoop | None = None
         self._began = self._last = monotonic()
         self._spent_s, self._step = spent_s, run_state.step
-        self.until: Callable[[RunState], bool] = lambda run_state: False
-        """Whether to stop at this run state; `between` then raises Reached."""
 
     @property
     def spent_s(self) -> float:
@@ -57,8 +51,6 @@ class Checkpointer:
 
     def between(self) -> None:
         """Save if a checkpoint is due; after an interrupt, save and raise KeyboardInterrupt."""
-        if self.until(self.run_state):
-            raise Reached
         interrupted = self.interrupts.asked
         if interrupted or self._due():
             self.save()

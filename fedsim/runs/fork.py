@@ -5,18 +5,15 @@ from __future__ import annotations
 import heapq
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import tomli_w
 
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
-from fedsim.common.files import write_text
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import show_us
@@ -31,14 +28,15 @@ from fedsim.execution.inline_trainer import starts_of
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD, make_folder, refuse_parent
+from fedsim.records.run_folder import CONFIG, WORLD, describe, make_folder, refuse_parent
 from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Session, optional_tables, owner_of
-from fedsim.runs.simulate import Device, begin_pool, device_of, one_thread, tell_of_end
+from fedsim.runs.simulate import tell_of_end
 from fedsim.server.server import Server
 from fedsim.training.job import Floats
 from fedsim.worlds.job_outcomes import without
@@ -102,7 +100,7 @@ def fork(
     keep_online: Sequence[int] = (),
     name: str | None = None,
     out: Path | str = "runs",
-    workers: int | Literal["auto"] = "auto",
+    workers: Workers = "auto",
     device: Device = "auto",
     force: bool = False,
     watch: Watch = lambda progress: None,
@@ -124,16 +122,13 @@ def fork(
     branch = _Branch.of(parent, at, tuple(sets), tuple(keep_online), name)
     refuse_parent(folder := out / branch.child.name, parent)
     cache = InputCache.of(branch.config, branch.trace)
-    with one_thread(), ExitStack() as opened:
-        if pool is None and (pool := begin_pool(workers, device, None, branch.config, cache)):
-            opened.enter_context(pool)
-        count, place = pool.workers if pool else 0, device_of(device, anywhere=False, pool=pool)
-        spec = prepare(branch.config, place, cache)
-        branch.check(place, cache)
+    with resources(branch.config, cache, workers=workers, device=device, pool=pool) as place:
+        spec = place.prepare(branch.config)
+        branch.check(place)
         saved = _saved(parent, at, branch.config.parent)
         _begin_folder(folder, branch, saved, force)
-        state = Session(spec, folder, Stopwatch(), count, again=True, saved=saved).until(pool, at.reached)
-        return branch.leave(state, spec, folder, cache, pool).go(pool, watch)
+        state = Session.open(spec, folder, place.pool, Stopwatch(), saved).until(at.reached)
+        return branch.leave(state, spec, folder, place).run(watch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,25 +166,22 @@ class _Branch:
         trace = read_trace(parent / WORLD)
         return _Branch(parent, at, sets, keep_online, manifest, config, trace, before, raw, child)
 
-    def check(self, place: str, cache: InputCache) -> None:
+    def check(self, place: Resources) -> None:
         """Raise ConfigError for changes that are wrong at any time, before anything is run."""
         if self.keep_online:
-            cache = InputCache.of(self.child, kept_online(self.trace, self.keep_online, 0))
-        prepare(self.child, place, cache)
+            place = place.in_world(self.child, kept_online(self.trace, self.keep_online, 0))
+        place.prepare(self.child)
 
-    def leave(
-        self, state: State, spec: RunSpec, folder: Path, cache: InputCache, pool: RayPool | None
-    ) -> Session:
+    def leave(self, state: State, spec: RunSpec, folder: Path, place: Resources) -> Session:
         """Write the fork that leaves its parent, built from `spec`, in `state`; returns the fork's session."""
-        changed_spec = self.spec(state, spec.server.device, cache)
+        changed_spec = self.spec(state, place)
         begin = _changed(state, self.config, spec, changed_spec, self.keep_online)
-        _write(folder, changed_spec.config, changed_spec.trace, begin)
-        count = pool.workers if pool else 0
-        session = Session(changed_spec, folder, Stopwatch(), count, again=True, saved=begin)
+        _write(folder, changed_spec, begin)
+        session = Session.open(changed_spec, folder, place.pool, Stopwatch(), begin)
         session.resumed = []
         return session
 
-    def spec(self, state: State, place: str, cache: InputCache) -> RunSpec:
+    def spec(self, state: State, place: Resources) -> RunSpec:
         """Return the parts of the fork that leaves its parent in `state`."""
         run_state = state["run_state"]
         _check_stop(self.child, run_state["step"], run_state["now_us"])
@@ -199,8 +191,8 @@ class _Branch:
         child = parse(self.raw | {"parent": origin}, "fork", self.config.label, self.before)[0]
         if self.keep_online:
             kept = _kept(self.trace, self.keep_online, run_state["now_us"], child.stop.time, self.manifest)
-            cache = InputCache.of(child, kept)
-        spec = prepare(child, place, cache)
+            place = place.in_world(child, kept)
+        spec = place.prepare(child)
         tell_of_end(spec)
         return spec
 
@@ -223,11 +215,10 @@ def _departure(at: At, run_state: Mapping[str, Any], keep_online: Sequence[int])
     }
 
 
-def _write(folder: Path, config: RunConfig, trace: Trace, begin: State) -> None:
+def _write(folder: Path, spec: RunSpec, begin: State) -> None:
     """Write the fork's configuration, world and first checkpoint in place of its parent's."""
     run_state = begin["run_state"]
-    write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
-    trace.write(folder / WORLD)
+    describe(folder, spec.config, spec.trace)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
     checkpoint.write(
         folder, begin, step=run_state["step"], jobs=run_state["next_job"], owner=owner_of(folder), keep="all"

@@ -17,7 +17,9 @@ from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
 from fedsim.config.train import TrainSection
 from fedsim.execution.actor_pool import workers_of
-from fedsim.runs.simulate import Device, Progress, simulate
+from fedsim.runs.resources import Device
+from fedsim.runs.result import Progress
+from fedsim.runs.simulate import simulate
 
 _COHORT = {"softmax": 100, "mlp": 20}
 """Clients of a step, by work; `_WORKS` has what they train."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,8 @@ from fedsim.records.plan_folder import begin, finish
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.simulate import one_thread, refuse_fork
+from fedsim.runs.resources import Workers, one_thread
+from fedsim.runs.simulate import refuse_fork
 from fedsim.runs.time_estimate import wall_s
 from fedsim.server.server import ServerSpec
 from fedsim.server.step_input import StepInput
@@ -193,7 +193,7 @@ class CountingTrainer(NullTrainer):
 def plan(
     config: RunConfig,
     *,
-    workers: int | Literal["auto"] = "auto",
+    workers: Workers = "auto",
     out: Path | str | None = None,
     force: bool = False,
     cache: InputCache | None = None,
@@ -220,7 +220,8 @@ def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> Plan
     started = time.perf_counter()
     tally = Tally(run_state.job_table, Window(spec.server), recorder)
     trainer = CountingTrainer(spec, ahead=workers > 0)
-    event_loop = EventLoop(spec.world, spec.plan, trainer, tally, run_state)
+    unwatched = replace(spec.plan, stop=replace(spec.plan.stop, metric=None))  # nothing is evaluated
+    event_loop = EventLoop(spec.world, unwatched, trainer, tally, run_state)
     ended_by = event_loop.run()
     event_loop.abandon()
     planned_s = time.perf_counter() - started

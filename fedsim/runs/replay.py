@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -18,8 +18,9 @@ from fedsim.config.errors import read_toml
 from fedsim.config.load import changed, parse
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
+from fedsim.runs.resources import Device, Workers
 from fedsim.runs.result import Result
-from fedsim.runs.simulate import Device, simulate
+from fedsim.runs.simulate import simulate
 
 _CONFIG, _WORLD, _JOBS = "config.resolved.toml", "world.parquet", "jobs.parquet"
 _PARTICIPATION = ("job", "client", "version", "dispatch_us", "end_us", "phase", "attempt")
@@ -78,7 +79,7 @@ def replay(
     same_participation: bool = False,
     name: str | None = None,
     out: Path | str = "runs",
-    workers: int | Literal["auto"] = "auto",
+    workers: Workers = "auto",
     device: Device = "auto",
     force: bool = False,
 ) -> Result:

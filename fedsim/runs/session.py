@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import math
 import multiprocessing
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import tomli_w
-
 from fedsim.common import plugins
-from fedsim.common.errors import Error, RunError, ServerLost
-from fedsim.common.files import write_json, write_text
+from fedsim.common.errors import Error, LethalJob, RunError, ServerLost
+from fedsim.common.files import write_json
 from fedsim.common.machine import peak_bytes
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import DRIVER, Stopwatch, Times
@@ -35,83 +31,116 @@ from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import CONFIG, WORLD, alone, make_folder
+from fedsim.records.run_folder import CONFIG, RunFolder
 from fedsim.records.schemas import OPTIONAL
-from fedsim.runs import memory_estimate
 from fedsim.runs.build import RunSpec
-from fedsim.runs.checkpointer import Checkpointer, Reached, open_jobs
-from fedsim.runs.reproduce import saying_how_to_reproduce
+from fedsim.runs.checkpointer import Checkpointer, open_jobs
 from fedsim.runs.result import Progress, Result, Watch
 from fedsim.server.server import Server
-from fedsim.training.evaluation import Evaluation
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 
 _SERVERS = 3
 """How often the server's process may die before the run fails."""
+_AHEAD = 2
+"""Steps by which a job may run ahead of the last recorded step."""
 
 
 class Session:
-    """One run in its folder, which it locks against other processes from the first file to the last.
+    """A run in its locked folder, from a checkpoint or from the start; `create` and `open` return one.
 
-    Call one of `go`, `until` and `close` afterwards, once. Raises ConfigError if the run would not fit into memory.
+    Call one of `run`, `until` and `close` afterwards, once.
 
     Args:
-        again: whether the existing run is resumed; otherwise the folder is created, with `force` over an existing run.
-        saved: the checkpoint from which the run is resumed; None starts it over.
+        pool: workers that train; None: this process trains.
+        saved: the checkpoint from which the run continues; None: it starts.
     """
 
     def __init__(
         self,
         spec: RunSpec,
-        folder: Path,
+        folder: RunFolder,
+        pool: RayPool | None,
         clock: Stopwatch,
-        workers: int,
-        *,
-        force: bool = False,
-        again: bool = False,
+        interrupts: Interrupts,
         saved: checkpoint.State | None = None,
     ) -> None:
-        self.spec, self.folder, self.clock, self.workers = spec, folder, clock, workers
-        self._check_memory()
+        self.spec, self.folder, self.pool, self.clock = spec, folder.path, pool, clock
+        self.interrupts, self._lock, self._saved = interrupts, folder, saved
+        self.workers = pool.workers if pool else 0
+        self._footprint = spec.footprint(self.workers)
         self.started, self.code = _now(), code(spec.config.resolved())
         self.resumed: list[dict[str, Any]] = []
+        """The resumptions of the run, for its manifest."""
         self.others_peak, self.others = 0, list[Times]()
         """The wall times of the other processes; empty until the run ends."""
-        self.interrupts = Interrupts(_announce_stop)
-        self._servers_lost = 0
-        self._started_loop = False
-        with self.interrupts.heard(), ExitStack() as locked:
-            if not again:
-                make_folder(folder, force=force, manifest={"name": spec.config.name, "status": "running"})
-            locked.enter_context(alone(folder))
-            if again:
-                self._note_resumption(saved)
-            else:
-                write_text(folder / CONFIG, tomli_w.dumps(spec.config.resolved()))
-                spec.trace.write(folder / WORLD)
-            self._continue_from(saved)
-            self._manifest("running")
-            self._locked = locked.pop_all()
+        self._servers_lost, self._ran = 0, False
 
-    def _check_memory(self) -> None:
-        footprint = self.spec.footprint(self.workers)
-        self.predicted = footprint.parts()
-        self.threads = 1 if self.workers else footprint.threads
-        memory_estimate.check_fits(self.predicted, self.spec.config.algorithm.name, helpful=footprint.savings)
-        memory_estimate.check_fits_gpu(footprint)
+    @classmethod
+    def create(
+        cls, spec: RunSpec, path: Path, pool: RayPool | None, clock: Stopwatch, *, force: bool = False
+    ) -> Session:
+        """Make the folder of a new run; `force` replaces an existing one. Raises FolderError and RunError."""
+        interrupts = Interrupts(_announce_stop)
+        with interrupts.heard():
+            folder = RunFolder.create(spec.config, spec.trace, path, force=force)
+        return cls(spec, folder, pool, clock, interrupts)
 
-    def _note_resumption(self, saved: checkpoint.State | None) -> None:
-        """Keep the run's start time, and record the step of this resumption and what changed since."""
-        before = read_manifest(self.folder)
-        self.started = before.get("started") or self.started
+    @classmethod
+    def open(
+        cls,
+        spec: RunSpec,
+        path: Path,
+        pool: RayPool | None,
+        clock: Stopwatch,
+        saved: checkpoint.State | None = None,
+    ) -> Session:
+        """Continue an existing run from `saved`, or start it over. Raises FolderError."""
+        before = read_manifest(path)
+        session = cls(spec, RunFolder(path), pool, clock, Interrupts(_announce_stop), saved)
         step = saved["run_state"]["step"] if saved else 0
-        changes = changed(before, self.spec.config.resolved())
-        self.resumed = [*(before.get("resumed") or []), {"step": step, "at": _now(), "changed": changes}]
+        resumption = {"step": step, "at": _now(), "changed": changed(before, spec.config.resolved())}
+        session.started = before.get("started") or session.started
+        session.resumed = [*(before.get("resumed") or []), resumption]
+        return session
 
-    def _continue_from(self, saved: checkpoint.State | None) -> None:
-        """Set the run state to that of a checkpoint, or to the start."""
-        self.saved = saved
-        config, n_samples = self.spec.config, self.spec.data.train.sizes
+    def run(self, watch: Watch) -> Result:
+        """Run to the end; the folder stays readable after an interrupt or an error."""
+        with closing(self._lock), self.interrupts.heard():
+            while True:
+                self._begin()
+                try:
+                    return self._run(watch)
+                except ServerLost as lost:
+                    self._go_back(lost)
+
+    def close(self) -> None:
+        """Unlock the folder, as `run` and `until` do at their end; a run that never started is marked interrupted."""
+        with closing(self._lock):
+            if not self._ran:
+                self._manifest("interrupted")
+
+    @plugins.contained()
+    def until(self, reached: Callable[[RunState], bool]) -> checkpoint.State:
+        """Run until `reached`, and return the state there. Raises RunError if the run ends before."""
+        with closing(self._lock):
+            self._begin()
+            trainer = self._trainer()
+            event_loop = self._event_loop(trainer)
+            for _ in self._instants(event_loop, lambda progress: None):
+                if reached(self.run_state):
+                    break
+            else:
+                raise RunError(
+                    f"the run ended by {event_loop.ended_by} at step {self.run_state.step}, before that point"
+                )
+            state = self.checkpointer.state()
+            trainer.close()
+        return state
+
+    def _begin(self) -> None:
+        """Set the run state, the tables and the manifest to a checkpoint, or to the start."""
+        saved, config, n_samples = self._saved, self.spec.config, self.spec.data.train.sizes
+        self._ran = True
         self.run_state = (
             RunState(self.spec.data.n_clients) if saved is None else RunState.restored(saved["run_state"])
         )
@@ -126,52 +155,18 @@ class Session:
         owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
         parts = self.run_state, self.recorder, self.interrupts
         self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, owner=owner, spent_s=spent_s)
+        self._manifest("running")
 
-    def go(self, pool: RayPool | None, watch: Watch) -> Result:
-        """Run to the end; the folder stays readable after an interrupt or an error."""
-        with self._locked, self.interrupts.heard():
-            self._started_loop = True
-            while True:
-                try:
-                    return self._go(pool, watch)
-                except ServerLost as lost:
-                    self._go_back(lost)
-
-    def close(self) -> None:
-        """Unlock the folder, as `go` and `until` do at their end; a run that never started is marked interrupted."""
-        with self._locked:
-            if not self._started_loop:
-                self._manifest("interrupted")
-
-    @plugins.contained()
-    def until(self, pool: RayPool | None, reached: Callable[[RunState], bool]) -> checkpoint.State:
-        """Run until `reached`, and return the state there. Raises RunError if the run ends before."""
-        with self._locked:
-            self._started_loop = True
-            trainer = self._trainer(pool)
-            event_loop = self._event_loop(trainer, lambda progress: None)
-            self.checkpointer.until = reached
-            try:
-                if not reached(self.run_state):
-                    ended_by = event_loop.run()
-                    raise RunError(
-                        f"the run ended by {ended_by} at step {self.run_state.step}, before that point"
-                    )
-            except Reached:
-                pass
-            state = self.checkpointer.state()
-            trainer.close()
-        return state
-
-    def _go(self, pool: RayPool | None, watch: Watch) -> Result:
+    def _run(self, watch: Watch) -> Result:
         event_loop, trainer = None, None
         try:
             with plugins.contained(), self.clock.part("start"):
-                trainer = self._trainer(pool)
-            event_loop = self._event_loop(trainer, watch)
+                trainer = self._trainer()
+            event_loop = self._event_loop(trainer)
             with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
-                ended_by = event_loop.run()
-                digest = self._finish(event_loop, trainer, "done", ended_by)
+                for _ in self._instants(event_loop, watch):
+                    pass
+                digest = self._finish(event_loop, trainer, "done", event_loop.ended_by)
         except KeyboardInterrupt:
             self._finish(event_loop, None, "interrupted", "interrupt")
             return Result(self.folder, "interrupted", None, self.recorder.last_accuracy)
@@ -193,14 +188,30 @@ class Session:
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
         return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
+    def _instants(self, event_loop: EventLoop, watch: Watch) -> Iterator[None]:
+        """Run the event loop; after each instant save if a checkpoint is due, then pause."""
+
+        def report(run_state: RunState) -> None:
+            recorder = self.recorder
+            rows = recorder.recent_rows()
+            watch(Progress(self.spec, self.folder, run_state, recorder.last_accuracy, rows))
+
+        self.recorder.recent_rows()
+        limit_s = self.spec.plan.stop.wall_s
+        for _ in event_loop.instants(report):
+            self.checkpointer.between()
+            yield
+            if limit_s is not None and self.checkpointer.spent_s >= limit_s:
+                event_loop.ended_by = "wall"
+
     def _go_back(self, lost: ServerLost) -> None:
         """Return to the last checkpoint, or to the start; the run repeats the same steps."""
         self._servers_lost += 1
         if self._servers_lost > _SERVERS:
             self._fail(None, lost)
             raise lost
-        saved = checkpoint.checkpoints(self.folder)
-        self._continue_from(checkpoint.read(saved[-1].path, owner_of(self.folder)) if saved else None)
+        earlier = checkpoint.checkpoints(self.folder)
+        self._saved = checkpoint.read(earlier[-1].path, owner_of(self.folder)) if earlier else None
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
@@ -209,41 +220,24 @@ class Session:
         ):  # on a full disk the first error counts, and the manifest may stay incomplete
             self._finish(event_loop, None, "failed", "error", f"{type(error).__name__}: {error}{line}")
 
-    def _event_loop(self, trainer: Trainer, watch: Watch) -> EventLoop:
-        def report(run_state: RunState) -> None:
-            recorder = self.recorder
-            rows = recorder.recent_rows()
-            watch(Progress(self.spec, self.folder, run_state, recorder.last_accuracy, rows))
-
-        self.recorder.recent_rows()
-        plan, checkpointer = self.spec.plan, self.checkpointer
-        limit = math.inf if plan.stop.wall_s is None else plan.stop.wall_s
-        checkpointer.event_loop = EventLoop(
-            self.spec.world,
-            plan,
-            trainer,
-            self.recorder,
-            self.run_state,
-            self.clock,
-            report,
-            measure_of(plan.stop.metric),
-            lambda: checkpointer.spent_s >= limit,
-            checkpointer.between,
-        )
-        return checkpointer.event_loop
-
-    def _trainer(self, pool: RayPool | None) -> Trainer:
+    def _event_loop(self, trainer: Trainer) -> EventLoop:
         spec = self.spec
-        if pool is None:
+        event_loop = EventLoop(spec.world, spec.plan, trainer, self.recorder, self.run_state, self.clock)
+        self.checkpointer.event_loop = event_loop
+        return event_loop
+
+    def _trainer(self) -> Trainer:
+        spec = self.spec
+        if self.pool is None:
             server = Server(spec.server, spec.initial(), self.clock)
             trainer: Trainer = InlineTrainer(ThreadedWorkbench(spec.bench, spec.data), server, self.clock)
         else:
             parts = spec.bench, spec.server, spec.data, spec.initial()
-            trainer = pool.trainer(TrainerSpec(*parts, spans=self.clock.recording))
-        if self.saved is not None:
-            saved = self.saved["trainer"]
+            trainer = self.pool.trainer(TrainerSpec(*parts, spans=self.clock.recording))
+        if self._saved is not None:
+            saved = self._saved["trainer"]
             trainer.load(saved, open_jobs(self.run_state.job_table, saved["versions"]))
-            self.saved = None
+            self._saved = None
         return trainer
 
     def _finish(
@@ -318,18 +312,47 @@ class Session:
             "resumed": self.resumed,
             "digest": None,
             "workers": self.workers,
-            "threads": self.threads,
+            "threads": 1 if self.pool else self._footprint.threads,
             "device": self.spec.server.device,
             "versions": versions(),
             "code": self.code,
             "hardware": hardware(self.spec.server.device),
             "memory": {
-                "predicted_bytes": self.predicted,
+                "predicted_bytes": self._footprint.parts(),
                 "peak_bytes": peak_bytes() + self.others_peak,
             },
             "wall_s": self.clock.report(),
         } | seconds_by_process(self.clock.dump(DRIVER), self.others)
         write_json(self.folder / MANIFEST, content | outcome)
+
+
+def reproduction(folder: Path, step: int, config: RunConfig) -> str:
+    """Return the command that trains again, in one process, all that the run in `folder` had trained by `step`.
+
+    A fork cannot be run from the start: the command resumes it, which trains the jobs under way. A history that a GPU
+    stores on the host becomes the same history of a run on the CPU.
+    """
+    if config.parent is not None and config.parent.forked_step is not None:
+        return shlex.join(("fedsim", "resume", str(folder), "--workers", "0", "--device", "cpu"))
+    history = config.memory.history
+    on_host = history.removeprefix("host_")
+    rows = [] if on_host == history else ["--set", f"memory.history={on_host}"]
+    words = [
+        *("fedsim", "run", str(folder / "config.resolved.toml")),
+        *("--workers", "0", "--device", "cpu", "--set", f"stop.steps={step + _AHEAD}", *rows),
+        *("--out", str(folder / "reproduced"), "--force"),
+    ]
+    return shlex.join(words)
+
+
+@contextmanager
+def saying_how_to_reproduce(folder: Path, run_state: RunState, config: RunConfig) -> Iterator[None]:
+    """Add the command that reproduces the failure to the error of a job that kills its process."""
+    try:
+        yield
+    except LethalJob as error:
+        command = reproduction(folder, run_state.step, config)
+        raise LethalJob(f"{error}. This reproduces it in one process: {command}") from error
 
 
 def owner_of(folder: Path) -> str:
@@ -351,16 +374,3 @@ def _announce_stop() -> None:
 
 def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-def measure_of(metric: str | None) -> Callable[[Evaluation], float] | None:
-    """Return the function that computes a metric of an evaluation; None without a metric."""
-    if metric is None:
-        return None
-    function, number = plugins.factory("metric", metric), plugins.number_of
-
-    def measure(evaluation: Evaluation) -> float:
-        known = len(evaluation.n) and not np.isnan(evaluation.accuracy).any()
-        return number(metric, function(evaluation.accuracy, evaluation.n)) if known else math.nan
-
-    return measure

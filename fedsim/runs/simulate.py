@@ -1,4 +1,4 @@
-"""Runs configurations and resumes runs, for the command line and for Python."""
+"""Runs configurations, for the command line and for Python."""
 
 from __future__ import annotations
 
@@ -6,43 +6,34 @@ import math
 import shlex
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
 
 import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
 
 from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
-from fedsim.common.errors import CheckpointError, ConfigError, EndOfWorld, FolderError, SomeFailed, described
-from fedsim.common.files import read_parquet, refuse_links, write_json
-from fedsim.common.machine import cores, forget_peak
+from fedsim.common.errors import ConfigError, EndOfWorld, FolderError, SomeFailed, described
+from fedsim.common.files import read_parquet, write_json
+from fedsim.common.machine import forget_peak
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.engine.record_words import PERSONAL
-from fedsim.execution.actor_pool import RayPool, begun
-from fedsim.records import checkpoint
+from fedsim.execution.actor_pool import RayPool
 from fedsim.records.existing_run import Status, found_in, refuse_others
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD, check_free, refuse_parent
-from fedsim.runs.build import RunSpec, prepare
+from fedsim.records.run_folder import check_free, refuse_parent
+from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.result import Progress, Result, Watch
-from fedsim.runs.session import Session, owner_of
-from fedsim.training.precision import untouched
-from fedsim.worlds.trace import read_trace
-
-__all__ = ["Device", "Progress", "Result", "Watch", "one_thread", "resume", "simulate"]
-
-Device = Literal["auto", "cpu", "cuda"]
+from fedsim.runs.resources import Device, Resources, Workers, resources
+from fedsim.runs.result import Result, Watch
+from fedsim.runs.resume import resume
+from fedsim.runs.session import Session
 
 
 @arguments.checked
@@ -50,7 +41,7 @@ def simulate(
     configs: RunConfig | Iterable[RunConfig],
     *,
     out: Path | str = "runs",
-    workers: int | Literal["auto"] = "auto",
+    workers: Workers = "auto",
     device: Device = "auto",
     force: bool = False,
     go_on: bool = False,
@@ -77,15 +68,11 @@ def simulate(
     SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
     """
     runs, out = _checked(configs), as_path(out, "out")
-    anywhere = ray_address is not None or pool is not None
-    device_of(device, anywhere)  # raises before anything starts
     folders, statuses = _folders(runs, out, force, go_on)
-    cache = cache or InputCache()
-    with one_thread(), ExitStack() as opened:
-        if pool is None and (pool := begin_pool(workers, device, ray_address, runs[0], cache)):
-            opened.enter_context(pool)
-        shared = device, device_of(device, anywhere, pool), pool, cache, force or go_on, watch, profile
-        return _Batch(out, runs, *shared).run_all(folders, statuses)
+    with resources(
+        runs[0], cache or InputCache(), workers=workers, device=device, ray_address=ray_address, pool=pool
+    ) as place:
+        return _Batch(out, runs, place, device, force or go_on, watch, profile).run_all(folders, statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +81,8 @@ class _Batch:
 
     out: Path
     runs: Sequence[RunConfig]
+    place: Resources
     device: Device
-    place: str
-    pool: RayPool | None
-    cache: InputCache
     force: bool
     watch: Watch
     profile: bool
@@ -117,36 +102,21 @@ class _Batch:
             return _existing_result(folder)
         if status in ("interrupted", "failed"):
             return resume(
-                folder, workers=0, device=self.device, watch=self.watch, profile=self.profile, pool=self.pool
+                folder,
+                workers=0,
+                device=self.device,
+                watch=self.watch,
+                profile=self.profile,
+                pool=self.place.pool,
             )
         clock = Stopwatch(spans=self.profile)
         with clock.part("start"):
-            spec = prepare(run, self.place, self.cache)
+            spec = self.place.prepare(run)
             tell_of_end(spec)
-            session = Session(spec, folder, clock, _count(self.pool), force=self.force)
+            session = Session.create(spec, folder, self.place.pool, clock, force=self.force)
         with closing(session):
             _write_arms(self.runs, self.out)
-            return session.go(self.pool, self.watch)
-
-
-def _count(pool: RayPool | None) -> int:
-    return pool.workers if pool else 0
-
-
-def begin_pool(
-    workers: int | Literal["auto"],
-    device: Device,
-    ray_address: str | None,
-    config: RunConfig,
-    cache: InputCache,
-) -> RayPool | None:
-    """Start to open the pool of workers for a run; None if this process trains. Raises ConfigError."""
-    if workers == "auto" and ray_address is None:
-        workers = 0
-        with suppress(Exception):  # the run itself raises errors of its parts
-            spec = prepare(config, device_of(device, anywhere=False), cache)
-            workers = spec.auto_workers(cores(), torch.cuda.device_count())
-    return begun(workers, device, ray_address)
+            return session.run(self.watch)
 
 
 def tell_of_end(spec: RunSpec) -> None:
@@ -222,82 +192,6 @@ def _existing_result(folder: Path) -> Result:
     return Result(folder, "done", read_manifest(folder)["digest"], mean)
 
 
-@arguments.checked
-def resume(
-    folder: Path | str,
-    *,
-    step: int | None = None,
-    workers: int | Literal["auto"] = "auto",
-    device: Device = "auto",
-    watch: Watch = lambda progress: None,
-    profile: bool = False,
-    ray_address: str | None = None,
-    pool: RayPool | None = None,
-) -> Result:
-    """Continue a run that was interrupted, killed or failed from its last checkpoint, or from the start without one.
-
-    In the end its tables and its digest are identical to an uninterrupted run's.
-
-    Args:
-        step: continue from the checkpoint of this server step instead of the last one.
-
-    The rest is as for `simulate`. Raises FolderError for a folder without an unfinished run, and CheckpointError for a
-    checkpoint that is damaged, missing or of another run; the error names the checkpoint before it.
-    """
-    folder = as_path(folder, "folder")
-    check_unfinished(folder)
-    config = load(folder / CONFIG)[0]
-    saved = _saved(folder, step)
-    if saved is None and config.parent is not None and config.parent.forked_step is not None:
-        raise CheckpointError(
-            f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
-        )
-    cache = InputCache.of(config, read_trace(folder / WORLD))
-    anywhere = ray_address is not None or pool is not None
-    device_of(device, anywhere)  # raises before anything starts
-    with one_thread(), ExitStack() as opened:
-        if pool is None and (pool := begin_pool(workers, device, ray_address, config, cache)):
-            opened.enter_context(pool)
-        clock = Stopwatch(spans=profile)
-        with clock.part("start"):
-            spec = prepare(config, device_of(device, anywhere, pool), cache)
-            session = Session(spec, folder, clock, _count(pool), saved=saved, again=True)
-        return session.go(pool, watch)
-
-
-def check_unfinished(folder: Path) -> None:
-    """Raise FolderError unless the folder holds a run that can be resumed, with no links to files outside."""
-    status = read_manifest(folder).get("status")
-    if status not in ("running", "interrupted", "failed"):
-        raise FolderError(
-            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}"
-        )
-    if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
-        raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")
-    refuse_links(folder, FolderError)
-
-
-def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
-    """Read the checkpoint of `step`, or the last one; None if the run has none and `step` is None."""
-    saved = checkpoint.checkpoints(folder)
-    wanted = [c for c in saved if step is None or c.step == step]
-    if not wanted:
-        if step is None:
-            return None
-        steps = ", ".join(str(c.step) for c in saved) or "none"
-        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}; there are: {steps}")
-    try:
-        return checkpoint.read(wanted[-1].path, owner_of(folder))
-    except CheckpointError as error:
-        before = [c for c in saved if c.step < wanted[-1].step]
-        advice = (
-            f"the one before may be whole: fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
-            if before
-            else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
-        )
-        raise CheckpointError(f"{error}; {advice}") from error
-
-
 def refuse_fork(config: RunConfig) -> None:
     """Raise ConfigError for the configuration of a fork, which needs its parent's state as well."""
     parent = config.parent
@@ -331,36 +225,3 @@ def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
     for experiment, names in arms.items():
         if (out / experiment).is_dir():
             write_json(out / experiment / "arms.json", {"arms": names})
-
-
-def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> str:
-    """Return the device to compute on, "cpu" or "cuda". Raises ConfigError for "cuda" without a GPU.
-
-    Args:
-        anywhere: whether "cuda" may be the GPU of another machine.
-        pool: the workers that compute, if any; "auto" then uses a GPU only if they have one.
-    """
-    if device not in get_args(Device):
-        raise ConfigError(
-            f"device: expected one of {', '.join(map(repr, get_args(Device)))}, found {device!r}"
-        )
-    if device == "cuda" and not anywhere and not torch.cuda.is_available():
-        raise ConfigError("device: 'cuda' was asked for, but torch sees no GPU")
-    place = "cuda" if device == "cuda" or (device == "auto" and torch.cuda.is_available()) else "cpu"
-    if place == "cpu" or pool is None or pool.has_gpus:
-        return place
-    if device == "cuda":
-        raise ConfigError("device: 'cuda' was asked for, but the pool was opened without GPUs")
-    return "cpu"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch and NumPy to one thread, so that sums depend neither on cores nor on modes of the caller."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1), untouched():
-            yield
-    finally:
-        torch.set_num_threads(before)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +23,10 @@ from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
 from fedsim.records.schemas import TABLES
 from fedsim.records.truncation import cut_tables
-from fedsim.runs.build import prepare
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.session import Session, owner_of
-from fedsim.runs.simulate import Device, begin_pool, device_of, one_thread
 from fedsim.worlds.trace import read_trace
 
 _MODEL, _PERSONAL = "model.safetensors", "personal.safetensors"
@@ -51,7 +49,7 @@ def verify(
     folder: Path | str,
     *,
     steps: tuple[int, int] | None = None,
-    workers: int | Literal["auto"] | None = None,
+    workers: Workers | None = None,
     device: Device = "auto",
 ) -> list[Verdict]:
     """Run a finished run again in a temporary folder, and compare its tables and its models.
@@ -111,7 +109,7 @@ def _check_steps(steps: tuple[int, int], most: int | None, folder: Path) -> None
         raise FolderError(f"{folder}: steps: expected some of the run's, {valid}, found {first}:{last}")
 
 
-def _forked(config: RunConfig, place: Path, workers: int | Literal["auto"], device: Device) -> Path:
+def _forked(config: RunConfig, place: Path, workers: Workers, device: Device) -> Path:
     parent = config.parent
     assert parent is not None
     return fork(
@@ -131,15 +129,14 @@ def _run(
     again: Path,
     config: RunConfig,
     steps: tuple[int, int] | None,
-    workers: int | Literal["auto"],
+    workers: Workers,
     device: Device,
 ) -> None:
     cache = InputCache.of(config, read_trace(folder / WORLD))
-    with one_thread(), begin_pool(workers, device, None, config, cache) or nullcontext() as pool:
-        spec = prepare(config, device_of(device, anywhere=False, pool=pool), cache)
-        count = pool.workers if pool else 0
+    with resources(config, cache, workers=workers, device=device) as place:
+        spec = place.prepare(config)
         if steps is None:
-            Session(spec, again, Stopwatch(), count).go(pool, lambda progress: None)
+            Session.create(spec, again, place.pool, Stopwatch()).run(lambda progress: None)
             return
         earlier = _before(folder, steps[0])
         saved = checkpoint.read(earlier[-1].path, owner_of(folder)) if earlier else None
@@ -148,9 +145,9 @@ def _run(
         write_json(again / MANIFEST, {"status": "running"})
         if saved is not None:
             cut_tables(again, saved["records"]["rows"], source=folder)
-        run = Session(spec, again, Stopwatch(), count, again=True, saved=saved)
-        run.until(pool, At(step=steps[1]).reached)
-        run.recorder.close(None)
+        session = Session.open(spec, again, place.pool, Stopwatch(), saved)
+        session.until(At(step=steps[1]).reached)
+        session.recorder.close(None)
 
 
 def _before(folder: Path, step: int) -> list[checkpoint.Checkpoint]:

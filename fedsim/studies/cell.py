@@ -16,11 +16,11 @@ from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.threads import at_most
 from fedsim.records.existing_run import State, found_in
 from fedsim.records.run_folder import alone
-from fedsim.runs.build import prepare
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.resources import Device, resources
 from fedsim.runs.result import Progress, Result, share_done
+from fedsim.runs.resume import resume
 from fedsim.runs.session import Session
-from fedsim.runs.simulate import Device, device_of, one_thread, resume
 from fedsim.studies.grid import Cell
 
 _TELL_EVERY_S = 0.25
@@ -90,12 +90,11 @@ class CellRunner:
 
     def _anew(self, cell: Cell, folder: Path, watch: _Watch) -> Result:
         forget_peak()
-        with one_thread():
-            clock = Stopwatch()
+        clock = Stopwatch()
+        with resources(cell.config, self._cache, device=self._device) as place:
             with clock.part("start"):
-                spec = prepare(cell.config, device_of(self._device, anywhere=False), self._cache)
-                run = Session(spec, folder, clock, 0, force=True)
-            return run.go(None, watch)
+                session = Session.create(place.prepare(cell.config), folder, None, clock, force=True)
+            return session.run(watch)
 
 
 class _Watch:

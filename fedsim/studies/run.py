@@ -23,7 +23,7 @@ from fedsim.records.existing_run import found_in
 from fedsim.records.run_folder import alone
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.simulate import Device, device_of, one_thread
+from fedsim.runs.resources import Device, device_of, one_thread
 from fedsim.studies.cell import CellRunner, CellStatus, Ended
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, cells_of

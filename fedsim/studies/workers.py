@@ -21,7 +21,7 @@ from fedsim.studies.grid import Cell
 from fedsim.studies.queue import Queue
 
 if TYPE_CHECKING:  # it imports torch, which a process needs only once it has work
-    from fedsim.runs.simulate import Device
+    from fedsim.runs.resources import Device
     from fedsim.studies.cell import CellStatus, Ended
 
 _TRIES = 2

@@ -21,7 +21,8 @@ from fedsim.config.run import RunConfig
 from fedsim.engine.trainer import Trainer
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
-from fedsim.runs.simulate import Result, simulate
+from fedsim.runs.result import Result
+from fedsim.runs.simulate import simulate
 from fedsim.server.server import Server
 from fedsim.training.job import Job
 from fedsim.training.workbench import Workbench
@@ -66,7 +67,7 @@ def test_jobs_may_finish_in_any_order(
     expected = run(config, tmp_path / "a").digest
     for seed in (0, 1):
 
-        def shuffled(self: Any, pool: object, seed: int = seed) -> Trainer:
+        def shuffled(self: Any, seed: int = seed) -> Trainer:
             setup = self.spec
             return ShuffledTrainer(
                 Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed

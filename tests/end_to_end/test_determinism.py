@@ -51,7 +51,7 @@ def test_jobs_may_finish_in_any_order(
 ) -> None:
     expected = run(small(pacing=pacing), tmp_path / "a")
 
-    def shuffled(self: object, pool: object) -> Trainer:
+    def shuffled(self: object) -> Trainer:
         setup = self.spec  # type: ignore[attr-defined]
         return ShuffledTrainer(
             Workbench(setup.bench, setup.data), Server(setup.server, setup.initial()), seed

@@ -14,7 +14,6 @@ from fedsim.config.load import parse
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.event_loop import EventLoop
 from fedsim.runs.build import prepare
-from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Progress
 from fedsim.runs.session import Session
 from fedsim.server.history import GradientHistory
@@ -35,12 +34,12 @@ def _run(folder: Path, *, fails: bool) -> None:
         if fails:
             raise RunError("no more")
 
-    run = Session(prepare(parse(raw, "here", "one")[0], "cpu", InputCache()), folder, Stopwatch(), 0)
+    session = Session.create(prepare(parse(raw, "here", "one")[0]), folder, None, Stopwatch())
     if fails:
         with pytest.raises(RunError):
-            run.go(None, watch)
+            session.run(watch)
     else:
-        run.go(None, watch)
+        session.run(watch)
 
 
 def _alive() -> Counter[str]:

@@ -14,7 +14,7 @@ from fedsim import analysis
 from fedsim.common import plugins
 from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports

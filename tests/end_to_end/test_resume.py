@@ -26,7 +26,7 @@ from fedsim.records.run_folder import alone
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.result import Result
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
 from interrupted_runs import BUFFERED, CASES, stopped_at
 from small import run, small
 

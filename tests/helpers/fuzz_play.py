@@ -28,7 +28,7 @@ from fedsim.records.recorder import digest
 from fedsim.runs.build import prepare
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At, fork
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
 from fedsim.server.server import Server
 from fedsim.training.workbench import Workbench
 from fuzz_cases import case

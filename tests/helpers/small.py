@@ -7,7 +7,8 @@ from typing import Any
 
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
-from fedsim.runs.simulate import Result, simulate
+from fedsim.runs.result import Result
+from fedsim.runs.simulate import simulate
 
 
 def small(**changes: Any) -> RunConfig:

@@ -18,7 +18,9 @@ from fedsim.cli.tensorboard import writing_events
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.units import US
 from fedsim.config.run import RunConfig
-from fedsim.runs.simulate import Progress, resume, simulate
+from fedsim.runs.result import Progress
+from fedsim.runs.resume import resume
+from fedsim.runs.simulate import simulate
 from small import run, small
 from synthetic_runs import write_run
 

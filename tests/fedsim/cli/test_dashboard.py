@@ -21,7 +21,8 @@ from fedsim.cli.dashboard_state import Arm, Picture
 from fedsim.cli.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.cli.observers import watching
 from fedsim.common.units import show_us, show_wall
-from fedsim.runs.simulate import Progress, simulate
+from fedsim.runs.result import Progress
+from fedsim.runs.simulate import simulate
 from small import run, small
 
 NAMES = ("small/first", "small/second", "small/third")

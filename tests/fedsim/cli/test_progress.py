@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from fedsim.cli.progress import _Line, line, shown
-from fedsim.runs.simulate import Progress
+from fedsim.runs.result import Progress
 from small import run, small
 
 

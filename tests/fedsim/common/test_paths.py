@@ -12,7 +12,7 @@ import fedsim
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.runs.fork import At, fork
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
 from fedsim.runs.verify import verify
 
 OPENERS: dict[str, Callable[[Any], object]] = {

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -50,14 +51,14 @@ class Written:
 
 
 def evaluator(
-    how: Evaluate = USUAL, stop: Stop = NINE_STEPS, *, accuracy: bool = False, measure: Any = None
+    how: Evaluate = USUAL, stop: Stop = NINE_STEPS, *, accuracy: bool = False
 ) -> tuple[Evaluator, Written, list[tuple[str, bool]]]:
     """Return an evaluator, what it records and what it asks for."""
     plan = replace(plan_of(sync(1), 3, stop), evaluate=how)
     if accuracy:
         plan = replace(plan, selector=replace(plan.selector, needs=frozenset({"accuracy"})))
     asked, written = Asked(), Written()
-    return Evaluator(plan, asked, written, RunState(3), Stopwatch(), measure), written, asked.splits
+    return Evaluator(plan, asked, written, RunState(3), Stopwatch()), written, asked.splits
 
 
 def test_the_initial_model_and_that_of_every_so_many_steps_is_evaluated_once() -> None:
@@ -128,13 +129,13 @@ def test_selectors_learn_accuracies_if_they_ask_for_them(accuracy: bool, known: 
 
 def watched(values: Sequence[float], stop: Stop) -> tuple[list[tuple[float, int]], bool]:
     """Return the best value and the evaluations since then after each, and whether the target was reached."""
-    left = list(values)
-    made, *_ = evaluator(Evaluate(every_steps=1), stop, measure=lambda found: left.pop(0))
+    made, *_ = evaluator(Evaluate(every_steps=1), stop)
     found = []
-    for step in range(len(values)):
-        made.run_state.step = step
-        made.after_step()
-        found.append((made.run_state.best, made.run_state.unimproved))
+    with patch("fedsim.engine.evaluator._value", side_effect=values):
+        for step in range(len(values)):
+            made.run_state.step = step
+            made.after_step()
+            found.append((made.run_state.best, made.run_state.unimproved))
     return found, made.run_state.reached
 
 

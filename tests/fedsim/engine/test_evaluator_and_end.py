@@ -233,14 +233,7 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(
 def after(percents: Sequence[int], stop: Stop) -> RunState:
     """Return where a run stands after evaluations, two clients each."""
     run_state = RunState(2)
-    evaluator = Evaluator(
-        plan_of(sync(1), 2, stop),
-        NullTrainer(),
-        Book(run_state),
-        run_state,
-        Stopwatch(),
-        lambda found: float(found.correct.mean()),
-    )
+    evaluator = Evaluator(plan_of(sync(1), 2, stop), NullTrainer(), Book(run_state), run_state, Stopwatch())
     for percent in percents:
         evaluator._learn(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
     return run_state

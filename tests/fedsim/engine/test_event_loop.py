@@ -655,18 +655,25 @@ def test_an_evaluation_that_is_due_before_the_time_limit_is_made() -> None:
 
 
 def test_a_run_can_be_saved_when_the_first_work_is_handed_out_and_after_each_instant() -> None:
-    log, seen = Log(), list[tuple[float, int]]()
-    run_state = log.run_state
+    log = Log()
+    state = log.run_state
     event_loop = EventLoop(
-        world(),
-        plan(sync(3), Stop(steps=1), lowest_first),
-        NullTrainer(),
-        log,
-        run_state,
-        between=lambda: seen.append((run_state.now_us / US, run_state.in_flight)),
+        world(), plan(sync(3), Stop(steps=1), lowest_first), NullTrainer(), log, log.run_state
     )
-    event_loop.run()
+    seen = [(state.now_us / US, state.in_flight) for _ in event_loop.instants()]
     assert seen == [(0, 3), (3, 2), (5, 1), (9, 0)]
+
+
+def test_a_caller_ends_the_run_between_two_instants() -> None:
+    log = Log()
+    event_loop = EventLoop(
+        world(), plan(sync(3), Stop(steps=9), lowest_first), NullTrainer(), log, log.run_state
+    )
+    for _ in event_loop.instants():
+        if log.run_state.step == 2:
+            event_loop.ended_by = "wall"
+    assert (event_loop.ended_by, log.run_state.step) == ("wall", 2)
+    assert log.evaluations[-1] == 2, "the final model is evaluated"
 
 
 def test_many_jobs_that_end_without_a_step_are_written_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import programs
 from fedsim.common.errors import ConfigError
 from fedsim.execution import cluster
 from fedsim.execution.actor_pool import RayPool, begun
-from fedsim.runs.simulate import device_of
+from fedsim.runs.resources import device_of
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5])

@@ -17,7 +17,7 @@ from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import alone
 from fedsim.runs.fork import At
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
 from fedsim.training.attack import attacked
 from fedsim.worlds.trace import read_trace
 from fedsim.worlds.world import World

@@ -20,9 +20,8 @@ from fedsim.records.manifest import read_manifest
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At
 from fedsim.runs.plan import plan
-from fedsim.runs.reproduce import reproduction
-from fedsim.runs.session import owner_of
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
+from fedsim.runs.session import owner_of, reproduction
 from fedsim.runs.verify import verify
 from forked_runs import ALL_KEPT, branch, table
 from interrupted_runs import BUFFERED

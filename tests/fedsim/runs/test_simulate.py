@@ -22,7 +22,9 @@ from fedsim.records.run_folder import alone
 from fedsim.runs import simulate as simulation
 from fedsim.runs.fork import At, fork
 from fedsim.runs.memory_estimate import Footprint
-from fedsim.runs.simulate import Progress, resume, simulate
+from fedsim.runs.result import Progress
+from fedsim.runs.resume import resume
+from fedsim.runs.simulate import simulate
 from fedsim.worlds.trace import Trace
 from small import run, small
 
@@ -358,7 +360,7 @@ def test_a_run_is_refused_if_the_gpu_has_no_room(tmp_path: Path, monkeypatch: py
         seen.append(footprint.server.device)
         raise ConfigError("memory.budget")
 
-    monkeypatch.setattr("fedsim.runs.memory_estimate.check_fits_gpu", full)
+    monkeypatch.setattr("fedsim.runs.build.check_fits_gpu", full)
     with pytest.raises(ConfigError, match=r"memory\.budget"):
         run(small(), tmp_path)
     assert seen == ["cpu"]

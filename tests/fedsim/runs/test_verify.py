@@ -93,7 +93,7 @@ def test_some_steps_are_compared_from_a_checkpoint(whole: Path, tmp_path: Path) 
 def test_steps_that_a_run_never_made_are_refused_before_it_is_run_again(
     steps: tuple[int, int], whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verifying, "prepare", None)
+    monkeypatch.setattr(verifying, "resources", None)
     with pytest.raises(
         FolderError, match=rf"steps: expected some of the run's, .*, found {steps[0]}:{steps[1]}"
     ):

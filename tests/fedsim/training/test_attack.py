@@ -17,7 +17,7 @@ from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.result import Progress
-from fedsim.runs.simulate import resume
+from fedsim.runs.resume import resume
 from fedsim.training.attack import Adversary, Message, attacked, nth_jobs
 from fedsim.training.job import Cohort, Report
 from small import run, small

@@ -14,7 +14,8 @@ from fedsim.common.threads import at_most
 from fedsim.config.load import parse
 from fedsim.data.federated_data import FederatedData, Split
 from fedsim.execution.inline_trainer import InlineTrainer
-from fedsim.runs.simulate import resume, simulate
+from fedsim.runs.resume import resume
+from fedsim.runs.simulate import simulate
 from fedsim.training.attack import Adversary
 from fedsim.training.augmentation import Augment
 from fedsim.training.client_method import ClientMethod

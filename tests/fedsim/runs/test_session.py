@@ -12,7 +12,7 @@ import tomli_w
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load
 from fedsim.runs.build import prepare
-from fedsim.runs.reproduce import reproduction
+from fedsim.runs.session import reproduction
 from fedsim.server.history_storage import LADDER, Rung
 from small import small
 

@@ -1,0 +1,95 @@
+"""Resumes a run that was interrupted, killed or failed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from fedsim.common import arguments
+from fedsim.common.errors import CheckpointError, FolderError
+from fedsim.common.files import refuse_links
+from fedsim.common.paths import as_path
+from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.load import load
+from fedsim.execution.actor_pool import RayPool
+from fedsim.records import checkpoint
+from fedsim.records.manifest import read_manifest
+from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.runs.inputs import InputCache
+from fedsim.runs.resources import Device, Workers, resources
+from fedsim.runs.result import Result, Watch
+from fedsim.runs.session import Session, owner_of
+from fedsim.worlds.trace import read_trace
+
+
+@arguments.checked
+def resume(
+    folder: Path | str,
+    *,
+    step: int | None = None,
+    workers: Workers = "auto",
+    device: Device = "auto",
+    watch: Watch = lambda progress: None,
+    profile: bool = False,
+    ray_address: str | None = None,
+    pool: RayPool | None = None,
+) -> Result:
+    """Continue a run that was interrupted, killed or failed from its last checkpoint, or from the start without one.
+
+    In the end its tables and its digest are identical to an uninterrupted run's.
+
+    Args:
+        step: continue from the checkpoint of this server step instead of the last one.
+
+    The rest is as for `simulate`. Raises FolderError for a folder without an unfinished run, and CheckpointError for a
+    checkpoint that is damaged, missing or of another run; the error names the checkpoint before it.
+    """
+    folder = as_path(folder, "folder")
+    check_unfinished(folder)
+    config = load(folder / CONFIG)[0]
+    saved = _saved(folder, step)
+    if saved is None and config.parent is not None and config.parent.forked_step is not None:
+        raise CheckpointError(
+            f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
+        )
+    cache = InputCache.of(config, read_trace(folder / WORLD))
+    with resources(
+        config, cache, workers=workers, device=device, ray_address=ray_address, pool=pool
+    ) as place:
+        clock = Stopwatch(spans=profile)
+        with clock.part("start"):
+            session = Session.open(place.prepare(config), folder, place.pool, clock, saved)
+        return session.run(watch)
+
+
+def check_unfinished(folder: Path) -> None:
+    """Raise FolderError unless the folder holds a run that can be resumed, with no links to files outside."""
+    status = read_manifest(folder).get("status")
+    if status not in ("running", "interrupted", "failed"):
+        raise FolderError(
+            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}"
+        )
+    if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
+        raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")
+    refuse_links(folder, FolderError)
+
+
+def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
+    """Read the checkpoint of `step`, or the last one; None if the run has none and `step` is None."""
+    saved = checkpoint.checkpoints(folder)
+    wanted = [c for c in saved if step is None or c.step == step]
+    if not wanted:
+        if step is None:
+            return None
+        steps = ", ".join(str(c.step) for c in saved) or "none"
+        raise CheckpointError(f"{folder}: there is no checkpoint of step {step}; there are: {steps}")
+    try:
+        return checkpoint.read(wanted[-1].path, owner_of(folder))
+    except CheckpointError as error:
+        before = [c for c in saved if c.step < wanted[-1].step]
+        advice = (
+            f"the one before may be whole: fedsim resume {shlex.quote(str(folder))} --step {before[-1].step}"
+            if before
+            else f"there is none before it: remove {folder / checkpoint.FOLDER} and resume to start over"
+        )
+        raise CheckpointError(f"{error}; {advice}") from error
