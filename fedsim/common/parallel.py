@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -16,15 +17,12 @@ from fedsim.common.machine import cores
 S = TypeVar("S")
 T = TypeVar("T")
 
-_THREADED = {"torch", "ray"}
-"""Modules that may have started threads, with locks that a forked process would find taken."""
-
-
 def in_parts(make: Callable[[Sequence[S]], T], items: Sequence[S], least: int) -> list[T]:
     """Return what `make` makes of consecutive parts of `items`, in their order: together they are all items.
 
     As many processes as there are cores make the parts, if each has at least `least` items and this process may fork:
-    it is the first one, on Linux, and has imported nothing that starts threads. Else there is one part, made here.
+    it is the first one, on Linux, without Ray and without another thread of Python, which might hold a lock that the
+    forked process would wait for. Else there is one part, made here. `make` must not use torch.
     """
     parts = max(min(cores(), len(items) // least), 1) if _may_fork() else 1
     ends = [len(items) * i // parts for i in range(parts + 1)]
@@ -48,7 +46,8 @@ def in_parts(make: Callable[[Sequence[S]], T], items: Sequence[S], least: int) -
 
 def _may_fork() -> bool:
     first = multiprocessing.current_process().name == "MainProcess"
-    return first and sys.platform == "linux" and cores() > 1 and _THREADED.isdisjoint(sys.modules)
+    alone = threading.active_count() == 1 and "ray" not in sys.modules
+    return first and alone and sys.platform == "linux" and cores() > 1
 
 
 def _send(sender: Connection, make: Callable[[Sequence[S]], T], part: Sequence[S]) -> None:

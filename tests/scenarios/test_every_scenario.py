@@ -49,7 +49,7 @@ def test_a_world_is_the_same_in_parts(name, monkeypatch):
     monkeypatch.setattr(_simulate, "GROUP", 3)
     monkeypatch.setattr(_simulate, "_LEAST", 1)
     monkeypatch.setattr(parallel, "cores", lambda: 3)
-    monkeypatch.setattr(parallel, "_THREADED", set())
+    monkeypatch.setattr(parallel, "_may_fork", lambda: True)
     parts = []
     monkeypatch.setattr(
         TraceWriter, "joined", staticmethod(lambda rows: parts.append(len(rows)) or joined(rows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 
 @pytest.fixture
 def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine with four cores, in a process that has imported nothing with threads."""
+    """As on a machine with four cores, in a process that may fork."""
     monkeypatch.setattr(parallel, "cores", lambda: 4)
-    monkeypatch.setattr(parallel, "_THREADED", set())
+    monkeypatch.setattr(parallel, "_may_fork", lambda: True)
 
 
 def _squares_and_where(items: Sequence[int]) -> tuple[list[int], int]:
@@ -38,10 +39,30 @@ def test_parts_are_made_in_processes_of_their_own(count: int, least: int, parts:
     assert min(len(squares) for squares, _ in found) >= min(least, count)
 
 
-def test_a_process_with_threads_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "cores", lambda: 4)
-    monkeypatch.setitem(sys.modules, "torch", sys)
-    assert len(in_parts(_squares_and_where, range(100), 1)) == 1
+FORKS = """
+import os, sys, threading
+from fedsim.common import parallel
+parallel.cores = lambda: 4
+import {imported}
+done = threading.Event()
+if {threaded}:
+    threading.Thread(target=done.wait).start()
+print(len(set(parallel.in_parts(lambda items: os.getpid(), range(100), 1))))
+done.set()
+"""
+
+
+@pytest.mark.parametrize(
+    ("imported", "threaded", "processes"), [("numpy", False, 4), ("numpy", True, 1), ("ray", False, 1)]
+)
+def test_a_process_with_another_thread_or_with_ray_does_not_fork(
+    imported: str, threaded: bool, processes: int
+) -> None:
+    script = FORKS.format(imported=imported, threaded=threaded)
+    printed = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
+    assert int(printed) == processes
 
 
 @pytest.mark.usefixtures("four_cores")
