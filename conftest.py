@@ -95,7 +95,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests that start Ray: two clusters at once would only wait for each other.
+    """Let one process run the tests that share a cluster of Ray, and another one those that kill processes of Ray.
 
     Tests that take long come first: one that comes last lets the other processes wait for it.
     """
@@ -103,7 +103,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     for item in items:
         if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+            item.add_marker(pytest.mark.xdist_group("chaos" if "chaos" in item.path.parts else "ray"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
     if os.environ.get("PYTEST_XDIST_WORKER"):

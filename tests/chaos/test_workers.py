@@ -49,23 +49,25 @@ def test_killed_workers_leave_no_trace_in_the_results(ray_cluster: None) -> None
         stop={"steps": 40},
         evaluate={"every_steps": 10, "personal": True},
     )
-    found = kill_workers(config, kills=6, every_s=0.5)
-    assert found.kills == 6
+    found = kill_workers(config, kills=4, every_s=0.5)
+    assert found.kills == 4
     assert found.busy > 0
     assert found.same, found
 
 
 def test_a_job_that_kills_its_process_is_found_among_others_and_named(pool: RayPool, tmp_path: Path) -> None:
-    plain = small(pacing={"preset": "sync", "clients": 12}, world={"scenario": "always_on"})
-    row = int(prepare(plain).data.train.rows(7)[0])
+    four = {
+        "task": {"name": "digits", "clients": 4},
+        "partition": {"name": "iid"},
+        "world": {"scenario": "always_on"},
+        "stop": {"steps": 2},
+    }
+    plain = small(**four)
+    row = int(prepare(plain).data.train.rows(1)[0])
     (tmp_path / "lethal.py").write_text(LETHAL)
-    config = small(
-        pacing={"preset": "sync", "clients": 12},
-        world={"scenario": "always_on"},
-        client={"name": f"{tmp_path}/lethal.py:lethal", "row": row},
-    )
+    config = small(**four, client={"name": f"{tmp_path}/lethal.py:lethal", "row": row})
     with pytest.raises(
-        LethalJob, match=r"number 0 of client 7 .* seed 3, killed its worker process 3 times"
+        LethalJob, match=r"number 0 of client 1 .* seed 3, killed its worker process 3 times"
     ) as told:
         simulate(config, out=tmp_path, pool=pool)
     command = shlex.split(re.split("in one process: ", str(told.value))[1])
