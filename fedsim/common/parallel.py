@@ -17,6 +17,7 @@ from fedsim.common.machine import cores
 S = TypeVar("S")
 T = TypeVar("T")
 
+
 def in_parts(make: Callable[[Sequence[S]], T], items: Sequence[S], least: int) -> list[T]:
     """Return what `make` makes of consecutive parts of `items`, in their order: together they are all items.
 

@@ -201,22 +201,12 @@ class Dispatcher:
         if self.plan.dropout.partial and run_state.armed:
             shares = self._in_time(chosen, nths, shares)
         fates = self.world.outcomes(chosen, run_state.now_us, costs.of(chosen, nths, shares))
-        fates = self._dropped(chosen, nths, fates)
-        rows = run_state.job_table.open(
-            run_state.next_job, chosen, nths, run_state.step, shares, attempt, run_state.now_us, fates
-        )
-        return rows, fates
-
-    def _dropped(self, chosen: Ints, nths: Ints, fates: Outcomes) -> Outcomes:
-        """Mark the updates of `plan.droppers` as lost."""
-        run_state, droppers = self.run_state, self.plan.droppers
-        if droppers is None:
-            return fates
-        same = np.ones(len(chosen), dtype=np.int64)
-        jobs = Cohort(
-            same * -1, chosen, nths, same * run_state.step, np.ones(len(chosen)), same * run_state.now_us
-        )
-        return without(fates, droppers.drop(jobs))
+        ids = np.arange(run_state.next_job, run_state.next_job + len(chosen))
+        versions, dispatch_us = np.full_like(ids, run_state.step), np.full_like(ids, run_state.now_us)
+        jobs = Cohort(ids, chosen, nths, versions, shares, dispatch_us)
+        if self.plan.droppers is not None:
+            fates = without(fates, self.plan.droppers.drop(jobs))
+        return run_state.job_table.open(jobs, attempt, fates), fates
 
     def _dispatch_fast(self, client: int, attempt: int) -> bool:
         """Dispatch a single job without arrays; return False if the plan or the world does not allow it."""

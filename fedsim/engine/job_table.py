@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.engine.record_words import STATUSES
-from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.training.job import Cohort, Ints, Reports
 from fedsim.worlds.job_outcomes import Outcomes
 
 RUNNING, LANDED, FREE = -1, -2, -3
@@ -87,24 +87,17 @@ class JobTable:
         job_table.ended, job_table._free = state["ended"].tolist(), state["free"].tolist()
         return job_table
 
-    def open(
-        self,
-        first_id: int,
-        clients: Ints,
-        nths: Ints,
-        version: int,
-        shares: Floats,
-        attempt: int,
-        dispatch_us: int,
-        fates: Outcomes,
-    ) -> Ints:
-        """Enter jobs `first_id`, `first_id + 1`, ... dispatched together; return their rows."""
-        k = len(clients)
-        rows = self._take_free(k)
-        fresh = np.zeros(k, dtype=self.table.dtype)
-        fresh["id"] = np.arange(first_id, first_id + k)
-        fresh["client"], fresh["nth"], fresh["share"] = clients, nths, shares
-        fresh["version"], fresh["attempt"], fresh["dispatch_us"] = version, attempt, dispatch_us
+    def open(self, jobs: Cohort, attempt: int, fates: Outcomes) -> Ints:
+        """Enter jobs that were dispatched together, with their outcomes; return their rows."""
+        rows = self._take_free(len(jobs))
+        fresh = np.zeros(len(jobs), dtype=self.table.dtype)
+        fresh["id"], fresh["client"], fresh["nth"], fresh["share"] = (
+            jobs.ids,
+            jobs.clients,
+            jobs.nths,
+            jobs.shares,
+        )
+        fresh["version"], fresh["attempt"], fresh["dispatch_us"] = jobs.versions, attempt, jobs.dispatch_us
         for name in _FATE:
             fresh[name] = getattr(fates, name)
         fresh["status"], fresh["step"] = RUNNING, -1

@@ -9,7 +9,7 @@ import pytest
 
 from fedsim.engine.job_table import FREE, LANDED, RUNNING, JobTable
 from fedsim.engine.record_words import STATUSES
-from fedsim.training.job import Report, Reports
+from fedsim.training.job import Cohort, Report, Reports
 from fedsim.worlds.job_outcomes import Outcomes
 
 
@@ -21,7 +21,8 @@ def fates(k: int, first: int = 0) -> Outcomes:
 
 def opened(job_table: JobTable, k: int, first: int = 0) -> list[int]:
     n = first + np.arange(k)
-    rows = job_table.open(first, 50 + n, 7 + n, 3, 0.1 * (1 + n), 1, 99, fates(k, first))
+    jobs = Cohort(n, 50 + n, 7 + n, np.full(k, 3), 0.1 * (1 + n), np.full(k, 99))
+    rows = job_table.open(jobs, 1, fates(k, first))
     return [int(row) for row in rows]
 
 
