@@ -23,7 +23,7 @@ def strongest(*, share: float = 1.0) -> Algorithm:
 '''
 
 
-@pytest.mark.parametrize("kind", plugins.PACKAGES)
+@pytest.mark.parametrize("kind", plugins.KINDS)
 def test_each_plug_in_is_a_module_with_a_factory_of_its_name(kind: str) -> None:
     found = plugins.names(kind)
     assert found
@@ -88,16 +88,12 @@ def test_a_module_elsewhere_is_a_plug_in() -> None:
     assert plugins.factory("rule", "fedsim.algorithms.fedavg:fedavg") is plugins.factory("rule", "fedavg")
 
 
-def test_every_kind_says_what_its_factories_make() -> None:
-    assert plugins.PRODUCTS.keys() == plugins.PACKAGES.keys()
-
-
-@pytest.mark.parametrize("kind", plugins.PACKAGES)
+@pytest.mark.parametrize("kind", plugins.KINDS)
 def test_a_plug_in_of_any_kind_may_be_named_by_its_module(kind: str) -> None:
     name = plugins.names(kind)[0]
     here = plugins.factory(kind, name)
-    assert plugins.factory(kind, f"{plugins.PACKAGES[kind]}.{name}:{name}") is here
-    with pytest.raises(ConfigError, match=f"expected a function .* returns a {plugins.PRODUCTS[kind]}"):
+    assert plugins.factory(kind, f"{plugins.KINDS[kind].package}.{name}:{name}") is here
+    with pytest.raises(ConfigError, match=f"expected a function .* returns a {plugins.KINDS[kind].product}"):
         plugins.factory(kind, "os:system")
 
 
@@ -158,9 +154,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     plugins.entry_points.cache_clear()
 
 
-def test_every_kind_has_a_group_of_entry_points() -> None:
-    assert plugins.GROUPS.keys() == plugins.PACKAGES.keys()
-    assert len(set(plugins.GROUPS.values())) == len(plugins.PACKAGES)
+def test_every_kind_has_its_own_group_of_entry_points() -> None:
+    assert len({kind.group for kind in plugins.KINDS.values()}) == len(plugins.KINDS)
 
 
 def test_an_installed_package_gives_its_rules_short_names(site: Path) -> None:
