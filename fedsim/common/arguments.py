@@ -97,17 +97,13 @@ def check(name: str, value: Any, hint: Any) -> None:
         if get_origin(kind) in _LISTS and isinstance(value, (list, tuple)):
             position = next(i for i, each in enumerate(value) if not _matches(each, get_args(kind)[0]))
             check(f"{name}[{position}]", value[position], get_args(kind)[0])
-    near = closest(value, known) if isinstance(value, str) and (known := _literals(hint)) else ""
+    known = [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
+    near = closest(value, known) if isinstance(value, str) else ""
     near = near if "did you mean" in near else ""  # the message lists all known values already
     wanted = _words(hint)
     if isinstance(value, Integral) and abs(int(value)) >= _TOO_LARGE:
         wanted = wanted.replace("a whole number", "a whole number below 2^63 in size")
     raise ConfigError(f"{name}: expected {wanted}, found {described(value)}{near}")
-
-
-def _literals(hint: Any) -> list[str]:
-    """Return the values of the Literals in an annotation."""
-    return [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
 
 
 def _matches(value: Any, hint: Any) -> bool:

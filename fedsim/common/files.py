@@ -27,7 +27,7 @@ _KEY = re.compile(r"\s*[\w\"'-]+\s*")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file with `write` beside `path`, flush it to disk, and replace `path` by it in one step.
 
     A failed write leaves the previous file, and nothing beside it. A link at `path` is replaced, never followed.
@@ -72,7 +72,7 @@ def unmade(path: Path, noun: str, error: OSError) -> RunError:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text in one step. Raises RunError as `write_atomically` does."""
-    write_atomically(path, lambda temporary: _put(temporary, text))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -138,9 +138,8 @@ def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None =
     Raises `wrong`, which names the file and the missing column or another fault.
     """
     if not path.is_file():
-        raise wrong(
-            f"{path}: {'it is no file' if path.exists() else f'there is no such file{_seen_from(path)}'}"
-        )
+        place = "" if path.is_absolute() else f", seen from {Path.cwd()}"
+        raise wrong(f"{path}: {'it is no file' if path.exists() else f'there is no such file{place}'}")
     try:
         return parquet_table(path, columns)
     except PARQUET_ERRORS as error:
@@ -161,10 +160,6 @@ def parquet_table(source: Path | pa.NativeFile, columns: Sequence[str] | None = 
     return table
 
 
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def room(path: Path, error: Exception) -> str:
     """Return the free space for a message if a file cannot be written because the disk is full; else ""."""
     if not (isinstance(error, OSError) and error.errno in _FULL) and "os error 28" not in str(error):
@@ -174,8 +169,3 @@ def room(path: Path, error: Exception) -> str:
     except OSError:
         return ""
     return f"; {show_bytes(free)} free in {path.parent}"
-
-
-def _seen_from(path: Path) -> str:
-    """Return the working directory for a message about a relative path."""
-    return "" if path.is_absolute() else f", seen from {Path.cwd()}"

@@ -79,10 +79,7 @@ class Numbers:
     _BLOCK = 64
 
     def __init__(
-        self,
-        seed: int,
-        purpose: str,
-        transform: Callable[[NDArray[np.float64]], NDArray[Any]] = lambda x: x,
+        self, seed: int, purpose: str, transform: Callable[[NDArray[np.float64]], NDArray[Any]]
     ) -> None:
         self._seed, self._purpose, self._transform = seed, purpose, transform
         self._first = -1

@@ -70,16 +70,14 @@ def test_who_looks_at_no_more_results_lets_the_rest_go() -> None:
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("3", 3), ("64", 64)])
 def test_the_environment_says_how_many(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIM_THREADS", text)
-    monkeypatch.setattr(threads, "_threads", threads._Threads())
-    assert threads.most() == count
+    assert threads.default_most.__wrapped__() == count
 
 
 @pytest.mark.parametrize("text", ["0", "", "-1", "two", "2.0", "²", "99999"])
 def test_a_number_of_threads_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIM_THREADS", text)
-    monkeypatch.setattr(threads, "_threads", threads._Threads())
     with pytest.raises(ConfigError, match="FEDSIM_THREADS: expected a number from 1 to 1024, found"):
-        threads.most()
+        threads.default_most.__wrapped__()
 
 
 def test_a_limit_ends_with_its_block() -> None:
