@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,14 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def remove_folder(folder: Path) -> None:
+    """Remove a folder; an interruption leaves no incomplete folder under its name. Raises OSError."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    folder.rename(old)
+    shutil.rmtree(old)
+
+
 def refuse_links(folder: Path, wrong: type[Error]) -> None:
     """Raise `wrong` if a folder contains a link, through which a run would write outside of its folder."""
     for path in folder.rglob("*"):
@@ -123,13 +131,19 @@ def _longest_key(text: str) -> int:
     return longest + 1
 
 
-def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Return a writer of a table with a checksum for each page.
+def write_parquet(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
+    """Write a table, piece by piece, with a checksum for each page. Raises RunError as `write_atomically` does.
 
     Columns of 64 bits have no dictionary: their values rarely repeat, and the dictionary takes most of the time.
     """
     repeated = [field.name for field in schema if field.type.bit_width < 64]
-    return pq.ParquetWriter(path, schema, use_dictionary=repeated, write_page_checksum=True)
+
+    def write(target: Path) -> None:
+        with pq.ParquetWriter(target, schema, use_dictionary=repeated, write_page_checksum=True) as writer:
+            for piece in pieces:
+                writer.write_table(piece)
+
+    write_atomically(path, write)
 
 
 def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None = None) -> pa.Table:

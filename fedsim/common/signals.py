@@ -19,7 +19,7 @@ class Interrupts:
         self.asked, self._on_asked = False, on_asked
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
         """Handle the signals while the body runs; the first sets `asked`, the second raises KeyboardInterrupt.
 
         Does nothing outside of the main thread, which alone receives signals.
@@ -31,13 +31,13 @@ class Interrupts:
         try:
             for number in _SIGNALS:
                 if before[number] is not signal.SIG_IGN:
-                    signal.signal(number, self._hear)
+                    signal.signal(number, self._handle)
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

@@ -45,7 +45,7 @@ class ExistingRun:
         return self.state.status in ("interrupted", "failed") and not self.differences
 
 
-def found_in(folder: Path, wanted: RunConfig) -> ExistingRun:
+def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     """Return the run in a folder, which may not exist. Raises FolderError for other folders and for links."""
     if not folder.exists():
         return ExistingRun(State())
@@ -54,7 +54,7 @@ def found_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         return ExistingRun(State())
     ended = manifest.get("status")
-    status: Status = "done" if ended == "done" else "failed" if ended == "failed" else "interrupted"
+    status: Status = ended if ended in ("done", "failed") else "interrupted"
     state = State(status, manifest.get("digest"), manifest.get("error"))
     return ExistingRun(state, tuple(_differences(folder, wanted)))
 

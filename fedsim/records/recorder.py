@@ -6,7 +6,7 @@ import errno
 import hashlib
 import math
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 
 from fedsim.common.arrow_columns import array, coded, column
 from fedsim.common.errors import RunError
-from fedsim.common.files import parquet_writer, read_parquet, sync_folder, write_atomically
+from fedsim.common.files import read_parquet, sync_folder, write_atomically, write_parquet
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import PERSONAL, STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
@@ -206,7 +206,8 @@ class Recorder:
         self._append("evals", columns)
 
     def _append(self, table: str, columns: Mapping[str, Any]) -> None:
-        self._tables[table].append(_arrow(columns, TABLES[table]))
+        arrays = [column(columns[field.name], field.type) for field in TABLES[table]]
+        self._tables[table].append(pa.Table.from_arrays(arrays, schema=TABLES[table]))
 
     def _take_jobs(self, count: int | None) -> None:
         """Move the first `count` ended jobs, whose reports are complete, from the job table to the buffer."""
@@ -249,19 +250,11 @@ class Recorder:
         for table, pieces in self._tables.items():
             if pieces:
                 path = self.folder / PARTS / part_name(table, self._parts[table])
-                write_atomically(path, partial(self._write, table, []))
+                write_parquet(path, TABLES[table], [pa.concat_tables(pieces)])
                 self._parts[table] += 1
                 self._rows[table] += sum(map(len, pieces))
                 pieces.clear()
         self._flushed = monotonic()
-
-    def _write(self, table: str, parts: Sequence[Path], target: Path) -> None:
-        """Write the rows of parts, followed by the buffered rows."""
-        with parquet_writer(target, TABLES[table]) as writer:
-            for part in parts:
-                writer.write_table(read_parquet(part, RunError))
-            if pieces := self._tables[table]:
-                writer.write_table(pa.concat_tables(pieces))
 
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Write `<table>.parquet` and the model, and return the digest (None without a model).
@@ -275,18 +268,24 @@ class Recorder:
             return None
         personal = {name: params[name] for name in params if name.startswith("personal")}
         shared = {name: params[name] for name in params if name not in personal}
-        write_atomically(self.folder / "model.safetensors", lambda beside: _save(shared, beside))
+        write_atomically(self.folder / "model.safetensors", partial(_save, shared))
         if personal:
-            write_atomically(self.folder / "personal.safetensors", lambda beside: _save(personal, beside))
+            write_atomically(self.folder / "personal.safetensors", partial(_save, personal))
         return digest(self.folder, params)
+
+    def _pieces(self, table: str) -> Iterator[pa.Table]:
+        """Yield the written parts of a table, and then its buffered rows."""
+        for part in range(self._parts[table]):
+            yield read_parquet(self.folder / PARTS / part_name(table, part), RunError)
+        if pieces := self._tables[table]:
+            yield pa.concat_tables(pieces)
 
     def _merge(self) -> None:
         parts = self.folder / PARTS
         merged = {table: parts / f"{table}.parquet" for table in self._tables}
         try:
             for table, path in merged.items():
-                pieces = [parts / part_name(table, part) for part in range(self._parts[table])]
-                write_atomically(path, partial(self._write, table, pieces))
+                write_parquet(path, TABLES[table], self._pieces(table))
         except RunError:  # a full disk may still have room for the buffered rows
             for path in merged.values():
                 path.unlink(missing_ok=True)
@@ -297,12 +296,6 @@ class Recorder:
             path.replace(self.folder / path.name)
         sync_folder(self.folder)
         shutil.rmtree(parts)
-
-
-def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """Return the columns of a table."""
-    arrays = [column(columns[field.name], field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import unmade, write_json
+from fedsim.common.files import remove_folder, unmade, write_json
 from fedsim.records.manifest import FORMAT, MANIFEST
 
 CONFIG, WORLD = "config.resolved.toml", "world.parquet"
@@ -27,7 +27,7 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
     if path.exists():
         with ExitStack() as locks:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
-                locks.enter_context(alone(run, there=False))
+                locks.enter_context(lock(run, create=False))
             _remove(path)
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -72,25 +72,22 @@ def _remove(folder: Path) -> None:
         raise FolderError(
             f"{folder} is a link to {folder.resolve()}: remove it, or choose another name with --out"
         )
-    old = folder.with_name(f".{folder.name}.old")
     try:
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)  # so that an interruption leaves no incomplete run
-        shutil.rmtree(old)
+        remove_folder(folder)
     except OSError as error:
         raise RunError(f"{folder} cannot be overwritten: {error.strerror or error}") from error
 
 
 @contextmanager
-def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
+def lock(folder: Path, *, create: bool = True) -> Iterator[None]:
     """Lock a folder against other processes in the body. Raises RunError if another process has locked it.
 
-    With `there` false the folder need not exist, and is locked only if it has a lock file.
+    Without `create` the folder need not exist, and is locked only if it has a lock file.
     """
-    if not there and not (folder / _LOCK).exists():
+    path = folder / _LOCK
+    if not create and not path.exists():
         yield
         return
-    path = folder / _LOCK
     with _locked(path) as file:
         try:
             yield

@@ -35,7 +35,7 @@ from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import CONFIG, WORLD, alone, make_folder
+from fedsim.records.run_folder import CONFIG, WORLD, lock, make_folder
 from fedsim.records.schemas import OPTIONAL
 from fedsim.runs import memory_estimate
 from fedsim.runs.build import RunSpec
@@ -80,10 +80,10 @@ class Session:
         self.interrupts = Interrupts(_announce_stop)
         self._servers_lost = 0
         self._started_loop = False
-        with self.interrupts.heard(), ExitStack() as locked:
+        with self.interrupts.handled(), ExitStack() as locked:
             if not again:
                 make_folder(folder, force=force, manifest={"name": spec.config.name, "status": "running"})
-            locked.enter_context(alone(folder))
+            locked.enter_context(lock(folder))
             if again:
                 self._note_resumption(saved)
             else:
@@ -129,7 +129,7 @@ class Session:
 
     def go(self, pool: RayPool | None, watch: Watch) -> Result:
         """Run to the end; the folder stays readable after an interrupt or an error."""
-        with self._locked, self.interrupts.heard():
+        with self._locked, self.interrupts.handled():
             self._started_loop = True
             while True:
                 try:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import FolderError, RunError
-from fedsim.common.files import parquet_writer, write_atomically, write_json
+from fedsim.common.files import write_atomically, write_json
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.trainer import Stepped
 from fedsim.records.recorder import Recorder, _value_bytes, digest
@@ -113,14 +113,14 @@ def test_what_is_buffered_becomes_a_part_if_there_is_no_room_for_whole_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = filled(tmp_path / "run")
-    real = parquet_writer
+    real = pq.ParquetWriter
 
-    def write(where: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    def write(where: Path, *options: Any, **more: Any) -> pq.ParquetWriter:
         if "-0" not in where.name:
             raise OSError("no room")
-        return real(where, schema)
+        return real(where, *options, **more)
 
-    monkeypatch.setattr("fedsim.records.recorder.parquet_writer", write)
+    monkeypatch.setattr(pq, "ParquetWriter", write)
     with pytest.raises(RunError, match=r"jobs.parquet: cannot be written: no room"):
         recorder.close(MODEL)
     names = {path.name for path in (tmp_path / "run").rglob("*.parquet")}
