@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from time import perf_counter, time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +119,7 @@ class _Log:
         self.parts: list[str] = []
         self.entered: list[float] = []
         """When each open part was entered."""
-        self._columns = [array("h"), array("h"), array("d"), array("d")]
+        self._columns: list[array[Any]] = [array("h"), array("h"), array("d"), array("d")]
         """The part, the depth, the start and the seconds of each span."""
 
     def add(self, part: int, entered: float, seconds: float) -> None:

@@ -38,22 +38,13 @@ _PART_S = 30.0
 """Seconds between parts: a killed run loses no older records. The merged tables do not depend on it."""
 _COUNTED = ("counts", "waits", "clipped", "last_accuracy")
 _STEP_DEFAULTS: dict[str, Any] = {
-    "remembered": 0,
-    "evicted": 0,
-    "mean_norm": float("nan"),
+    **dict.fromkeys(("remembered", "evicted", "blocks"), 0),
     "direction_norm": 0.0,
-    "step_length": float("nan"),
-    "conflicts": -1,
-    "model_conflicts": -1,
-    "block_conflicts_mean": float("nan"),
-    "absent_conflicts": -1,
-    "smallest_cosine": float("nan"),
-    "smallest_absent_cosine": float("nan"),
-    "projection_removed": float("nan"),
-    "max_weight": float("nan"),
-    "kkt_residual": float("nan"),
-    "blocks": 0,
+    **dict.fromkeys(("conflicts", "model_conflicts", "absent_conflicts"), -1),
+    **dict.fromkeys(("mean_norm", "step_length", "block_conflicts_mean", "projection_removed"), math.nan),
+    **dict.fromkeys(("smallest_cosine", "smallest_absent_cosine", "max_weight", "kkt_residual"), math.nan),
 }
+"""The values of columns of `steps` that a step does not report."""
 
 
 class Recorder:
@@ -81,7 +72,7 @@ class Recorder:
         self.waits = 0
         self.clipped = 0
         """Updates that were shortened to the limit of `[bad_updates]`."""
-        self.last_accuracy = float("nan")
+        self.last_accuracy = math.nan
         self._measured = False
         """Whether the global model was evaluated on at least one client."""
         self._recent: RecentRows | None = None
@@ -190,7 +181,7 @@ class Recorder:
             self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
         accuracy = evaluation.accuracy
         if not split.endswith(PERSONAL):
-            self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
+            self.last_accuracy = float(accuracy.mean()) if len(accuracy) else math.nan
             self._measured = len(accuracy) > 0
         k = len(evaluation.clients)
         columns = {
