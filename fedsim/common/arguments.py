@@ -107,7 +107,6 @@ def check(name: str, value: Any, hint: Any) -> None:
 
 
 def _matches(value: Any, hint: Any) -> bool:
-    """Return whether a value matches an annotation."""
     if hint is ArrayLike or np.ndarray in (hint, get_origin(hint)):
         return _numeric(value)
     kinds = _alternatives(hint)
@@ -164,9 +163,8 @@ def _numeric(value: Any) -> bool:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return (
-        get_args(hint) if get_origin(hint) in (Union, types.UnionType) and hint is not ArrayLike else (hint,)
-    )
+    union = get_origin(hint) in (Union, types.UnionType) and hint is not ArrayLike
+    return get_args(hint) if union else (hint,)
 
 
 def _words(hint: Any, *, several: bool = False) -> str:

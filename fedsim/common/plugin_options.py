@@ -39,16 +39,11 @@ def checked_options(
 
     `plugin` names the plug-in in messages.
     """
-    parameters, known = inspect.signature(make).parameters, options_of(make, supplied)
+    known = options_of(make, supplied)
     problems = [
         f"{plugin} has no option {key!r}{closest(key, known, others)}" for key in options if key not in known
     ]
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        problems += [
-            f"{plugin}: its function must take the argument {key!r}, found ({', '.join(parameters)})"
-            for key in supplied
-            if key not in parameters
-        ]
+    problems += _missing_arguments(plugin, make, supplied)
     valid = {key: value for key, value in options.items() if key in known}
     try:
         values = options_model(make, tuple(supplied)).model_validate(valid)
@@ -64,8 +59,20 @@ def checked_options(
     return {key: getattr(values, key) for key in options}
 
 
+def _missing_arguments(plugin: str, make: Callable[..., Any], supplied: Iterable[str]) -> list[str]:
+    """Return a message for each argument that fedsim passes and the factory does not take."""
+    parameters = inspect.signature(make).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return []
+    taken = ", ".join(parameters)
+    return [
+        f"{plugin}: its function must take the argument {key!r}, found ({taken})"
+        for key in supplied
+        if key not in parameters
+    ]
+
+
 def _problem(plugin: str, detail: Mapping[str, Any]) -> str:
-    """Return the message for an error of pydantic."""
     option = ".".join(map(str, detail["loc"]))
     if detail["type"] == "missing":
         return f"{plugin} needs the option {option!r}: it is a parameter of its function, without a default"

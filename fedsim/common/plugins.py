@@ -283,20 +283,20 @@ def _member(kind: str, name: str, where: str, member: str) -> Callable[..., Any]
 
 
 @contextmanager
-def contained(whose: str = "") -> Iterator[None]:
+def contained(plugin: str = "") -> Iterator[None]:
     """Raise RunError if a plug-in raises a BaseException such as SystemExit, which would end the process.
 
     Args:
-        whose: the name of the plug-in in the message. If it is given, only the plug-in runs in the body, and any
-            SystemExit is the plug-in's.
+        plugin: the plug-in in the message. If it is given, the body runs only the plug-in, which then raised any
+            SystemExit.
     """
     try:
         yield
     except BaseException as error:
-        exits = whose != "" and isinstance(error, SystemExit)
+        exits = plugin != "" and isinstance(error, SystemExit)
         if isinstance(error, Exception) or not (exits or _ends_the_process(error)):
             raise
-        prefix = f"{whose}: " if whose else ""
+        prefix = f"{plugin}: " if plugin else ""
         raise RunError(
             f"{prefix}{_with_type(error)}{line_of(error)}: a plug-in may end a run by an Exception alone"
         ) from error
@@ -364,13 +364,12 @@ def _from_file(path: Path) -> Any:
     qualified = f"{_PREFIX}{path.resolve().as_posix().replace('/', '_').removesuffix('.py')}"
     if qualified in sys.modules:
         return sys.modules[qualified]
-    spec = importlib.util.spec_from_file_location(qualified, path, loader=_TextLoader(qualified, str(path)))
+    loader = _TextLoader(qualified, str(path))
+    spec = importlib.util.spec_from_file_location(qualified, path, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[qualified] = module
+    module = sys.modules[qualified] = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[qualified]
         raise

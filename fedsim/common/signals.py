@@ -27,11 +27,11 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
         try:
-            for number in _SIGNALS:
-                if before[number] is not signal.SIG_IGN:
-                    signal.signal(number, self._handle)
+            for number in before:
+                signal.signal(number, self._handle)
             yield
         finally:
             for number, handler in before.items():

@@ -114,13 +114,9 @@ def _write_files(folder: Path, state: State, owner: str) -> None:
         # Copies: tensors that share memory cannot be saved.
         save_file({name: arrays[name].detach().cpu().clone().contiguous() for name in names}, path)
         files[path.name] = _sha256(path)
-    head = {
-        "format": FORMAT,
-        "owner": owner,
-        "files": files,
-        "state_sha256": hashlib.sha256(body.encode()).hexdigest(),
-    }
-    (folder / _STATE).write_text(json.dumps(head | {"state": body}), encoding="utf-8")
+    checksum = hashlib.sha256(body.encode()).hexdigest()
+    head = {"format": FORMAT, "owner": owner, "files": files, "state_sha256": checksum, "state": body}
+    (folder / _STATE).write_text(json.dumps(head), encoding="utf-8")
     for name in (*files, _STATE):
         with (folder / name).open("rb+") as file:
             os.fsync(file.fileno())

@@ -74,8 +74,8 @@ def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> N
     more = f"; and {len(differences) - _SHOWN} more keys" if len(differences) > _SHOWN else ""
     total = f" The same holds for {len(others)} {kind} in all." if len(others) > 1 else ""
     raise ConfigError(
-        f"{folder} is {existing.state.status} with another configuration than {title}: "
-        f"{'; '.join(differences[:_SHOWN])}{more}.{total} Run such {kind} anew with --force, or choose another "
+        f"{folder} ({existing.state.status}) was run with a different configuration from {title}: "
+        f"{'; '.join(differences[:_SHOWN])}{more}.{total} Overwrite such {kind} with --force, or choose another "
         "folder with --out"
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -21,12 +20,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fedsim.common.arrow_columns import array, coded, column
+from fedsim.common.arrow_columns import coded, column
 from fedsim.common.errors import RunError
 from fedsim.common.files import read_parquet, sync_folder, write_atomically, write_parquet
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import PERSONAL, STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
+from fedsim.records.digest import digest
 from fedsim.records.recent_rows import Measured, RecentRows
 from fedsim.records.schemas import OPTIONAL, PARTS, TABLES, part_name
 from fedsim.records.truncation import cut_tables
@@ -174,27 +174,24 @@ class Recorder:
     def _settle_evaluations(self) -> None:
         pending, self._evaluations = self._evaluations, []
         for step, time_us, split, result in pending:
-            self._append_evaluation(step, time_us, split, result())
-
-    def _append_evaluation(self, step: int, time_us: int, split: str, evaluation: Evaluation) -> None:
-        if self._recent:
-            self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
-        accuracy = evaluation.accuracy
-        if not split.endswith(PERSONAL):
-            self.last_accuracy = float(accuracy.mean()) if len(accuracy) else math.nan
-            self._measured = len(accuracy) > 0
-        k = len(evaluation.clients)
-        columns = {
-            "step": np.full(k, step),
-            "time_us": np.full(k, time_us),
-            "client": evaluation.clients,
-            "split": coded(np.zeros(k, dtype=np.int64), (split,)),
-            "n": evaluation.n,
-            "correct": evaluation.correct,
-            "accuracy": accuracy,
-            "loss": evaluation.loss,
-        }
-        self._append("evals", columns)
+            evaluation = result()
+            accuracy, k = evaluation.accuracy, len(evaluation.clients)
+            if self._recent:
+                self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
+            if not split.endswith(PERSONAL):
+                self.last_accuracy = float(accuracy.mean()) if k else math.nan
+                self._measured = k > 0
+            columns = {
+                "step": np.full(k, step),
+                "time_us": np.full(k, time_us),
+                "client": evaluation.clients,
+                "split": coded(np.zeros(k, dtype=np.int64), (split,)),
+                "n": evaluation.n,
+                "correct": evaluation.correct,
+                "accuracy": accuracy,
+                "loss": evaluation.loss,
+            }
+            self._append("evals", columns)
 
     def _append(self, table: str, columns: Mapping[str, Any]) -> None:
         arrays = [column(columns[field.name], field.type) for field in TABLES[table]]
@@ -236,7 +233,6 @@ class Recorder:
         return "accuracy is no number" if self._measured and math.isnan(self.last_accuracy) else None
 
     def _flush(self) -> None:
-        """Write the buffered rows."""
         self._take_steps()
         for table, pieces in self._tables.items():
             if pieces:
@@ -287,41 +283,6 @@ class Recorder:
             path.replace(self.folder / path.name)
         sync_folder(self.folder)
         shutil.rmtree(parts)
-
-
-def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
-    """Return the sha256 of the written tables in the order of `TABLES`, and of the final model.
-
-    Of each table it covers the name, the number of rows and, in the order of the schema, the name and the values of
-    each column: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. Of the model it covers the
-    name and the values of each tensor. It does not depend on the layout of the files.
-    """
-    total = hashlib.sha256()
-    for name, schema in TABLES.items():
-        if not (folder / f"{name}.parquet").exists():
-            continue
-        table = read_parquet(folder / f"{name}.parquet", RunError)
-        total.update(f"{name}:{len(table)}:".encode())
-        for field in schema:
-            total.update(f"{field.name}:".encode())
-            total.update(_value_bytes(table[field.name], field.type))
-    for name in sorted(params):
-        total.update(f"{name}:".encode())
-        total.update(params[name].contiguous().numpy().tobytes())
-    return total.hexdigest()
-
-
-def _value_bytes(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:
-    if pa.types.is_dictionary(kind):
-        whole = values.cast(kind).unify_dictionaries().combine_chunks()
-        words = np.array([word.encode() + b"\0" for word in whole.dictionary.to_pylist()], dtype=object)
-        codes = array(whole.indices)
-        ends = np.append(np.flatnonzero(codes[1:] != codes[:-1]) + 1, len(codes))
-        if len(ends) * 4 > len(codes):
-            return b"".join(words[codes])
-        return b"".join(words[codes[ends - 1]] * np.diff(ends, prepend=0))
-    plain = array(values)
-    return np.ascontiguousarray(plain, dtype=plain.dtype.newbyteorder("<")).tobytes()
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:

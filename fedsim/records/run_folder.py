@@ -101,10 +101,8 @@ def is_running(folder: Path) -> bool:
     try:
         with (folder / _LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the lock is missing, or belongs to another user
-        return False
+    except OSError as error:  # or the lock is missing, or belongs to another user
+        return isinstance(error, BlockingIOError)
     return False
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -17,7 +16,8 @@ from fedsim.common.errors import FolderError, RunError
 from fedsim.common.files import write_atomically, write_json
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.trainer import Stepped
-from fedsim.records.recorder import Recorder, _value_bytes, digest
+from fedsim.records.digest import digest
+from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import make_folder
 from fedsim.records.schemas import TABLES
 from fedsim.training.evaluation import Evaluation
@@ -84,15 +84,6 @@ def test_the_digest_covers_values_and_not_the_layout(tmp_path: Path, monkeypatch
     table = pq.read_table(tmp_path / "b" / "jobs.parquet")
     pq.write_table(table, tmp_path / "b" / "jobs.parquet", row_group_size=3, compression="none")
     assert digest(tmp_path / "b", MODEL) == first
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["a"], ["a"] * 20, ["a", "bc"] * 10, ["bc"] * 15 + ["a"] * 9 + ["bc"]], ids=len
-)
-def test_words_count_one_after_the_other_however_often_they_stand_in_a_row(words: list[str]) -> None:
-    kind = pa.dictionary(pa.int8(), pa.string())
-    column = pa.chunked_array([pa.array(words[:7], pa.string()), pa.array(words[7:], pa.string())])
-    assert _value_bytes(column.cast(kind), kind) == "".join(word + "\0" for word in words).encode()
 
 
 def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
