@@ -43,7 +43,7 @@ def filled(folder: Path, jobs: int = 7) -> Recorder:
     return recorder
 
 
-def test_rows_come_back_as_they_were_given(tmp_path: Path) -> None:
+def test_tables_hold_the_recorded_rows(tmp_path: Path) -> None:
     recorder = filled(tmp_path / "run")
     recorder.close(MODEL)
     jobs = pq.read_table(tmp_path / "run" / "jobs.parquet")
@@ -101,7 +101,7 @@ def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
     assert digest(tmp_path / "a", MODEL) != first
 
 
-def test_what_is_buffered_becomes_a_part_if_there_is_no_room_for_whole_tables(
+def test_buffered_rows_become_a_part_if_the_disk_is_too_full_for_merged_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = filled(tmp_path / "run")
@@ -148,7 +148,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 1}
 
 
-def test_a_file_is_on_the_disk_before_it_takes_its_place(
+def test_a_file_is_flushed_to_disk_before_it_replaces_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "manifest.json"
@@ -178,8 +178,8 @@ def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, linked: bool) -> None:
-    """As root, `--out /dev/null` took the device away from all programs."""
+def test_a_pipe_is_never_replaced_by_a_file(tmp_path: Path, linked: bool) -> None:
+    """Otherwise `--out /dev/null` as root would take the device away from all programs."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     target = tmp_path / "link" if linked else pipe
