@@ -97,11 +97,13 @@ def remove_folder(folder: Path) -> None:
     shutil.rmtree(old)
 
 
-def refuse_links(folder: Path, wrong: type[Error]) -> None:
-    """Raise `wrong` if a folder contains a link, through which a run would write outside of its folder."""
+def refuse_links(folder: Path) -> None:
+    """Raise FolderError if a folder contains a link, through which a run would write outside of its folder."""
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise wrong(f"{path} is a link to {os.readlink(path)}: a run writes into its own folder alone")
+            raise FolderError(
+                f"{path} is a link to {os.readlink(path)}: a run writes only into its own folder"
+            )
 
 
 def from_json(text: str) -> Any:

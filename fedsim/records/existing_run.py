@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from fedsim.common.errors import ConfigError, Error, FolderError
+from fedsim.common.errors import ConfigError, Error
 from fedsim.common.files import from_toml, refuse_links
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig
@@ -49,7 +49,7 @@ def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     """Return the run in a folder, which may not exist. Raises FolderError for other folders and for links."""
     if not folder.exists():
         return ExistingRun(State())
-    refuse_links(folder, FolderError)
+    refuse_links(folder)
     manifest = read_manifest(folder)
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         return ExistingRun(State())
