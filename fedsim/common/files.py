@@ -155,7 +155,7 @@ def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None =
     """
     if not path.is_file():
         place = "" if path.is_absolute() else f", seen from {Path.cwd()}"
-        raise wrong(f"{path}: {'it is no file' if path.exists() else f'there is no such file{place}'}")
+        raise wrong(f"{path}: {'it is not a file' if path.exists() else f'there is no such file{place}'}")
     try:
         return parquet_table(path, columns)
     except PARQUET_ERRORS as error:
