@@ -17,6 +17,7 @@ from pathlib import Path
 from fedsim.cli.trace.importing import intervals
 from fedsim.common import plugins
 from fedsim.common.errors import TraceError
+from fedsim.common.plugin_options import options_of
 from fedsim.common.units import show_us
 from fedsim.worlds.importer import Importer, Source, build_importer, import_trace
 from fedsim.worlds.trace import Trace
@@ -84,7 +85,7 @@ def formats() -> list[str]:
         )
     for name in importers():
         make = plugins.factory("importer", name)
-        known = ", ".join(f"`{n} = {_shown(p.default)}`" for n, p in plugins.options_of(make).items())
+        known = ", ".join(f"`{n} = {_shown(p.default)}`" for n, p in options_of(make).items())
         told = " ".join((inspect.getdoc(make) or "").split("\n")[1:]).strip()
         if known:
             lines += ["", f"**{name}**: {known}.", *textwrap.wrap(told, 118)]

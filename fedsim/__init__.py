@@ -67,62 +67,23 @@ _HOMES = {
         "TraceError",
     ),
     "fedsim.config.run": ("RunConfig",),
-    "fedsim.data.federated_data": (
-        "FederatedData",
-        "Task",
-    ),
-    "fedsim.engine.selector": (
-        "Selector",
-        "View",
-    ),
-    "fedsim.runs.fork": (
-        "At",
-        "fork",
-    ),
-    "fedsim.runs.plan": (
-        "PlannedRun",
-        "plan",
-    ),
+    "fedsim.data.federated_data": ("FederatedData", "Task"),
+    "fedsim.engine.selector": ("Selector", "View"),
+    "fedsim.runs.fork": ("At", "fork"),
+    "fedsim.runs.plan": ("PlannedRun", "plan"),
     "fedsim.runs.replay": ("replay",),
     "fedsim.runs.result": ("Result",),
     "fedsim.runs.resume": ("resume",),
     "fedsim.runs.simulate": ("simulate",),
     "fedsim.runs.verify": ("verify",),
-    "fedsim.server.combine": (
-        "Combined",
-        "combine",
-    ),
-    "fedsim.server.rule": (
-        "Algorithm",
-        "Direction",
-        "Needs",
-        "Stack",
-        "stateless",
-    ),
+    "fedsim.server.combine": ("Combined", "combine"),
+    "fedsim.server.rule": ("Algorithm", "Direction", "Needs", "Stack", "stateless"),
     "fedsim.studies.run": ("study",),
     "fedsim.training.attack": ("Attack",),
-    "fedsim.training.client_method": (
-        "ClientMethod",
-        "Local",
-        "Trained",
-    ),
-    "fedsim.worlds.importer": (
-        "Imported",
-        "Importer",
-        "Source",
-        "import_trace",
-    ),
-    "fedsim.worlds.scenario": (
-        "Clock",
-        "Me",
-        "Place",
-        "Scenario",
-        "make_trace",
-    ),
-    "fedsim.worlds.trace": (
-        "Trace",
-        "read_trace",
-    ),
+    "fedsim.training.client_method": ("ClientMethod", "Local", "Trained"),
+    "fedsim.worlds.importer": ("Imported", "Importer", "Source", "import_trace"),
+    "fedsim.worlds.scenario": ("Clock", "Me", "Place", "Scenario", "make_trace"),
+    "fedsim.worlds.trace": ("Trace", "read_trace"),
     "fedsim.worlds.world": ("World",),
 }
 """The modules of the public names."""
@@ -189,6 +150,6 @@ def __getattr__(name: str) -> Any:
     places = _RENAMED | {name: (home, name) for home, names in _HOMES.items() for name in names}
     if name not in places:
         raise AttributeError(f"module 'fedsim' has no attribute {name!r}")
-    home, there = places[name]
-    value = globals()[name] = getattr(importlib.import_module(home), there)
+    home, attribute = places[name]
+    value = globals()[name] = getattr(importlib.import_module(home), attribute)
     return value

@@ -26,6 +26,7 @@ from fedsim.cli.trace.app import trace_app
 from fedsim.common import plugins
 from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed, closest
 from fedsim.common.paths import check_text, check_working_directory
+from fedsim.common.plugin_options import options_of
 from fedsim.common.terminal import PLAIN, Terminal, keep_streams_open, say
 
 app = typer.Typer(
@@ -107,7 +108,7 @@ def list_plugins(
 def _options(kind: str, name: str) -> str:
     if kind == "metric":
         return ""
-    options = plugins.options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ()))
+    options = options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ()))
     return ", ".join(
         f"{n}={_default(p.default)}" if p.default is not p.empty else n for n, p in options.items()
     )

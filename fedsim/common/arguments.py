@@ -97,7 +97,8 @@ def check(name: str, value: Any, hint: Any) -> None:
         if get_origin(kind) in _LISTS and isinstance(value, (list, tuple)):
             position = next(i for i, each in enumerate(value) if not _matches(each, get_args(kind)[0]))
             check(f"{name}[{position}]", value[position], get_args(kind)[0])
-    near = closest(value, known) if isinstance(value, str) and (known := _literals(hint)) else ""
+    known = [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
+    near = closest(value, known) if isinstance(value, str) else ""
     near = near if "did you mean" in near else ""  # the message lists all known values already
     wanted = _words(hint)
     if isinstance(value, Integral) and abs(int(value)) >= _TOO_LARGE:
@@ -105,13 +106,7 @@ def check(name: str, value: Any, hint: Any) -> None:
     raise ConfigError(f"{name}: expected {wanted}, found {described(value)}{near}")
 
 
-def _literals(hint: Any) -> list[str]:
-    """Return the values of the Literals in an annotation."""
-    return [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
-
-
 def _matches(value: Any, hint: Any) -> bool:
-    """Return whether a value matches an annotation."""
     if hint is ArrayLike or np.ndarray in (hint, get_origin(hint)):
         return _numeric(value)
     kinds = _alternatives(hint)
@@ -168,9 +163,8 @@ def _numeric(value: Any) -> bool:
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return (
-        get_args(hint) if get_origin(hint) in (Union, types.UnionType) and hint is not ArrayLike else (hint,)
-    )
+    union = get_origin(hint) in (Union, types.UnionType) and hint is not ArrayLike
+    return get_args(hint) if union else (hint,)
 
 
 def _words(hint: Any, *, several: bool = False) -> str:

@@ -59,8 +59,11 @@ class SomeFailed(RunError):
     """Some of several runs failed: `errors` by the name of the run, and the `results` of the others."""
 
     def __init__(self, errors: Mapping[str, Exception], results: Sequence[Any]) -> None:
-        lines = [line for name, error in errors.items() for line in _lines_of(name, error)]
-        super().__init__("\n".join([f"{len(errors)} of {len(errors) + len(results)} runs failed", *lines]))
+        lines = [f"{len(errors)} of {len(errors) + len(results)} runs failed"]
+        for name, error in errors.items():
+            message = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
+            lines += [f"{name}: {message}", *getattr(error, "__notes__", ())]
+        super().__init__("\n".join(lines))
         self.errors, self.results = errors, results
 
 
@@ -81,12 +84,6 @@ class EndOfWorld(UserWarning):
 
 
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)
-
-
-def _lines_of(name: str, error: Exception) -> list[str]:
-    """Return the message and the notes of an error of the run `name`."""
-    message = str(error) if isinstance(error, Error) else f"{type(error).__name__}: {error}"
-    return [f"{name}: {message}", *getattr(error, "__notes__", ())]
 
 
 def closest(name: str, known: Iterable[str], others: Iterable[str] = ()) -> str:

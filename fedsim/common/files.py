@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ _KEY = re.compile(r"\s*[\w\"'-]+\s*")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
+def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file with `write` beside `path`, flush it to disk, and replace `path` by it in one step.
 
     A failed write leaves the previous file, and nothing beside it. A link at `path` is replaced, never followed.
@@ -72,7 +72,7 @@ def unmade(path: Path, noun: str, error: OSError) -> RunError:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text in one step. Raises RunError as `write_atomically` does."""
-    write_atomically(path, lambda temporary: _put(temporary, text))
+    write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
@@ -89,11 +89,21 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def refuse_links(folder: Path, wrong: type[Error]) -> None:
-    """Raise `wrong` if a folder contains a link, through which a run would write outside of its folder."""
+def remove_folder(folder: Path) -> None:
+    """Remove a folder; an interruption leaves no incomplete folder under its name. Raises OSError."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    folder.rename(old)
+    shutil.rmtree(old)
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise FolderError if a folder contains a link, through which a run would write outside of its folder."""
     for path in folder.rglob("*"):
         if path.is_symlink():
-            raise wrong(f"{path} is a link to {os.readlink(path)}: a run writes into its own folder alone")
+            raise FolderError(
+                f"{path} is a link to {os.readlink(path)}: a run writes only into its own folder"
+            )
 
 
 def from_json(text: str) -> Any:
@@ -123,13 +133,19 @@ def _longest_key(text: str) -> int:
     return longest + 1
 
 
-def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Return a writer of a table with a checksum for each page.
+def write_parquet(path: Path, schema: pa.Schema, pieces: Iterable[pa.Table]) -> None:
+    """Write a table, piece by piece, with a checksum for each page. Raises RunError as `write_atomically` does.
 
     Columns of 64 bits have no dictionary: their values rarely repeat, and the dictionary takes most of the time.
     """
     repeated = [field.name for field in schema if field.type.bit_width < 64]
-    return pq.ParquetWriter(path, schema, use_dictionary=repeated, write_page_checksum=True)
+
+    def write(target: Path) -> None:
+        with pq.ParquetWriter(target, schema, use_dictionary=repeated, write_page_checksum=True) as writer:
+            for piece in pieces:
+                writer.write_table(piece)
+
+    write_atomically(path, write)
 
 
 def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None = None) -> pa.Table:
@@ -138,9 +154,8 @@ def read_parquet(path: Path, wrong: type[Error], columns: Sequence[str] | None =
     Raises `wrong`, which names the file and the missing column or another fault.
     """
     if not path.is_file():
-        raise wrong(
-            f"{path}: {'it is no file' if path.exists() else f'there is no such file{_seen_from(path)}'}"
-        )
+        place = "" if path.is_absolute() else f", seen from {Path.cwd()}"
+        raise wrong(f"{path}: {'it is not a file' if path.exists() else f'there is no such file{place}'}")
     try:
         return parquet_table(path, columns)
     except PARQUET_ERRORS as error:
@@ -161,10 +176,6 @@ def parquet_table(source: Path | pa.NativeFile, columns: Sequence[str] | None = 
     return table
 
 
-def _put(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def room(path: Path, error: Exception) -> str:
     """Return the free space for a message if a file cannot be written because the disk is full; else ""."""
     if not (isinstance(error, OSError) and error.errno in _FULL) and "os error 28" not in str(error):
@@ -174,8 +185,3 @@ def room(path: Path, error: Exception) -> str:
     except OSError:
         return ""
     return f"; {show_bytes(free)} free in {path.parent}"
-
-
-def _seen_from(path: Path) -> str:
-    """Return the working directory for a message about a relative path."""
-    return "" if path.is_absolute() else f", seen from {Path.cwd()}"

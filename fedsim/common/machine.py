@@ -10,7 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
-_PROCESSES = Path("/proc")
 
 
 def cores() -> int:
@@ -34,29 +33,25 @@ def _quota() -> float:
 def forget_peak() -> None:
     """Reset `peak_bytes`, if the system can, so that earlier runs of this process do not count."""
     with suppress(OSError):
-        (_PROCESSES / "self" / "clear_refs").write_text("5")
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_bytes() -> int:
     """Return the peak resident memory of this process in bytes."""
     with suppress(OSError, ValueError, KeyError):
-        return _sizes("self", "status")["VmHWM"]
+        return _sizes("status")["VmHWM"]
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def peak_share(process: int | None = None) -> int:
-    """Return the peak memory of a process in bytes, where a page shared by n processes counts 1/n; 0 if unknown.
-
-    The shares are those of the present. `process` is the id of a process, None for this one.
-    """
-    name = "self" if process is None else str(process)
+def peak_share() -> int:
+    """Return the peak memory of this process in bytes, where a page counts 1/n if n processes share it at present."""
     with suppress(OSError, ValueError, KeyError):
-        resident = _sizes(name, "status")
-        return _sizes(name, "smaps_rollup")["Pss"] + resident["VmHWM"] - resident["VmRSS"]
-    return peak_bytes() if process is None else 0
+        resident = _sizes("status")
+        return _sizes("smaps_rollup")["Pss"] + resident["VmHWM"] - resident["VmRSS"]
+    return peak_bytes()
 
 
-def _sizes(process: str, file: str) -> dict[str, int]:
-    """Return the sizes in bytes from a file in /proc of a process. Raises OSError if there is no such file."""
-    lines = [line.split() for line in (_PROCESSES / process / file).read_text().splitlines()]
+def _sizes(file: str) -> dict[str, int]:
+    """Return the sizes in bytes from a file of this process in /proc. Raises OSError if there is no such file."""
+    lines = [line.split() for line in Path("/proc/self", file).read_text().splitlines()]
     return {words[0].rstrip(":"): 1024 * int(words[1]) for words in lines if words[-1:] == ["kB"]}

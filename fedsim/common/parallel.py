@@ -1,4 +1,4 @@
-"""Making something part by part in several processes, which are forked, so that nothing needs to be imported again."""
+"""Divides work among forked processes, which need not import anything again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def in_parts(make: Callable[[Sequence[S]], T], items: Sequence[S], least: int) -> list[T]:
-    """Return what `make` makes of consecutive parts of `items`, in their order: together they are all items.
+    """Divide `items` into consecutive parts, and return the results of `make` for the parts, in their order.
 
     As many processes as there are cores make the parts, if each has at least `least` items and this process may fork:
     it is the first one, on Linux, without Ray and without another thread of Python, which might hold a lock that the
@@ -52,8 +52,8 @@ def _may_fork() -> bool:
 
 
 def _send(sender: Connection, make: Callable[[Sequence[S]], T], part: Sequence[S]) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process hears Ctrl-C too
-    with suppress(Exception):  # the first process makes this part itself, and raises what went wrong
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process receives Ctrl-C too
+    with suppress(Exception):  # the first process makes this part itself, and raises the error
         sender.send(make(part))
 
 

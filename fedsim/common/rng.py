@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,7 @@ class Numbers:
     _BLOCK = 64
 
     def __init__(
-        self,
-        seed: int,
-        purpose: str,
-        transform: Callable[[NDArray[np.float64]], NDArray[Any]] = lambda x: x,
+        self, seed: int, purpose: str, transform: Callable[[NDArray[np.float64]], NDArray[Any]]
     ) -> None:
         self._seed, self._purpose, self._transform = seed, purpose, transform
         self._first = -1
@@ -167,12 +165,11 @@ def expanded(keys: Words) -> NDArray[np.uint64]:
 
     The lowest word of a key comes first.
     """
-    pool, hasher = list(keys.T), _Hasher(_INIT_A, _MULT_A)
-    pool = [hasher.hashed(word) for word in pool]
-    for source in range(_POOL):
-        for target in range(_POOL):
-            if source != target:
-                pool[target] = _combined(pool[target], hasher.hashed(pool[source]))
+    hasher = _Hasher(_INIT_A, _MULT_A)
+    pool = [hasher.hashed(word) for word in keys.T]
+    for source, target in permutations(range(_POOL), 2):
+        mix = _MIX_L * pool[target] - _MIX_R * hasher.hashed(pool[source])
+        pool[target] = np.asarray(mix ^ (mix >> _SHIFT))
     hasher = _Hasher(_INIT_B, _MULT_B)
     words = np.stack([hasher.hashed(pool[i % _POOL]) for i in range(2 * _POOL)], axis=1).astype(np.uint64)
     return np.asarray(words[:, ::2] | words[:, 1::2] << np.uint64(32))
@@ -189,11 +186,6 @@ class _Hasher:
         self._constant = self._constant * self._factor & 0xFFFFFFFF
         words = (words ^ before) * np.uint32(self._constant)
         return np.asarray(words ^ (words >> _SHIFT))
-
-
-def _combined(x: Words, y: Words) -> Words:
-    words = _MIX_L * x - _MIX_R * y
-    return np.asarray(words ^ (words >> _SHIFT))
 
 
 class _Expanded(ISeedSequence):

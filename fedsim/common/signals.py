@@ -19,7 +19,7 @@ class Interrupts:
         self.asked, self._on_asked = False, on_asked
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
         """Handle the signals while the body runs; the first sets `asked`, the second raises KeyboardInterrupt.
 
         Does nothing outside of the main thread, which alone receives signals.
@@ -27,17 +27,17 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.getsignal(number) for number in _SIGNALS}
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+        before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
         try:
-            for number in _SIGNALS:
-                if before[number] is not signal.SIG_IGN:
-                    signal.signal(number, self._hear)
+            for number in before:
+                signal.signal(number, self._handle)
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

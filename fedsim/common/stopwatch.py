@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from time import perf_counter, time
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,42 +119,31 @@ class _Log:
         self.parts: list[str] = []
         self.entered: list[float] = []
         """When each open part was entered."""
-        self._part, self._depth = array("h"), array("h")
-        self._start, self._seconds = array("d"), array("d")
+        self._columns: list[array[Any]] = [array("h"), array("h"), array("d"), array("d")]
+        """The part, the depth, the start and the seconds of each span."""
 
     def add(self, part: int, entered: float, seconds: float) -> None:
         """Record a span unless it is short; `entered` is a time of `perf_counter`."""
         if seconds < self.least_s:
             return
-        self._part.append(part)
-        self._depth.append(len(self.entered))
-        self._start.append(entered)
-        self._seconds.append(seconds)
-        if len(self._seconds) > self.most:
-            self._thin()
+        parts, depths, starts, lengths = self._columns
+        parts.append(part)
+        depths.append(len(self.entered))
+        starts.append(entered)
+        lengths.append(seconds)
+        if len(lengths) > self.most:
+            self._thin(np.array(lengths))
 
-    def _thin(self) -> None:
+    def _thin(self, seconds: NDArray[np.float64]) -> None:
         """Keep the longer half, and record only spans as long from now on. The spans around a kept span stay too."""
-        seconds = np.array(self._seconds)
         kept = np.sort(np.argsort(seconds, kind="stable")[-(self.most // 2 or 1) :])
         self.least_s = float(seconds[kept].min())
-        self._part, self._depth = (
-            array("h", np.array(column)[kept].tobytes()) for column in (self._part, self._depth)
-        )
-        self._start, self._seconds = (
-            array("d", np.array(column)[kept].tobytes()) for column in (self._start, self._seconds)
-        )
+        self._columns = [array(c.typecode, np.array(c)[kept].tobytes()) for c in self._columns]
 
     def spans(self, origin: float) -> Spans:
         """Return the recorded spans, with times since `origin`."""
-        return Spans(
-            tuple(self.parts),
-            np.array(self._part, dtype=np.int16),
-            np.array(self._depth, dtype=np.int16),
-            np.array(self._start, dtype=np.float64) - origin,
-            np.array(self._seconds, dtype=np.float64),
-            self.least_s,
-        )
+        part, depth, start, seconds = map(np.array, self._columns)
+        return Spans(tuple(self.parts), part, depth, start - origin, seconds, self.least_s)
 
 
 class Stopwatch:
@@ -172,7 +162,7 @@ class Stopwatch:
         self._rest = Part(self, rest)
         self._parts: dict[str, Part] = {rest: self._rest}
         self.current = self._rest
-        """The part that runs since `since`. `Part` alone uses these, and `around`, the parts that wait for it."""
+        """The part that has run since `since`. Only `Part` uses these, and `around`, the parts that wait for it."""
         self.around: list[Part] = []
         self.origin_s = time()
         self.started = self.since = perf_counter()
@@ -190,10 +180,6 @@ class Stopwatch:
         """Whether spans are recorded."""
         return self._log is not None
 
-    def total(self) -> float:
-        """Return the seconds since the stopwatch was made."""
-        return perf_counter() - self.started
-
     def dump(self, label: str) -> Times:
         """Return the measurements so far, as plain data."""
         now = perf_counter()
@@ -207,10 +193,6 @@ class Stopwatch:
             self._rest.name,
             None if self._log is None else self._log.spans(self.started),
         )
-
-    def parts(self) -> dict[str, float]:
-        """Return the seconds of each part so far, by name."""
-        return self.dump("").parts()
 
     def report(self) -> dict[str, float]:
         """Return the seconds of each part and of the rest, and their `total`, to 0.1 ms."""

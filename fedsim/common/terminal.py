@@ -109,7 +109,10 @@ class Terminal(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print. In a terminal below 80 columns a table with columns that cannot wrap breaks its lines, uncut."""
-        if self.width < _LEAST_COLUMNS and any(map(_stays_whole, objects)):
+        tables = [printed for printed in objects if isinstance(printed, Table)]
+        if self.width < _LEAST_COLUMNS and any(
+            column.no_wrap for table in tables for column in table.columns
+        ):
             Terminal(file=self.file, width=_LEAST_COLUMNS).print(*objects, **options, crop=False)
         else:
             super().print(*objects, **options)
@@ -117,10 +120,6 @@ class Terminal(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text without markup, with nonprinting characters as escapes."""
         return super().render_str(visible(text), **options)
-
-
-def _stays_whole(printed: Any) -> bool:
-    return isinstance(printed, Table) and any(column.no_wrap for column in printed.columns)
 
 
 def _prints(c: str) -> bool:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import cache, lru_cache
 from typing import TypeVar
 
 from fedsim.common.errors import ConfigError
@@ -26,34 +27,18 @@ MOST, _LIMIT = 8, 1024
 """The default limit, beyond which threads do not read memory faster, and the largest valid limit."""
 
 
-class _Threads:
-    """The thread pool of this process, started when it is first needed, and anew in a forked process."""
-
-    def __init__(self) -> None:
-        self._most: int | None = None
-        self._pool: tuple[int, int, ThreadPoolExecutor] | None = None
-
-    @property
-    def most(self) -> int:
-        """The most threads. Raises ConfigError."""
-        if self._most is None:
-            self._most = _allowed()
-        return self._most
-
-    @most.setter
-    def most(self, count: int) -> None:
-        self._most = count
-
-    def pool(self) -> ThreadPoolExecutor:
-        """Return the thread pool."""
-        key = (os.getpid(), self.most)
-        if self._pool is None or self._pool[:2] != key:
-            self._pool = (*key, ThreadPoolExecutor(self.most, "fedsim"))
-        return self._pool[2]
+_limits: list[int] = []
+"""The limits of the open `at_most` blocks, the innermost last."""
 
 
-def _allowed() -> int:
-    """Return the most threads: the environment variable's number, by default the number of cores, at most 8."""
+def most() -> int:
+    """Return the most threads that are used. Raises ConfigError for a bad environment variable."""
+    return _limits[-1] if _limits else default_most()
+
+
+@cache
+def default_most() -> int:
+    """Return the environment variable's number of threads, by default the number of cores, at most 8."""
     text = os.environ.get(VARIABLE)
     if text is None:
         return min(cores(), MOST)
@@ -62,27 +47,26 @@ def _allowed() -> int:
     return int(text)
 
 
-_threads = _Threads()
-
-
-def most() -> int:
-    """Return the most threads that are used."""
-    return _threads.most
+@lru_cache(maxsize=1)
+def _pool(process: int, count: int) -> ThreadPoolExecutor:
+    """Return the thread pool of a process; a forked process and another limit need a new one."""
+    return ThreadPoolExecutor(count, "fedsim")
 
 
 def gain() -> float:
     """Return the estimated speed-up of long work: 1.5 with two threads, as measured, and 0.5 for each further one."""
-    return 1.0 + 0.5 * (_threads.most - 1)
+    return 1.0 + 0.5 * (most() - 1)
 
 
 @contextmanager
 def at_most(count: int) -> Iterator[None]:
     """Use at most `count` threads in the body."""
-    before, _threads.most = _threads.most, count
+    default_most()  # refuses a bad environment variable
+    _limits.append(count)
     try:
         yield
     finally:
-        _threads.most = before
+        _limits.pop()
 
 
 def in_order(work: Callable[[Part], Result], parts: Iterable[Part], *, worth: bool) -> Iterator[Result]:
@@ -90,10 +74,10 @@ def in_order(work: Callable[[Part], Result], parts: Iterable[Part], *, worth: bo
 
     Raises the error of the first part that fails. `work` must not call this function.
     """
-    if not worth or _threads.most < 2:
+    if not worth or most() < 2:
         yield from map(work, parts)
         return
-    pool, ahead = _threads.pool(), 2 * _threads.most
+    pool, ahead = _pool(os.getpid(), most()), 2 * most()
     submitted: deque[Future[Result]] = deque()
     try:
         for part in parts:

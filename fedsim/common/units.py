@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 
 from fedsim.common.errors import closest
 
@@ -35,10 +36,7 @@ def duration_us(text: str | float) -> int:
     Raises ValueError if a part has no number or no known unit (a single number needs none), or if the duration is
     negative or too long for 64 bits.
     """
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        seconds = float(text)
-    else:
-        seconds = _sum_of_parts(str(text), _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s")
+    seconds = float(_amount(text, _SECONDS, "duration such as '90s', '1.5h' or '7d'", bare="s"))
     if not 0 <= seconds < 9e12:
         raise ValueError(f"expected a duration from 0 to 9e12 seconds, found {text!r}")
     return to_us(seconds)
@@ -49,16 +47,17 @@ def size_bytes(text: str | float) -> int:
 
     Raises ValueError if a part has no number or no known unit, or if the size is negative or too large for 64 bits.
     """
-    if isinstance(text, (int, float)) and not isinstance(text, bool):
-        size: float = text
-    else:
-        size = _sum_of_parts(str(text), _BYTES, "size such as '20 MB' or '4 GiB'", bare="")
+    size = _amount(text, _BYTES, "size such as '20 MB' or '4 GiB'", bare="")
     if not 0 <= size < 2**63:
         raise ValueError(f"expected a size from 0 to 9.2e18 bytes, found {text!r}")
     return round(size)
 
 
-def _sum_of_parts(text: str, units: dict[str, float] | dict[str, int], kind: str, bare: str) -> float:
+def _amount(text: str | float, units: Mapping[str, float], kind: str, bare: str) -> float:
+    """Return a number as it is, and the sum of the parts of a text; `bare` is the unit of a single number."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        return text
+    text = str(text)
     stripped = text.strip()
     parts = _PART.findall(stripped)
     if not parts or _PART.sub("", stripped).strip():
@@ -79,8 +78,7 @@ def show_us(time_us: int) -> str:
     """Return a virtual time as a text such as `3d 04:05:06`, or `1.250 s` below a minute."""
     if abs(time_us) < 60 * US:
         return f"{time_us / US:.3f} s"
-    seconds = time_us // US
-    days, rest = divmod(seconds, 86400)
+    days, rest = divmod(time_us // US, 86400)
     clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
     return f"{days}d {clock}" if days else clock
 

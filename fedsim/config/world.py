@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import lacks_in, refusal, without
+from fedsim.common.plugin_options import options_of, plain
 from fedsim.common.units import US, duration_us
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
@@ -218,10 +219,10 @@ def _joined(
 
 def resolved_options(scenario: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a scenario as plain TOML values, including defaults."""
-    make = plugins.factory("scenario", scenario)
-    defaults = {n: p.default for n, p in plugins.options_of(make).items() if p.default is not p.empty}
-    values = defaults | plugins.checked_options("scenario", scenario, make, options, {})
-    return {name: plain for name, value in values.items() if (plain := plugins.plain(value)) is not None}
+    known = options_of(plugins.factory("scenario", scenario))
+    defaults = {n: p.default for n, p in known.items() if p.default is not p.empty}
+    values = defaults | plugins.check("scenario", scenario, options, ())
+    return {name: shown for name, value in values.items() if (shown := plain(value)) is not None}
 
 
 def _option_problems(world: WorldConfig) -> list[str]:

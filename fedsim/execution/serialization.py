@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.common.shared_tensors import shared_tensor
+from fedsim.training.loaded_model import shared_tensor
 
 _BITS = torch.int16
 """The type that carries bfloat16, which NumPy does not have."""

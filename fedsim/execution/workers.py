@@ -14,7 +14,6 @@ from threadpoolctl import threadpool_limits
 
 from fedsim.common import plugins
 from fedsim.common.machine import peak_share
-from fedsim.common.shared_tensors import shared_tensor
 from fedsim.common.stopwatch import IDLE, Stopwatch, Times
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.trainer import Stepped
@@ -23,6 +22,7 @@ from fedsim.server.audit_comparison import Audited
 from fedsim.server.server import Proposal, Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Cohort, Reports
+from fedsim.training.loaded_model import shared_tensor
 from fedsim.training.settings import WorkbenchSpec
 from fedsim.training.workbench import Workbench
 

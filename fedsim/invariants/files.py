@@ -35,7 +35,7 @@ def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]
 
 def the_digest_is_that_of_tables_and_model(e: Evidence) -> Iterator[Violation]:
     """The digest in the manifest is that of the rows of the tables and of the model."""
-    from fedsim.records.recorder import digest
+    from fedsim.records.digest import digest
 
     recorded = e.manifest.get("digest")
     if e.status != "done":

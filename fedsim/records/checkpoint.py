@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsim.common.errors import CheckpointError, RunError
-from fedsim.common.files import from_json, room, sync_folder
+from fedsim.common.files import from_json, remove_folder, room, sync_folder
 
 FORMAT = 2
 FOLDER = "checkpoints"
@@ -77,12 +77,12 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
     if keep != "all":
         for old in checkpoints(run)[:-keep]:
             with suppress(OSError):
-                _remove(old.path)
+                remove_folder(old.path)
     return path
 
 
 def _write_folder(path: Path, state: State, owner: str) -> None:
-    beside = _beside(path)
+    beside = path.with_name(f".{path.name}.tmp")
     try:
         shutil.rmtree(beside, ignore_errors=True)
         beside.mkdir(parents=True)
@@ -100,22 +100,9 @@ def remove_after(run: Path, *, step: int, jobs: int) -> None:
     for checkpoint in checkpoints(run):
         if (checkpoint.step, checkpoint.jobs) > (step, jobs):
             try:
-                _remove(checkpoint.path)
+                remove_folder(checkpoint.path)
             except OSError as error:
                 raise RunError(f"{checkpoint.path}: the checkpoint cannot be removed: {error}") from error
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint; an interruption leaves no incomplete checkpoint under its name. Raises OSError."""
-    beside = _beside(path)
-    shutil.rmtree(beside, ignore_errors=True)
-    path.rename(beside)
-    shutil.rmtree(beside)
-
-
-def _beside(path: Path) -> Path:
-    """Return the temporary name under which a checkpoint is written and removed."""
-    return path.with_name(f".{path.name}.tmp")
 
 
 def _write_files(folder: Path, state: State, owner: str) -> None:
@@ -127,13 +114,9 @@ def _write_files(folder: Path, state: State, owner: str) -> None:
         # Copies: tensors that share memory cannot be saved.
         save_file({name: arrays[name].detach().cpu().clone().contiguous() for name in names}, path)
         files[path.name] = _sha256(path)
-    head = {
-        "format": FORMAT,
-        "owner": owner,
-        "files": files,
-        "state_sha256": hashlib.sha256(body.encode()).hexdigest(),
-    }
-    (folder / _STATE).write_text(json.dumps(head | {"state": body}), encoding="utf-8")
+    checksum = hashlib.sha256(body.encode()).hexdigest()
+    head = {"format": FORMAT, "owner": owner, "files": files, "state_sha256": checksum, "state": body}
+    (folder / _STATE).write_text(json.dumps(head), encoding="utf-8")
     for name in (*files, _STATE):
         with (folder / name).open("rb+") as file:
             os.fsync(file.fileno())

@@ -27,7 +27,7 @@ def versions() -> dict[str, str]:
 @cache
 def _version(package: str) -> str:
     try:
-        return metadata.version(package)
+        return metadata.version("fedsim-dynamics" if package == "fedsim" else package)
     except metadata.PackageNotFoundError:
         return "not installed"
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import tomli_w
 
-from fedsim.common.errors import ConfigError, Error, FolderError
+from fedsim.common.errors import ConfigError, Error
 from fedsim.common.files import from_toml, refuse_links
 from fedsim.config.load import load
 from fedsim.config.run import RunConfig
@@ -45,16 +45,16 @@ class ExistingRun:
         return self.state.status in ("interrupted", "failed") and not self.differences
 
 
-def found_in(folder: Path, wanted: RunConfig) -> ExistingRun:
+def run_in(folder: Path, wanted: RunConfig) -> ExistingRun:
     """Return the run in a folder, which may not exist. Raises FolderError for other folders and for links."""
     if not folder.exists():
         return ExistingRun(State())
-    refuse_links(folder, FolderError)
+    refuse_links(folder)
     manifest = read_manifest(folder)
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         return ExistingRun(State())
     ended = manifest.get("status")
-    status: Status = "done" if ended == "done" else "failed" if ended == "failed" else "interrupted"
+    status: Status = ended if ended in ("done", "failed") else "interrupted"
     state = State(status, manifest.get("digest"), manifest.get("error"))
     return ExistingRun(state, tuple(_differences(folder, wanted)))
 
@@ -74,8 +74,8 @@ def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> N
     more = f"; and {len(differences) - _SHOWN} more keys" if len(differences) > _SHOWN else ""
     total = f" The same holds for {len(others)} {kind} in all." if len(others) > 1 else ""
     raise ConfigError(
-        f"{folder} is {existing.state.status} with another configuration than {title}: "
-        f"{'; '.join(differences[:_SHOWN])}{more}.{total} Run such {kind} anew with --force, or choose another "
+        f"{folder} ({existing.state.status}) was run with a different configuration from {title}: "
+        f"{'; '.join(differences[:_SHOWN])}{more}.{total} Overwrite such {kind} with --force, or choose another "
         "folder with --out"
     )
 

@@ -107,7 +107,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _without_manifest(folder: Path) -> FolderError:
-    """Return the error for a folder without a manifest."""
     names = sorted(p.name for p in folder.iterdir())
     if runs := [name for name in names if (folder / name / MANIFEST).is_file()]:
         return FolderError(f"{folder} holds several runs ({', '.join(runs)}): name one of these folders")

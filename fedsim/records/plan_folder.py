@@ -16,7 +16,7 @@ from fedsim.engine.job_table import JobTable
 from fedsim.engine.state import RunState
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import make_folder
+from fedsim.records.run_folder import CONFIG, make_folder
 
 _PLANNED = "planned"
 
@@ -30,9 +30,8 @@ def begin(
     """
     if force and (folder / MANIFEST).is_file() and _status(folder) != _PLANNED:
         raise FolderError(f"{folder} is a run, and no plan replaces it: choose another folder with --out")
-    make_folder(folder, force=force, manifest={"name": config.name, "status": _PLANNED})
-    write_text(folder / "config.resolved.toml", tomli_w.dumps(config.resolved()))
-    _manifest(folder, config)
+    make_folder(folder, force=force, manifest=_manifest(config))
+    write_text(folder / CONFIG, tomli_w.dumps(config.resolved()))
     return Recorder(folder, n_samples, job_table)
 
 
@@ -40,19 +39,18 @@ def finish(recorder: Recorder, config: RunConfig, run_state: RunState, ended_by:
     """Merge the tables, and complete the manifest."""
     recorder.settle()
     recorder.close(None)
-    _manifest(
-        recorder.folder,
-        config,
-        ended_by=ended_by,
-        virtual_us=run_state.now_us,
-        steps=run_state.step,
-        jobs=dict(sorted(recorder.counts.items())),
-        waits=recorder.waits,
-    )
+    results = {
+        "ended_by": ended_by,
+        "virtual_us": run_state.now_us,
+        "steps": run_state.step,
+        "jobs": dict(sorted(recorder.counts.items())),
+        "waits": recorder.waits,
+    }
+    write_json(recorder.folder / MANIFEST, _manifest(config) | results)
 
 
-def _manifest(folder: Path, config: RunConfig, **results: Any) -> None:
-    manifest = {
+def _manifest(config: RunConfig) -> dict[str, Any]:
+    return {
         "format": FORMAT,
         "name": config.name,
         "label": config.label,
@@ -60,7 +58,6 @@ def _manifest(folder: Path, config: RunConfig, **results: Any) -> None:
         "seed": config.seed,
         "rule": config.algorithm.name,
     }
-    write_json(folder / MANIFEST, manifest | results)
 
 
 def _status(folder: Path) -> object:

@@ -44,8 +44,13 @@ def _write(path: Path, name: str, tracks: Sequence[Times]) -> None:
     about = {
         "run": name,
         "processes": [
-            {"name": t.label, "total_s": t.total_s, "seconds": t.seconds, "shortest_s": _shortest_s(t)}
-            for t in tracks
+            {
+                "name": times.label,
+                "total_s": times.total_s,
+                "seconds": times.seconds,
+                "shortest_s": times.spans and times.spans.shortest_s,
+            }
+            for times in tracks
         ],
     }
     with writing(path, about) as trace:
@@ -53,10 +58,6 @@ def _write(path: Path, name: str, tracks: Sequence[Times]) -> None:
             trace.process(pid, times.label)
             trace.thread(pid, pid, times.label)
             _write_spans(trace, pid, times, times.origin_s - origin_s)
-
-
-def _shortest_s(times: Times) -> float | None:
-    return None if times.spans is None else times.spans.shortest_s
 
 
 def _write_spans(trace: ChromeTrace, pid: int, times: Times, late_s: float) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import math
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -21,12 +20,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from fedsim.common.arrow_columns import array, coded, column
+from fedsim.common.arrow_columns import coded, column
 from fedsim.common.errors import RunError
-from fedsim.common.files import parquet_writer, read_parquet, sync_folder, write_atomically
+from fedsim.common.files import read_parquet, sync_folder, write_atomically, write_parquet
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.record_words import PERSONAL, STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
+from fedsim.records.digest import digest
 from fedsim.records.recent_rows import Measured, RecentRows
 from fedsim.records.schemas import OPTIONAL, PARTS, TABLES, part_name
 from fedsim.records.truncation import cut_tables
@@ -38,22 +38,13 @@ _PART_S = 30.0
 """Seconds between parts: a killed run loses no older records. The merged tables do not depend on it."""
 _COUNTED = ("counts", "waits", "clipped", "last_accuracy")
 _STEP_DEFAULTS: dict[str, Any] = {
-    "remembered": 0,
-    "evicted": 0,
-    "mean_norm": float("nan"),
+    **dict.fromkeys(("remembered", "evicted", "blocks"), 0),
     "direction_norm": 0.0,
-    "step_length": float("nan"),
-    "conflicts": -1,
-    "model_conflicts": -1,
-    "block_conflicts_mean": float("nan"),
-    "absent_conflicts": -1,
-    "smallest_cosine": float("nan"),
-    "smallest_absent_cosine": float("nan"),
-    "projection_removed": float("nan"),
-    "max_weight": float("nan"),
-    "kkt_residual": float("nan"),
-    "blocks": 0,
+    **dict.fromkeys(("conflicts", "model_conflicts", "absent_conflicts"), -1),
+    **dict.fromkeys(("mean_norm", "step_length", "block_conflicts_mean", "projection_removed"), math.nan),
+    **dict.fromkeys(("smallest_cosine", "smallest_absent_cosine", "max_weight", "kkt_residual"), math.nan),
 }
+"""The values of columns of `steps` that a step does not report."""
 
 
 class Recorder:
@@ -81,7 +72,7 @@ class Recorder:
         self.waits = 0
         self.clipped = 0
         """Updates that were shortened to the limit of `[bad_updates]`."""
-        self.last_accuracy = float("nan")
+        self.last_accuracy = math.nan
         self._measured = False
         """Whether the global model was evaluated on at least one client."""
         self._recent: RecentRows | None = None
@@ -183,30 +174,28 @@ class Recorder:
     def _settle_evaluations(self) -> None:
         pending, self._evaluations = self._evaluations, []
         for step, time_us, split, result in pending:
-            self._append_evaluation(step, time_us, split, result())
-
-    def _append_evaluation(self, step: int, time_us: int, split: str, evaluation: Evaluation) -> None:
-        if self._recent:
-            self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
-        accuracy = evaluation.accuracy
-        if not split.endswith(PERSONAL):
-            self.last_accuracy = float(accuracy.mean()) if len(accuracy) else float("nan")
-            self._measured = len(accuracy) > 0
-        k = len(evaluation.clients)
-        columns = {
-            "step": np.full(k, step),
-            "time_us": np.full(k, time_us),
-            "client": evaluation.clients,
-            "split": coded(np.zeros(k, dtype=np.int64), (split,)),
-            "n": evaluation.n,
-            "correct": evaluation.correct,
-            "accuracy": accuracy,
-            "loss": evaluation.loss,
-        }
-        self._append("evals", columns)
+            evaluation = result()
+            accuracy, k = evaluation.accuracy, len(evaluation.clients)
+            if self._recent:
+                self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
+            if not split.endswith(PERSONAL):
+                self.last_accuracy = float(accuracy.mean()) if k else math.nan
+                self._measured = k > 0
+            columns = {
+                "step": np.full(k, step),
+                "time_us": np.full(k, time_us),
+                "client": evaluation.clients,
+                "split": coded(np.zeros(k, dtype=np.int64), (split,)),
+                "n": evaluation.n,
+                "correct": evaluation.correct,
+                "accuracy": accuracy,
+                "loss": evaluation.loss,
+            }
+            self._append("evals", columns)
 
     def _append(self, table: str, columns: Mapping[str, Any]) -> None:
-        self._tables[table].append(_arrow(columns, TABLES[table]))
+        arrays = [column(columns[field.name], field.type) for field in TABLES[table]]
+        self._tables[table].append(pa.Table.from_arrays(arrays, schema=TABLES[table]))
 
     def _take_jobs(self, count: int | None) -> None:
         """Move the first `count` ended jobs, whose reports are complete, from the job table to the buffer."""
@@ -244,24 +233,15 @@ class Recorder:
         return "accuracy is no number" if self._measured and math.isnan(self.last_accuracy) else None
 
     def _flush(self) -> None:
-        """Write the buffered rows."""
         self._take_steps()
         for table, pieces in self._tables.items():
             if pieces:
                 path = self.folder / PARTS / part_name(table, self._parts[table])
-                write_atomically(path, partial(self._write, table, []))
+                write_parquet(path, TABLES[table], [pa.concat_tables(pieces)])
                 self._parts[table] += 1
                 self._rows[table] += sum(map(len, pieces))
                 pieces.clear()
         self._flushed = monotonic()
-
-    def _write(self, table: str, parts: Sequence[Path], target: Path) -> None:
-        """Write the rows of parts, followed by the buffered rows."""
-        with parquet_writer(target, TABLES[table]) as writer:
-            for part in parts:
-                writer.write_table(read_parquet(part, RunError))
-            if pieces := self._tables[table]:
-                writer.write_table(pa.concat_tables(pieces))
 
     def close(self, params: Mapping[str, torch.Tensor] | None) -> str | None:
         """Write `<table>.parquet` and the model, and return the digest (None without a model).
@@ -275,18 +255,24 @@ class Recorder:
             return None
         personal = {name: params[name] for name in params if name.startswith("personal")}
         shared = {name: params[name] for name in params if name not in personal}
-        write_atomically(self.folder / "model.safetensors", lambda beside: _save(shared, beside))
+        write_atomically(self.folder / "model.safetensors", partial(_save, shared))
         if personal:
-            write_atomically(self.folder / "personal.safetensors", lambda beside: _save(personal, beside))
+            write_atomically(self.folder / "personal.safetensors", partial(_save, personal))
         return digest(self.folder, params)
+
+    def _pieces(self, table: str) -> Iterator[pa.Table]:
+        """Yield the written parts of a table, and then its buffered rows."""
+        for part in range(self._parts[table]):
+            yield read_parquet(self.folder / PARTS / part_name(table, part), RunError)
+        if pieces := self._tables[table]:
+            yield pa.concat_tables(pieces)
 
     def _merge(self) -> None:
         parts = self.folder / PARTS
         merged = {table: parts / f"{table}.parquet" for table in self._tables}
         try:
             for table, path in merged.items():
-                pieces = [parts / part_name(table, part) for part in range(self._parts[table])]
-                write_atomically(path, partial(self._write, table, pieces))
+                write_parquet(path, TABLES[table], self._pieces(table))
         except RunError:  # a full disk may still have room for the buffered rows
             for path in merged.values():
                 path.unlink(missing_ok=True)
@@ -297,47 +283,6 @@ class Recorder:
             path.replace(self.folder / path.name)
         sync_folder(self.folder)
         shutil.rmtree(parts)
-
-
-def _arrow(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
-    """Return the columns of a table."""
-    arrays = [column(columns[field.name], field.type) for field in schema]
-    return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def digest(folder: Path, params: Mapping[str, torch.Tensor]) -> str:
-    """Return the sha256 of the written tables in the order of `TABLES`, and of the final model.
-
-    Of each table it covers the name, the number of rows and, in the order of the schema, the name and the values of
-    each column: words as UTF-8 with a zero byte after each, numbers as little-endian bytes. Of the model it covers the
-    name and the values of each tensor. It does not depend on the layout of the files.
-    """
-    total = hashlib.sha256()
-    for name, schema in TABLES.items():
-        if not (folder / f"{name}.parquet").exists():
-            continue
-        table = read_parquet(folder / f"{name}.parquet", RunError)
-        total.update(f"{name}:{len(table)}:".encode())
-        for field in schema:
-            total.update(f"{field.name}:".encode())
-            total.update(_value_bytes(table[field.name], field.type))
-    for name in sorted(params):
-        total.update(f"{name}:".encode())
-        total.update(params[name].contiguous().numpy().tobytes())
-    return total.hexdigest()
-
-
-def _value_bytes(values: pa.ChunkedArray, kind: pa.DataType) -> bytes:
-    if pa.types.is_dictionary(kind):
-        whole = values.cast(kind).unify_dictionaries().combine_chunks()
-        words = np.array([word.encode() + b"\0" for word in whole.dictionary.to_pylist()], dtype=object)
-        codes = array(whole.indices)
-        ends = np.append(np.flatnonzero(codes[1:] != codes[:-1]) + 1, len(codes))
-        if len(ends) * 4 > len(codes):
-            return b"".join(words[codes])
-        return b"".join(words[codes[ends - 1]] * np.diff(ends, prepend=0))
-    plain = array(values)
-    return np.ascontiguousarray(plain, dtype=plain.dtype.newbyteorder("<")).tobytes()
 
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:

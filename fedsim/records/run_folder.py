@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import tomli_w
 
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import unmade, write_json, write_text
+from fedsim.common.files import remove_folder, unmade, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import FORMAT, MANIFEST
 from fedsim.worlds.trace import Trace
@@ -27,7 +27,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, ExitStack()
-        self._lock.enter_context(alone(path))
+        self._lock.enter_context(lock(path))
 
     @classmethod
     def create(cls, config: RunConfig, trace: Trace, path: Path, *, force: bool = False) -> RunFolder:
@@ -57,7 +57,7 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
     if path.exists():
         with ExitStack() as locks:
             for run in (path, *filter(Path.is_dir, path.iterdir())):  # also the arms of an experiment
-                locks.enter_context(alone(run, there=False))
+                locks.enter_context(lock(run, create=False))
             _remove(path)
     beside = path.with_name(f".{path.name}.new")
     try:
@@ -102,25 +102,22 @@ def _remove(folder: Path) -> None:
         raise FolderError(
             f"{folder} is a link to {folder.resolve()}: remove it, or choose another name with --out"
         )
-    old = folder.with_name(f".{folder.name}.old")
     try:
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)  # so that an interruption leaves no incomplete run
-        shutil.rmtree(old)
+        remove_folder(folder)
     except OSError as error:
         raise RunError(f"{folder} cannot be overwritten: {error.strerror or error}") from error
 
 
 @contextmanager
-def alone(folder: Path, *, there: bool = True) -> Iterator[None]:
+def lock(folder: Path, *, create: bool = True) -> Iterator[None]:
     """Lock a folder against other processes in the body. Raises RunError if another process has locked it.
 
-    With `there` false the folder need not exist, and is locked only if it has a lock file.
+    Without `create` the folder need not exist, and is locked only if it has a lock file.
     """
-    if not there and not (folder / _LOCK).exists():
+    path = folder / _LOCK
+    if not create and not path.exists():
         yield
         return
-    path = folder / _LOCK
     with _locked(path) as file:
         try:
             yield
@@ -134,10 +131,8 @@ def is_running(folder: Path) -> bool:
     try:
         with (folder / _LOCK).open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the lock is missing, or belongs to another user
-        return False
+    except OSError as error:  # or the lock is missing, or belongs to another user
+        return isinstance(error, BlockingIOError)
     return False
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsim.common.errors import CheckpointError
-from fedsim.common.files import parquet_writer, read_parquet, sync_folder, write_atomically
+from fedsim.common.files import read_parquet, sync_folder, write_parquet
 from fedsim.records.schemas import PARTS, TABLES, part_name
-
-_NEW, _OLD = f".{PARTS}.new", f".{PARTS}.old"
 
 
 def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = None) -> None:
@@ -24,15 +21,13 @@ def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = N
     the function can be called again. Raises CheckpointError if a table has fewer rows.
     """
     source = source or folder
-    parts, new, old = folder / PARTS, folder / _NEW, folder / _OLD
+    parts, new, old = folder / PARTS, folder / f".{PARTS}.new", folder / f".{PARTS}.old"
     if not parts.exists() and old.exists():
         old.rename(parts)
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
     for table, count in rows.items():
-        write_atomically(
-            new / part_name(table, 0), partial(_write, TABLES[table], _first(source, table, count))
-        )
+        write_parquet(new / part_name(table, 0), TABLES[table], _first(source, table, count))
     shutil.rmtree(old, ignore_errors=True)
     if parts.exists():
         parts.rename(old)
@@ -41,12 +36,6 @@ def cut_tables(folder: Path, rows: Mapping[str, int], *, source: Path | None = N
     shutil.rmtree(old, ignore_errors=True)
     for table in TABLES:
         (folder / f"{table}.parquet").unlink(missing_ok=True)
-
-
-def _write(schema: pa.Schema, pieces: Iterator[pa.Table], path: Path) -> None:
-    with parquet_writer(path, schema) as writer:
-        for piece in pieces:
-            writer.write_table(piece)
 
 
 def _first(folder: Path, table: str, count: int) -> Iterator[pa.Table]:

@@ -71,7 +71,7 @@ def check_unfinished(folder: Path) -> None:
         )
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")
-    refuse_links(folder, FolderError)
+    refuse_links(folder)
 
 
 def _saved(folder: Path, step: int | None) -> checkpoint.State | None:

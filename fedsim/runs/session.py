@@ -81,7 +81,7 @@ class Session:
     ) -> Session:
         """Make the folder of a new run; `force` replaces an existing one. Raises FolderError and RunError."""
         interrupts = Interrupts(_announce_stop)
-        with interrupts.heard():
+        with interrupts.handled():
             folder = RunFolder.create(spec.config, spec.trace, path, force=force)
         return cls(spec, folder, pool, clock, interrupts)
 
@@ -105,7 +105,7 @@ class Session:
 
     def run(self, watch: Watch) -> Result:
         """Run to the end; the folder stays readable after an interrupt or an error."""
-        with closing(self._lock), self.interrupts.heard():
+        with closing(self._lock), self.interrupts.handled():
             while True:
                 self._begin()
                 try:

@@ -25,7 +25,7 @@ from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.engine.record_words import PERSONAL
 from fedsim.execution.actor_pool import RayPool
-from fedsim.records.existing_run import Status, found_in, refuse_others
+from fedsim.records.existing_run import Status, refuse_others, run_in
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import check_free, refuse_parent
 from fedsim.runs.build import RunSpec
@@ -174,7 +174,7 @@ def _folders(
 
 def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -> list[Status | None]:
     """Return the status of each run. Raises ConfigError for one of another configuration, unless `force`."""
-    existing = [found_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
+    existing = [run_in(folder, run) for run, folder in zip(runs, folders, strict=True)]
     if not force:
         names = [repr(run.name) for run in runs]
         refuse_others(list(zip(folders, names, existing, strict=True)), "runs")

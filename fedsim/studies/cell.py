@@ -14,8 +14,8 @@ from fedsim.common.machine import forget_peak
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.threads import at_most
-from fedsim.records.existing_run import State, found_in
-from fedsim.records.run_folder import alone
+from fedsim.records.existing_run import State, run_in
+from fedsim.records.run_folder import lock
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, resources
 from fedsim.runs.result import Progress, Result, share_done
@@ -79,10 +79,10 @@ class CellRunner:
     def _state(self, cell: Cell, folder: Path, watch: _Watch) -> tuple[State, float]:
         """Return how the cell ended, and its mean accuracy at the end if it is known."""
         _wait_until_free(folder)
-        found = found_in(folder, cell.config)
-        if found.state.status == "done" and not found.differences:
-            return found.state, float("nan")  # its process was killed before it could say so
-        result = self._again(folder, watch) if found.unfinished else self._anew(cell, folder, watch)
+        existing = run_in(folder, cell.config)
+        if existing.state.status == "done" and not existing.differences:
+            return existing.state, float("nan")  # its process was killed before it could say so
+        result = self._again(folder, watch) if existing.unfinished else self._anew(cell, folder, watch)
         return State(result.status, result.digest), result.accuracy
 
     def _again(self, folder: Path, watch: _Watch) -> Result:
@@ -121,7 +121,7 @@ def _wait_until_free(folder: Path) -> None:
     until = time.monotonic() + _FREE_WITHIN_S
     while True:
         try:
-            with alone(folder, there=False):
+            with lock(folder, create=False):
                 return
         except RunError:
             if time.monotonic() > until:

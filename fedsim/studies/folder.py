@@ -11,7 +11,7 @@ import tomli_w
 from fedsim.common.errors import FolderError
 from fedsim.common.files import make_directory, write_json, write_text
 from fedsim.config.study import StudyConfig
-from fedsim.records.existing_run import State, Status, found_in, refuse_others
+from fedsim.records.existing_run import State, Status, refuse_others, run_in
 from fedsim.studies.grid import Cell
 
 STUDY, GIVEN, FORMAT = "study.json", "study.toml", 1
@@ -33,11 +33,11 @@ class StudyFolder:
             raise FolderError(
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
-        found = [found_in(path / cell.folder, cell.config) for cell in cells]
+        existing = [run_in(path / cell.folder, cell.config) for cell in cells]
         if not force:
             places = [(path / cell.folder, cell.title) for cell in cells]
-            refuse_others([(*place, f) for place, f in zip(places, found, strict=True)], "cells")
-        self.states = [State() if f.differences else f.state for f in found]
+            refuse_others([(*place, run) for place, run in zip(places, existing, strict=True)], "cells")
+        self.states = [State() if run.differences else run.state for run in existing]
 
     @property
     def left(self) -> list[Cell]:

@@ -19,8 +19,8 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
 from fedsim.config.study import StudyConfig, load_study
 from fedsim.execution.actor_pool import workers_of
-from fedsim.records.existing_run import found_in
-from fedsim.records.run_folder import alone
+from fedsim.records.existing_run import run_in
+from fedsim.records.run_folder import lock
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, device_of, one_thread
@@ -99,13 +99,13 @@ def run_study(
         )
     check_memory(needed, count)
     make_directory(folder.path)
-    with alone(folder.path):
+    with lock(folder.path):
         folder.begin()
         board.begin(len(folder.cells), folder.count("done"))
         queue = Queue(folder.left, folder.study.seeds)
         told, interrupts = _Told(folder, board), Interrupts()
         try:
-            with interrupts.heard():
+            with interrupts.handled():
                 if count > 1:
                     del cache  # each process has its own
                     Pool(count, folder.path, device, told, interrupts).run(queue)
@@ -199,8 +199,8 @@ class _Told:
     def killed(self, cell: Cell, how: str, *, again: bool, stopping: bool) -> None:
         self.board.lost(cell, how, again=again)
         if again or stopping:
-            there = found_in(self.folder.path / cell.folder, cell.config).state
-            self.folder.set(cell, there.status, digest=there.digest, error=there.error)
+            state = run_in(self.folder.path / cell.folder, cell.config).state
+            self.folder.set(cell, state.status, digest=state.digest, error=state.error)
         else:
             error = f"its process {how}, and so did the one before"
             self.folder.set(cell, "failed", error=error)

@@ -198,7 +198,7 @@ def _serve(there: Connection, device: Device) -> None:
     assert parent is not None
     threading.Thread(target=_end_with, args=(parent.join,), name="parent", daemon=True).start()
     interrupts = Interrupts()
-    with interrupts.heard(), suppress(EOFError, OSError, KeyboardInterrupt):
+    with interrupts.handled(), suppress(EOFError, OSError, KeyboardInterrupt):
         from fedsim.studies.cell import CellRunner
 
         def tell(said: CellStatus | Ended) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -10,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedsim.common.shared_tensors import shared_tensor
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.client_method import Tensors
@@ -27,6 +27,13 @@ from fedsim.training.settings import WorkbenchSpec
 
 Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
 """The losses [n] of samples, and whether each is classified correctly."""
+
+
+def shared_tensor(array: NDArray[np.generic]) -> torch.Tensor:
+    """Return a tensor on an array's memory, without torch's warning about read-only arrays. Do not write to it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
 
 
 class LoadedModel:

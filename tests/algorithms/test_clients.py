@@ -13,6 +13,7 @@ import torch
 from client_cases import JOB, SPEC, divided_digits, model, oracle, work
 from fedsim.algorithms.clients.fedprox import fedprox
 from fedsim.common import plugins
+from fedsim.common.plugin_options import options_of
 from fedsim.common.plugins import build
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.client_method import ClientMethod
@@ -148,7 +149,7 @@ def test_a_method_learns(data: FederatedData, name: str) -> None:
 def test_the_page_names_every_option(name: str) -> None:
     page = Path(__file__).parents[2] / "docs" / "clients.md"
     (row,) = (line for line in page.read_text().splitlines() if line.startswith(f"| `{name}` |"))
-    for option in plugins.options_of(plugins.factory("client", name)):
+    for option in options_of(plugins.factory("client", name)):
         assert f"`{option}`" in row, option
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.common.plugins import factory, names, options_of
+from fedsim.common.plugin_options import options_of
+from fedsim.common.plugins import factory, names
 from fedsim.config.adversary import AdversarySection
 
 PAGE = Path(__file__).parents[2] / "docs" / "adversaries.md"

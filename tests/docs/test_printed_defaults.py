@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from fedsim.common import plugins
+from fedsim.common.plugin_options import options_of
 from fedsim.common.files import from_toml
 from fedsim.config.timing import CostSection, DropoutSection, StopSection
 
@@ -61,7 +62,7 @@ STANDS_FOR_NONE = {("clipped", "median_multiple"): 1}
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS)
 def test_a_row_prints_the_defaults_of_its_plugin(kind: str, name: str) -> None:
-    options = plugins.options_of(plugins.factory(kind, name), GIVEN.get(kind, ()))
+    options = options_of(plugins.factory(kind, name), GIVEN.get(kind, ()))
     said = printed(rows(PAGES[kind])[name])
     assert set(said) <= set(options)
     defaults = {
@@ -77,7 +78,7 @@ def test_enough_defaults_are_printed_for_this_to_mean_something() -> None:
 
 def test_oorts_own_table_prints_its_defaults() -> None:
     table = (DOCS / "selection.md").read_text().partition("## Oort")[2].partition("\n## ")[0]
-    options = plugins.options_of(plugins.factory("selector", "oort"))
+    options = options_of(plugins.factory("selector", "oort"))
     found = re.findall(r"`(\w+)` (?:α = )?([\d.]+)", table)
     assert {option for option, _ in found} == {"uncertainty", "penalty", "barred_share", "fairness"}
     assert {option: float(number) for option, number in found} == {o: options[o].default for o, _ in found}

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedsim.common.plugins import factory, names, options_of
+from fedsim.common.plugin_options import options_of
+from fedsim.common.plugins import factory, names
 from views import choose, view
 
 PAGE = Path(__file__).parents[2] / "docs" / "selection.md"

@@ -1,7 +1,8 @@
 """docs/traces.md says what the importers say of themselves."""
 
 from benchmarks.traces import formats
-from fedsim.common.plugins import factory, names, options_of
+from fedsim.common.plugin_options import options_of
+from fedsim.common.plugins import factory, names
 
 
 def test_the_page_lists_formats_and_options_as_they_are(root):

@@ -30,7 +30,7 @@ from fedsim.analysis.tables.closing import closing_table
 from fedsim.cli.main import main
 from fedsim.common import plugins
 from fedsim.common.errors import Error, FolderError, RunError
-from fedsim.common.files import parquet_writer, write_atomically, write_json
+from fedsim.common.files import write_atomically, write_json
 from fedsim.config.load import load
 from fedsim.records import checkpoint
 from fedsim.runs.replay import compare_participation, replay_config
@@ -452,15 +452,15 @@ def test_a_write_that_fails_says_how_much_room_is_left(tmp_path: Path) -> None:
 
 
 def full_from(part: str, at: int) -> Callable[..., pq.ParquetWriter]:
-    """Return a stand-in for `parquet_writer` to which the disk is full from a part's file on."""
-    real, full = parquet_writer, []
+    """Return a stand-in for `ParquetWriter` to which the disk is full from a part's file on."""
+    real, full = pq.ParquetWriter, []
 
-    def write(where: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    def write(where: Path, *options: Any, **more: Any) -> pq.ParquetWriter:
         if full or (f".{part}-" in str(where) and int(str(where).split("-")[-1][:5]) >= at):
             full.append(where)
             Path(where).write_bytes(b"PAR1")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(where, schema)
+        return real(where, *options, **more)
 
     return write
 
@@ -469,7 +469,7 @@ def test_a_full_disk_stops_the_run_and_leaves_what_was_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedsim.records.recorder._PART_S", 0.0)
-    monkeypatch.setattr("fedsim.records.recorder.parquet_writer", full_from("steps", 4))
+    monkeypatch.setattr(pq, "ParquetWriter", full_from("steps", 4))
     with pytest.raises(
         RunError, match=r"steps-00004.parquet: cannot be written: No space left .* free in .*parts"
     ):

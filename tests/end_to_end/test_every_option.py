@@ -20,7 +20,7 @@ import torch
 from pydantic import BaseModel
 
 import inputs
-from fedsim.common import plugins
+from fedsim.common import plugin_options, plugins
 from fedsim.common.errors import DataError, RunError
 from fedsim.common.option_requirements import without
 from fedsim.common.units import US
@@ -76,11 +76,11 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def options_of() -> Iterator[str]:
     """Go through the options of all plug-ins, as `kind.name.option`."""
-    for kind in plugins.PACKAGES:
+    for kind in plugins.KINDS:
         if kind in ("metric", "importer"):  # metrics have no options, and importers are no part of a run
             continue
         for name in plugins.names(kind):
-            for option in plugins.options_of(plugins.factory(kind, name), GIVEN.get(kind, ())):
+            for option in plugin_options.options_of(plugins.factory(kind, name), GIVEN.get(kind, ())):
                 yield f"{kind}.{name}.{option}"
 
 

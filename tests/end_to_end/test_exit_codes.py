@@ -16,7 +16,7 @@ import tomli_w
 from safetensors.numpy import save_file
 
 from fedsim.cli.main import main
-from fedsim.records.run_folder import alone
+from fedsim.records.run_folder import lock
 from small import run, small
 
 Damage = Callable[[Path], object]
@@ -180,7 +180,7 @@ def test_a_faulty_folder_is_exit_code_2_and_one_message(
 def test_a_folder_in_use_is_exit_code_2(command: str, sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "runs") / "small"
     said(status="running")(folder)
-    with alone(folder):
+    with lock(folder):
         assert call(COMMANDS[command], folder, tmp_path / "out") == 2
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, Error
+from fedsim.common.plugin_options import options_of
 from fedsim.config.run import RunConfig
 from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
@@ -37,7 +38,7 @@ def numbers(model: type[pydantic.BaseModel], path: tuple[str, ...] = ()) -> Iter
 def options(kind: str) -> Iterator[tuple[str, str]]:
     """Yield the plug-ins of a kind with each option that may hold a number."""
     for name in plugins.names(kind):
-        for option, known in plugins.options_of(plugins.factory(kind, name), GIVEN).items():
+        for option, known in options_of(plugins.factory(kind, name), GIVEN).items():
             if any(word in str(known.annotation) for word in ("int", "float")):
                 yield name, option
 

@@ -22,7 +22,7 @@ from fedsim.records import checkpoint
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import alone
+from fedsim.records.run_folder import lock
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.result import Result
@@ -196,7 +196,7 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("every_steps", [0, 2])
 def test_two_processes_cannot_run_in_one_folder(tmp_path: Path, every_steps: int) -> None:
     folder = stopped_at(6, small(checkpoint={"every_steps": every_steps}), tmp_path)
-    with alone(folder):
+    with lock(folder):
         before = files(folder)
         with pytest.raises(RunError, match="another process is running it"):
             resume(folder, workers=0)
@@ -207,26 +207,26 @@ def test_two_processes_cannot_run_in_one_folder(tmp_path: Path, every_steps: int
 
 
 def test_a_lock_that_was_removed_meanwhile_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lock, flock, late = tmp_path / ".lock", fcntl.flock, [True]
+    lock_file, flock, late = tmp_path / ".lock", fcntl.flock, [True]
 
     def after_the_other_has_ended(file: Any, how: int) -> None:
         if late:
             late.pop()
-            lock.unlink()
+            lock_file.unlink()
         flock(file, how)
 
     monkeypatch.setattr("fedsim.records.run_folder.fcntl.flock", after_the_other_has_ended)
-    with alone(tmp_path):
-        assert lock.exists()
-        with pytest.raises(RunError, match="another process is running it"), alone(tmp_path):
+    with lock(tmp_path):
+        assert lock_file.exists()
+        with pytest.raises(RunError, match="another process is running it"), lock(tmp_path):
             pass
-        assert lock.exists()
-    assert not lock.exists()
+        assert lock_file.exists()
+    assert not lock_file.exists()
 
 
 def test_the_lock_of_another_is_left_where_it_is(tmp_path: Path) -> None:
     """The folder was made anew, and somebody else runs in it before this one has let go of the old one."""
-    with alone(tmp_path):
+    with lock(tmp_path):
         (tmp_path / ".lock").unlink()
         (tmp_path / ".lock").touch()
     assert (tmp_path / ".lock").exists()

@@ -14,6 +14,7 @@ from typing import Any
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import without
+from fedsim.common.plugin_options import options_of
 from fedsim.config.load import parse
 from fuzz_worlds import PAYLOAD, SLOW, world
 
@@ -122,7 +123,7 @@ def _sometimes(draw: random.Random, likely: float, /, **tables: Any) -> Raw:
 def _named(draw: random.Random, kind: str) -> Raw:
     """Draw a plug-in of a kind, with its defaults or options worth trying."""
     name = draw.choice(plugins.names(kind))
-    known = plugins.options_of(plugins.factory(kind, name))
+    known = options_of(plugins.factory(kind, name))
     fitting = [options for options in _OPTIONS.get(name, []) if set(options) <= set(known)]
     return {"name": name} | (draw.choice(fitting) if fitting and draw.random() < 0.6 else {})
 

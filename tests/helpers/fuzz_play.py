@@ -24,7 +24,7 @@ from fedsim.common.errors import INPUT_ERRORS, RunError
 from fedsim.config.load import load, parse
 from fedsim.config.run import RunConfig
 from fedsim.invariants import check
-from fedsim.records.recorder import digest
+from fedsim.records.digest import digest
 from fedsim.runs.build import prepare
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At, fork

@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from fedsim.common import parallel, plugins
+from fedsim.common.plugin_options import options_of
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.world import WorldFile, resolved_options, world_trace
 from fedsim.scenarios.processes import simulate as _simulate
@@ -118,5 +119,5 @@ def test_the_guide_lists_every_scenario_with_every_option_and_its_default(name, 
     if name != "fitted":  # its options are made by fitting
         defaults = resolved_options(name, {})
         assert told == {key: value for key, value in defaults.items() if key != "devices"}
-        optional = set(plugins.options_of(plugins.factory("scenario", name))) - set(defaults) - {"devices"}
+        optional = set(options_of(plugins.factory("scenario", name))) - set(defaults) - {"devices"}
         assert all(f"`{option}`" in line[1] for option in optional)

@@ -1,4 +1,4 @@
-"""Every function that users call names the argument that is of another kind than its annotations say."""
+"""Every public function names the argument that does not match its annotation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import Trace
 
 OWN = ("load_config", "combine")
-"""They check their arguments themselves: tests/fedsim/common/test_paths.py, tests/fedsim/server/test_combine.py."""
+"""Functions with their own checks: tests/fedsim/common/test_paths.py, tests/fedsim/server/test_combine.py."""
 VALUES = ("Trace", "Direction", "Stack", "Result", "Combined", "RunConfig", "Algorithm", "Cell", "Comparison")
 VALUES += (
     "Document",
@@ -52,7 +52,7 @@ VALUES += (
 VALUES += ("POINTS", "QUARTILES_NOTE", "WorldSummary", "PlannedRun", "analysis")
 VALUES += ("Attack", "ClientMethod", "Clock", "FederatedData", "Imported", "Importer", "Local", "Me", "Place")
 VALUES += ("Scenario", "Selector", "Source", "Task", "Trained", "View")
-"""What others make, and what is checked where it is used."""
+"""Classes that other functions create, and arguments that are checked where they are used."""
 
 
 def public(module: Any) -> list[Callable[..., Any]]:
@@ -122,7 +122,7 @@ FUNCTIONS = [
 
 @dataclass
 class Foreign:
-    """What no function asks for."""
+    """An object that matches no annotation."""
 
 
 ALWAYS = Trace.of([0], [0], [9], "online", clients=1, horizon_us=9)
@@ -139,7 +139,7 @@ CASES = [
 
 
 def fitting(hint: Any) -> Any:
-    """Return a value that an annotation lets pass; it need not be of any use."""
+    """Return a value that matches an annotation; it need not be useful."""
     plain = {
         int: 1,
         float: 1.0,
@@ -164,7 +164,7 @@ def fitting(hint: Any) -> Any:
 
 
 @pytest.mark.parametrize(("function", "name"), CASES, ids=lambda v: getattr(v, "__qualname__", v))
-def test_what_is_of_another_kind_is_named(function: Callable[..., Any], name: str) -> None:
+def test_a_wrong_argument_is_named(function: Callable[..., Any], name: str) -> None:
     hints = hints_of(function.__init__ if isinstance(function, type) else function)  # type: ignore[misc]
     others = {n: p for n, p in takes(function).items() if p.default is p.empty and n != name}
     given = {n: fitting(hints[n]) if n in hints else None for n in others}
@@ -175,8 +175,8 @@ def test_what_is_of_another_kind_is_named(function: Callable[..., Any], name: st
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda v: v.__qualname__)
-def test_annotations_are_known_when_it_is_called(function: Callable[..., Any]) -> None:
-    """An annotation that is not imported is looked for by its name, which must be all that it is."""
+def test_annotations_are_resolved_at_the_call(function: Callable[..., Any]) -> None:
+    """An annotation that is not imported is compared by its name, so it must be a plain name."""
     target = function.__init__ if isinstance(function, type) else function  # type: ignore[misc]
     for hint in hints_of(target).values():
         assert not isinstance(hint, str) or re.fullmatch(r"\w+", hint), hint
@@ -224,7 +224,7 @@ def test_annotations_are_known_when_it_is_called(function: Callable[..., Any]) -
         (lambda run: bootstrap.mean_of(["a"]), "values: expected an array of numbers, found list"),  # type: ignore[arg-type]
     ],
 )
-def test_it_is_said_what_was_expected_and_where_it_is_had_from(call: Any, said: str) -> None:
+def test_the_message_names_the_expected_type_and_its_source(call: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^{said}"):
         call(analysis.Run(Path("runs/a"), {}, {}, "a"))
 

@@ -13,7 +13,7 @@ from fedsim.common.arrow_columns import array, coded, column, flags, numbers, te
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.float32, np.float64])
 @pytest.mark.parametrize("n", [0, 1, 5])
-def test_numbers_are_those_of_arrow_and_come_back(dtype: Any, n: int) -> None:
+def test_numbers_equal_those_of_arrow_and_survive_a_round_trip(dtype: Any, n: int) -> None:
     values = np.arange(2 * n, dtype=dtype)[::2]
     column = numbers(values)
     column.validate(full=True)
@@ -23,7 +23,7 @@ def test_numbers_are_those_of_arrow_and_come_back(dtype: Any, n: int) -> None:
     np.testing.assert_array_equal(found, values)
 
 
-def test_a_part_of_a_column_and_one_in_pieces_are_read() -> None:
+def test_a_slice_of_a_column_and_a_chunked_column_are_read() -> None:
     column = pa.chunked_array(
         [numbers(np.arange(4)), numbers(np.zeros(0, np.int64)), numbers(np.arange(9, 12))]
     )
@@ -34,12 +34,12 @@ def test_a_part_of_a_column_and_one_in_pieces_are_read() -> None:
     assert array(pa.chunked_array([], pa.int32())).dtype == np.int32
 
 
-def test_numbers_in_one_piece_are_not_copied() -> None:
+def test_numbers_in_one_chunk_are_not_copied() -> None:
     values = np.arange(5)
     assert np.shares_memory(array(numbers(values)), values)
 
 
-def test_texts_are_those_of_arrow() -> None:
+def test_texts_equal_those_of_arrow() -> None:
     for words in (["online", "", "Zürich 🏔"], []):
         column = texts(words)
         column.validate(full=True)
@@ -47,14 +47,14 @@ def test_texts_are_those_of_arrow() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 7, 8, 9, 70])
-def test_flags_are_those_of_arrow(n: int) -> None:
+def test_flags_equal_those_of_arrow(n: int) -> None:
     values = np.arange(n) % 3 == 0
     column = flags(values)
     column.validate(full=True)
     assert column.equals(pa.array(values, pa.bool_()))
 
 
-def test_codes_are_words_of_which_only_those_that_occur_are_kept() -> None:
+def test_a_dictionary_holds_only_words_that_occur() -> None:
     column = coded(np.array([2, 0, 2, 2]), ("lost", "late", "stale"))
     column.validate(full=True)
     assert column.to_pylist() == ["stale", "lost", "stale", "stale"]
@@ -78,7 +78,7 @@ WORD = pa.dictionary(pa.int8(), pa.string())
         ([True, False, True], pa.bool_()),
     ],
 )
-def test_a_column_of_a_table_is_that_of_arrow(values: Any, kind: pa.DataType) -> None:
+def test_a_column_of_a_table_equals_that_of_arrow(values: Any, kind: pa.DataType) -> None:
     made = column(values, kind)
     made.validate(full=True)
     expected = values if isinstance(values, pa.Array) else pa.array(values, from_pandas=False).cast(kind)
@@ -86,7 +86,7 @@ def test_a_column_of_a_table_is_that_of_arrow(values: Any, kind: pa.DataType) ->
     assert str(made.to_pylist()) == str(expected.to_pylist())
 
 
-def test_a_column_is_no_view_of_what_may_change() -> None:
+def test_a_column_does_not_change_with_its_values() -> None:
     values = np.arange(3)
     made = column(values, pa.int64())
     values[:] = 9

@@ -1,4 +1,4 @@
-"""What a process is told of its machine: the cores that its affinity or its container leaves it, and the GPU."""
+"""The cores that affinity and container leave to a process, and the GPU."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUOTAS: dict[str, tuple[dict[str, str], int]] = {
 
 
 @pytest.mark.parametrize("case", QUOTAS)
-def test_a_quota_counts(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cpu_quota_limits_the_cores(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, expected = QUOTAS[case]
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -35,7 +35,7 @@ def test_a_quota_counts(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert machine.cores() == expected
 
 
-def test_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_affinity_limits_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     assert machine.cores() == 1
@@ -44,7 +44,7 @@ def test_affinity_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert machine.cores() == 1
 
 
-def test_what_a_machine_is_can_be_said_without_the_gpu_that_others_compute_on(
+def test_hardware_is_described_without_a_gpu_in_this_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -1,4 +1,4 @@
-"""Keys without effect beside others are refused, with a way out; of several runs one needs to give them an effect."""
+"""Keys without effect are refused with a remedy; of several runs only one needs to give a key an effect."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
         "it needs another 'mean_off'",
     ),
 ]
-"""A key, a configuration in which it has no effect, and what is said of what would give it one."""
+"""A key, a configuration in which it has no effect, and the remedy in the message."""
 
 
 def refusal(raw: dict[str, Any]) -> str:
@@ -105,13 +105,13 @@ def refusal(raw: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("key", "changes", "way_out"), IDLE, ids=[key for key, _, _ in IDLE])
-def test_a_key_without_effect_is_refused_with_what_would_give_it_one(
-    key: str, changes: dict[str, Any], way_out: str
+@pytest.mark.parametrize(("key", "changes", "remedy"), IDLE, ids=[key for key, _, _ in IDLE])
+def test_a_key_without_effect_is_refused_with_a_remedy(
+    key: str, changes: dict[str, Any], remedy: str
 ) -> None:
     said = refusal(RAW | changes)
     assert said.startswith(f"small.toml: {key}: it would have no effect ")
-    assert way_out in said
+    assert remedy in said
     assert "\n" not in said
 
 
@@ -142,7 +142,7 @@ def arms(**tables: dict[str, Any]) -> list[RunConfig]:
     return parse(RAW | tables, "small.toml", "small")
 
 
-def test_an_arm_in_which_it_has_an_effect_is_enough_and_the_others_have_its_default() -> None:
+def test_one_arm_with_an_effect_is_enough_and_the_others_take_the_default() -> None:
     dropout = {"law": "uniform", "within": "upload"}
     never, often = arms(
         dropout=dropout, arms={"never": {"dropout": {"chance": 0.0}}, "often": {"dropout": {"chance": 0.3}}}
@@ -152,7 +152,7 @@ def test_an_arm_in_which_it_has_an_effect_is_enough_and_the_others_have_its_defa
     assert parse(never.resolved(), "again", "again")[0].dropout == never.dropout
 
 
-def test_losses_that_a_chance_alone_makes_are_none_in_an_arm_without_one() -> None:
+def test_an_arm_without_a_chance_of_loss_ignores_how_losses_happen() -> None:
     never, often = arms(
         dropout={"leave": "bernoulli"},
         arms={"never": {"dropout": {"chance": 0.0}}, "often": {"dropout": {"chance": 0.3}}},
@@ -165,7 +165,7 @@ def test_a_key_without_effect_in_any_arm_is_refused() -> None:
     assert said.startswith("small.toml, arm 'a': dropout.law: it would have no effect with chance = 0")
 
 
-def test_the_cells_of_a_study_give_each_other_effect() -> None:
+def test_one_cell_of_a_study_with_an_effect_is_enough() -> None:
     axes = {
         "rate": {"none": {"dropout": {"chance": 0.0}}, "some": {"dropout": {"chance": 0.3}}},
         "phase": {
@@ -191,7 +191,9 @@ def test_the_cells_of_a_study_give_each_other_effect() -> None:
         cells_of(alone, "s.toml")
 
 
-def test_an_assignment_may_switch_off_what_gives_effect_but_not_set_what_has_none(tmp_path: Path) -> None:
+def test_an_assignment_may_remove_the_effect_of_a_key_but_not_set_a_key_without_effect(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "lossy.toml"
     file.write_text(tomli_w.dumps(RAW | {"dropout": {"chance": 0.3, "law": "uniform"}}))
     assert load(file, ("dropout.chance=0",))[0].dropout.law == "same"
@@ -199,7 +201,7 @@ def test_an_assignment_may_switch_off_what_gives_effect_but_not_set_what_has_non
         load(file, ("dropout.partial=true",))
 
 
-def test_a_plugin_that_is_built_by_name_refuses_as_well() -> None:
+def test_building_a_plug_in_refuses_options_without_effect() -> None:
     with pytest.raises(
         ConfigError, match="selector 'oort', option 'window': it would have no effect with variant"
     ):

@@ -1,4 +1,4 @@
-"""Parts that are made in several processes are those that one process makes."""
+"""Several processes make the same parts as one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _squares_and_where(items: Sequence[int]) -> tuple[list[int], int]:
 
 @pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize(("count", "least", "parts"), [(0, 1, 1), (3, 2, 1), (9, 3, 3), (103, 5, 4)])
-def test_parts_are_made_in_processes_of_their_own(count: int, least: int, parts: int) -> None:
+def test_each_part_is_made_in_its_own_process(count: int, least: int, parts: int) -> None:
     found = in_parts(_squares_and_where, range(count), least)
     assert [square for squares, _ in found for square in squares] == [i * i for i in range(count)]
     assert len(found) == len({process for _, process in found}) == parts
@@ -67,7 +67,7 @@ def test_a_process_with_another_thread_or_with_ray_does_not_fork(
 
 @pytest.mark.usefixtures("four_cores")
 @pytest.mark.parametrize("wrong", [1, 99])
-def test_what_fails_in_a_part_is_said_here_and_leaves_nobody_behind(wrong: int) -> None:
+def test_an_error_in_a_part_is_raised_here_and_leaves_no_process(wrong: int) -> None:
     def make(items: Sequence[int]) -> int:
         if wrong in items:
             raise ValueError(f"no {wrong}")
@@ -83,7 +83,7 @@ def test_what_fails_in_a_part_is_said_here_and_leaves_nobody_behind(wrong: int) 
 
 
 @pytest.mark.usefixtures("four_cores")
-def test_a_part_whose_process_dies_is_made_here() -> None:
+def test_this_process_makes_the_part_of_a_process_that_died() -> None:
     here = os.getpid()
 
     def make(items: Sequence[int]) -> int:
@@ -95,7 +95,7 @@ def test_a_part_whose_process_dies_is_made_here() -> None:
 
 
 @pytest.mark.usefixtures("four_cores")
-def test_large_parts_come_back_whole() -> None:
+def test_parts_larger_than_a_pipe_arrive_complete() -> None:
     """More than a pipe holds at once."""
     parts = in_parts(lambda items: np.arange(len(items) * 10**5), range(8), 1)
     assert [len(part) for part in parts] == [2 * 10**5] * 4

@@ -1,4 +1,4 @@
-"""Whatever opens a folder or a file says in words what is no path to it."""
+"""Every function that opens a folder or a file explains why an argument is no path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ OPENERS: dict[str, Callable[[Any], object]] = {
 
 @pytest.mark.parametrize("wrong", [None, 5, b"runs", 1.5, "no\0where", "no\udcffwhere"])
 @pytest.mark.parametrize("opener", OPENERS.values(), ids=OPENERS.keys())
-def test_what_is_no_path_is_refused_in_words(opener: Callable[[Any], object], wrong: object) -> None:
+def test_a_value_that_is_no_path_is_refused_with_a_message(
+    opener: Callable[[Any], object], wrong: object
+) -> None:
     with pytest.raises(ConfigError, match=r"^(path|folder|parent): expected (a path|text in UTF-8), found "):
         opener(wrong)
 
@@ -40,7 +42,7 @@ def test_assignments_are_texts(sets: Any, tmp_path: Path) -> None:
         fedsim.load_config(tmp_path / "any.toml", sets)
 
 
-def test_a_removed_working_directory_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removed_working_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir("gone")

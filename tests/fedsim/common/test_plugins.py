@@ -13,7 +13,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 
 RULE = '''
-"""A rule of somebody else's."""
+"""A rule outside of fedsim."""
 import numpy as np
 from fedsim.server.rule import Algorithm, Direction, stateless
 
@@ -23,7 +23,7 @@ def strongest(*, share: float = 1.0) -> Algorithm:
 '''
 
 
-@pytest.mark.parametrize("kind", plugins.PACKAGES)
+@pytest.mark.parametrize("kind", plugins.KINDS)
 def test_each_plug_in_is_a_module_with_a_factory_of_its_name(kind: str) -> None:
     found = plugins.names(kind)
     assert found
@@ -44,10 +44,10 @@ def test_a_file_elsewhere_is_a_plug_in(tmp_path: Path) -> None:
         plugins.factory("rule", f"{path}:weakest")
 
 
-def test_an_edit_within_a_second_that_leaves_the_size_is_seen(
+def test_an_edit_within_a_second_that_keeps_the_size_takes_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python would take its bytecode of the file for good, which is known by the second of its time and its size."""
+    """Python alone would reuse its bytecode, which it matches to a file by the second of its time and its size."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     path = tmp_path / "mine.py"
     for number in ("1", "2"):
@@ -70,7 +70,7 @@ def mine(*, file: Path = Path("a.csv"), kind: Kind = Kind.ONE, some: frozenset[i
 """
 
 
-def test_defaults_are_written_as_toml_can_say_them(tmp_path: Path) -> None:
+def test_defaults_are_written_as_toml_values(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(DEFAULTS)
     found = plugins.resolved("rule", f"{path}:mine", {}, ())
@@ -88,26 +88,22 @@ def test_a_module_elsewhere_is_a_plug_in() -> None:
     assert plugins.factory("rule", "fedsim.algorithms.fedavg:fedavg") is plugins.factory("rule", "fedavg")
 
 
-def test_every_kind_says_what_its_factories_make() -> None:
-    assert plugins.PRODUCTS.keys() == plugins.PACKAGES.keys()
-
-
-@pytest.mark.parametrize("kind", plugins.PACKAGES)
+@pytest.mark.parametrize("kind", plugins.KINDS)
 def test_a_plug_in_of_any_kind_may_be_named_by_its_module(kind: str) -> None:
     name = plugins.names(kind)[0]
     here = plugins.factory(kind, name)
-    assert plugins.factory(kind, f"{plugins.PACKAGES[kind]}.{name}:{name}") is here
-    with pytest.raises(ConfigError, match=f"expected a function .* returns a {plugins.PRODUCTS[kind]}"):
+    assert plugins.factory(kind, f"{plugins.KINDS[kind].package}.{name}:{name}") is here
+    with pytest.raises(ConfigError, match=f"expected a function .* returns a {plugins.KINDS[kind].product}"):
         plugins.factory(kind, "os:system")
 
 
 @pytest.mark.parametrize("name", ["nowhere.at.all:rule", "missing.py:rule"])
-def test_what_cannot_be_imported_is_named(name: str) -> None:
+def test_a_module_that_cannot_be_imported_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match="cannot import the rule"):
         plugins.factory("rule", name)
 
 
-def test_a_broken_file_says_so_each_time(tmp_path: Path) -> None:
+def test_a_broken_file_is_refused_each_time(tmp_path: Path) -> None:
     path = tmp_path / "broken.py"
     path.write_text("import nothing_of_this_name\n")
     for _ in range(2):
@@ -124,7 +120,7 @@ def test_a_broken_file_says_so_each_time(tmp_path: Path) -> None:
         ("def rule(:\n", r"invalid syntax \(mine\.py, line 1\)"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_fault_in_a_file_is_reported_with_its_line(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ConfigError, match=f"cannot import the rule '.*mine.py:rule': {said}$"):
         plugins.factory("rule", f"{tmp_path}/mine.py:rule")
@@ -142,7 +138,7 @@ def test_a_broken_file_in_the_folder_of_its_kind_is_named(
 
 
 def installed(folder: Path, distribution: str, module: str, group: str, name: str) -> None:
-    """Lay a distribution with one entry point into a folder of the search path, as an installer would."""
+    """Write a distribution with one entry point into a folder of the search path, as an installer would."""
     about = folder / (distribution.replace("-", "_") + "-1.0.dist-info")
     about.mkdir()
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
@@ -158,9 +154,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     plugins.entry_points.cache_clear()
 
 
-def test_every_kind_has_a_group_of_entry_points() -> None:
-    assert plugins.GROUPS.keys() == plugins.PACKAGES.keys()
-    assert len(set(plugins.GROUPS.values())) == len(plugins.PACKAGES)
+def test_every_kind_has_its_own_group_of_entry_points() -> None:
+    assert len({kind.group for kind in plugins.KINDS.values()}) == len(plugins.KINDS)
 
 
 def test_an_installed_package_gives_its_rules_short_names(site: Path) -> None:
@@ -176,7 +171,9 @@ def test_an_installed_package_gives_its_rules_short_names(site: Path) -> None:
         plugins.factory("rule", "stronges")
 
 
-def test_an_entry_point_is_code_from_elsewhere(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_point_is_checked_as_code_that_fedsim_does_not_ship(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed(site, "strong-rules", "strong_rules_2", "fedsim.rules", "strongest")
     installed(site, "strong-selectors", "strong_rules_3", "fedsim.selectors", "strongest")
     with pytest.raises(ConfigError, match=r"expected a function .* returns a Selector"):
@@ -186,7 +183,7 @@ def test_an_entry_point_is_code_from_elsewhere(site: Path, monkeypatch: pytest.M
         plugins.factory("rule", "strongest")
 
 
-def test_a_name_of_two_packages_is_refused_and_one_that_is_shipped_comes_first(site: Path) -> None:
+def test_a_name_of_two_packages_is_refused_and_a_shipped_plug_in_comes_first(site: Path) -> None:
     installed(site, "strong-rules", "strong_rules_4", "fedsim.rules", "strongest")
     installed(site, "stronger-rules", "strong_rules_5", "fedsim.rules", "strongest")
     installed(site, "another-average", "strong_rules_6", "fedsim.rules", "fedavg")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedsim.common.rng import BLOCK, Draws, Streams, expanded, key, rng, torch_seed
 
 
-def test_equal_arguments_give_equal_draws_and_any_change_gives_others() -> None:
+def test_equal_arguments_give_equal_draws_and_any_change_gives_other_draws() -> None:
     draws = {
         name: rng(*arguments).integers(2**63, size=4).tolist()
         for name, arguments in {
@@ -30,7 +30,7 @@ def test_the_key_does_not_change_between_versions() -> None:
     assert key(1, "batches", np.int64(3), 5) == key(1, "batches", 3, 5)
 
 
-def test_torch_seeds_fit() -> None:
+def test_torch_seeds_fit_into_63_bits() -> None:
     assert all(0 <= torch_seed(s, "init") < 2**63 for s in range(200))
 
 
@@ -59,14 +59,14 @@ def test_a_stream_is_the_generator_of_its_seed_purpose_and_id(seed: int, purpose
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.integers(0, 2**128 - 1), min_size=1, max_size=5))
-def test_keys_are_expanded_as_by_the_seed_sequence(keys: list[int]) -> None:
+def test_keys_are_expanded_as_by_numpys_seed_sequence(keys: list[int]) -> None:
     keys += [0, 1, 2**32, 2**96, 2**128 - 1]
     words = [[key >> 32 * i & 0xFFFFFFFF for i in range(4)] for key in keys]
     expected = [np.random.SeedSequence(key).generate_state(4, np.uint64) for key in keys]
     np.testing.assert_array_equal(expanded(np.array(words, dtype=np.uint32)), expected)
 
 
-def test_streams_are_independent_of_each_other_and_start_anew_each_time() -> None:
+def test_streams_are_independent_and_start_from_the_beginning_each_time() -> None:
     streams = Streams(1)
     first, other = streams.at("faults", BLOCK - 1), streams.at("faults", BLOCK)
     draws = first.random(3).tolist()

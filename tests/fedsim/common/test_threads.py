@@ -1,4 +1,4 @@
-"""Work in several threads: in order, complete, and told what went wrong."""
+"""Work in several threads: results in order, complete, with the error of a part that fails."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def test_parts_run_side_by_side() -> None:
     assert not both.broken
 
 
-def test_a_part_that_fails_says_so_and_the_next_work_is_done() -> None:
+def test_the_error_of_a_part_is_raised_and_later_work_succeeds() -> None:
     with at_most(2):
         with pytest.raises(ZeroDivisionError):
             each(lambda part: 1 / part, [1, 0, 2], worth=True)
         assert list(in_order(str, range(3), worth=True)) == ["0", "1", "2"]
 
 
-def test_nobody_works_any_more_when_a_part_has_failed() -> None:
+def test_no_thread_works_after_a_part_has_failed() -> None:
     done: list[int] = []
 
     def work(part: int) -> None:
@@ -58,28 +58,28 @@ def test_nobody_works_any_more_when_a_part_has_failed() -> None:
     assert len(done) == now
 
 
-def test_who_looks_at_no_more_results_lets_the_rest_go() -> None:
-    begun: list[int] = []
+def test_closing_the_results_cancels_the_remaining_parts() -> None:
+    started: list[int] = []
     with at_most(2):
-        found = in_order(lambda part: begun.append(part) or part, range(100), worth=True)
-        assert next(found) == 0
-        found.close()  # type: ignore[attr-defined]
-    assert len(begun) <= 5
+        results = in_order(lambda part: started.append(part) or part, range(100), worth=True)
+        assert next(results) == 0
+        results.close()  # type: ignore[attr-defined]
+    assert len(started) <= 5
 
 
 @pytest.mark.parametrize(("text", "count"), [("1", 1), ("3", 3), ("64", 64)])
-def test_the_environment_says_how_many(text: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_sets_the_number(
+    text: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FEDSIM_THREADS", text)
-    monkeypatch.setattr(threads, "_threads", threads._Threads())
-    assert threads.most() == count
+    assert threads.default_most.__wrapped__() == count
 
 
 @pytest.mark.parametrize("text", ["0", "", "-1", "two", "2.0", "²", "99999"])
-def test_a_number_of_threads_that_cannot_be_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_number_of_threads_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDSIM_THREADS", text)
-    monkeypatch.setattr(threads, "_threads", threads._Threads())
     with pytest.raises(ConfigError, match="FEDSIM_THREADS: expected a number from 1 to 1024, found"):
-        threads.most()
+        threads.default_most.__wrapped__()
 
 
 def test_a_limit_ends_with_its_block() -> None:

@@ -38,7 +38,7 @@ def test_durations(text: str | float, seconds: float) -> None:
         "1.5.2h",
     ],
 )
-def test_bad_durations_say_what_was_found(text: str | float) -> None:
+def test_bad_durations_are_refused_with_the_text(text: str | float) -> None:
     with pytest.raises(ValueError, match="expected a duration"):
         duration_us(text)
 
@@ -51,12 +51,12 @@ def test_sizes(text: str | float, n: int) -> None:
 @pytest.mark.parametrize(
     "text", ["20 bananas", -1, "MB", "1 000 MB", "1e400 GB", 1e25, float("inf"), float("nan")]
 )
-def test_bad_sizes_say_what_was_found(text: str | float) -> None:
+def test_bad_sizes_are_refused_with_the_text(text: str | float) -> None:
     with pytest.raises(ValueError, match="expected a size"):
         size_bytes(text)
 
 
-def test_shown_to_people() -> None:
+def test_values_are_shown_with_units() -> None:
     assert show_us(1_250_000) == "1.250 s"
     assert show_us(3 * 86400 * 10**6 + 4 * 3600 * 10**6 + 5 * 60 * 10**6 + 6 * 10**6) == "3d 04:05:06"
     assert show_us(3600 * 10**6) == "01:00:00"

@@ -1,4 +1,4 @@
-"""Checkpoints: what goes in comes out, and nothing that is damaged or foreign is ever used."""
+"""Checkpoints restore the state that was written, and damaged or foreign ones are refused."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STATE = {
 }
 
 
-def test_what_goes_in_comes_out(tmp_path: Path) -> None:
+def test_reading_restores_the_written_state(tmp_path: Path) -> None:
     found = read(write(tmp_path, STATE, step=3, jobs=17, owner="me", keep=2), "me")
     assert found.keys() == STATE.keys()
     assert math.isnan(found["best"])
@@ -48,7 +48,7 @@ def test_what_goes_in_comes_out(tmp_path: Path) -> None:
     assert torch.signbit(found["rows"][0]).tolist() == [[False, True]]
 
 
-def test_what_is_large_is_divided_among_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_state_is_divided_among_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "_FILE_BYTES", 1000)
     whole = torch.arange(2000, dtype=torch.float32).reshape(20, 100)
     path = write(tmp_path, {"rows": list(whole)}, step=1, jobs=1, owner="me", keep=1)
@@ -66,7 +66,7 @@ def test_what_is_large_is_divided_among_files(tmp_path: Path, monkeypatch: pytes
         (1j, "complex 1j"),
     ],
 )
-def test_what_a_checkpoint_cannot_hold_is_named(tmp_path: Path, thing: object, found: str) -> None:
+def test_a_value_that_a_checkpoint_cannot_hold_is_named(tmp_path: Path, thing: object, found: str) -> None:
     with pytest.raises(
         RunError, match=rf"^run_state/selector_state/thing: a checkpoint holds .*; found {found}$"
     ):
@@ -76,7 +76,7 @@ def test_what_a_checkpoint_cannot_hold_is_named(tmp_path: Path, thing: object, f
     assert not checkpoints(tmp_path)
 
 
-def test_the_last_ones_are_kept_in_order(tmp_path: Path) -> None:
+def test_the_last_checkpoints_are_kept_in_order(tmp_path: Path) -> None:
     for step, jobs in ((1, 5), (2, 9), (2, 11), (10, 40)):
         write(tmp_path, STATE, step=step, jobs=jobs, owner="me", keep=3)
     assert [(c.step, c.jobs) for c in checkpoints(tmp_path)] == [(2, 9), (2, 11), (10, 40)]
@@ -84,14 +84,14 @@ def test_the_last_ones_are_kept_in_order(tmp_path: Path) -> None:
     assert len(checkpoints(tmp_path)) == 4
 
 
-def test_the_same_step_and_jobs_is_not_written_twice(tmp_path: Path) -> None:
+def test_the_same_step_and_jobs_are_not_written_twice(tmp_path: Path) -> None:
     path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
     before = (path / "state.json").stat().st_mtime_ns
     assert write(tmp_path, STATE | {"number": 4}, step=1, jobs=5, owner="me", keep=1) == path
     assert (path / "state.json").stat().st_mtime_ns == before
 
 
-def test_half_of_a_checkpoint_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
     shutil.copytree(path, path.with_name(".00000002-0000000009.tmp"))
     assert [c.step for c in checkpoints(tmp_path)] == [1]
@@ -99,7 +99,7 @@ def test_half_of_a_checkpoint_is_none(tmp_path: Path) -> None:
     assert [c.step for c in checkpoints(tmp_path)] == [1, 2]
 
 
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
+def test_a_checkpoint_is_flushed_to_disk_before_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: dict[int, int] = {}
@@ -116,7 +116,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
 
 @pytest.mark.parametrize("name", ["state.json", "tensors-00000.safetensors"])
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "missing"])
-def test_damage_is_found_and_named(tmp_path: Path, name: str, damage: str) -> None:
+def test_a_damaged_file_is_refused_and_named(tmp_path: Path, name: str, damage: str) -> None:
     path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
     content = bytearray((path / name).read_bytes())
     if damage == "cut":
@@ -130,7 +130,7 @@ def test_damage_is_found_and_named(tmp_path: Path, name: str, damage: str) -> No
         read(path, "me")
 
 
-def test_what_is_foreign_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_run_or_format_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
     with pytest.raises(CheckpointError, match="belongs to another run: expected that of you, found me"):
         read(path, "you")
@@ -140,7 +140,7 @@ def test_what_is_foreign_is_refused(tmp_path: Path) -> None:
         read(path, "me")
 
 
-def test_a_full_disk_leaves_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, STATE, step=1, jobs=5, owner="me", keep=1)
 
     def full(*_: object) -> None:

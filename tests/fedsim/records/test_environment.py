@@ -1,4 +1,4 @@
-"""What a run was made with is remembered, and what is other when it goes on is said."""
+"""A run records versions and plug-in files, and its continuation reports what changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import fedsim
 from fedsim.cli.main import main
 from fedsim.records.environment import changed, code, versions
 from fedsim.records.manifest import read_manifest
@@ -36,7 +37,7 @@ def rule(tmp_path: Path) -> Path:
 
 
 def edit(path: Path) -> None:
-    """Write another rule there, as it is seen by a process that begins later."""
+    """Replace the rule, as a process that starts later would see it."""
     path.write_text(RULE.format(scale=1.0))
     for name in [name for name in sys.modules if name.startswith("fedsim_plugin_")]:
         del sys.modules[name]
@@ -46,7 +47,7 @@ def table(path: Path) -> dict[str, object]:
     return {"algorithm": {"name": f"{path}:halves"}}
 
 
-def test_the_files_of_plug_ins_are_told_by_their_contents(rule: Path, tmp_path: Path) -> None:
+def test_files_of_plug_ins_are_identified_by_their_contents(rule: Path, tmp_path: Path) -> None:
     config = {"algorithm": {"name": f"{rule}:halves", "wrap": [{"name": f"{tmp_path}/gone.py:x"}]}, "seed": 1}
     before = code(config)
     assert list(before) == [str(rule)]
@@ -60,7 +61,7 @@ def test_the_files_of_plug_ins_are_told_by_their_contents(rule: Path, tmp_path: 
     ]
 
 
-def test_a_run_that_goes_on_with_another_rule_says_so(
+def test_resuming_with_another_rule_reports_it(
     rule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(small(stop={"steps": 4}, **table(rule)), tmp_path / "runs").folder
@@ -75,7 +76,7 @@ def test_a_run_that_goes_on_with_another_rule_says_so(
     assert [entry["changed"] for entry in read_manifest(folder)["resumed"]] == [[f"{rule} edited"]]
 
 
-def test_a_run_that_does_not_repeat_says_what_is_other(
+def test_verifying_a_run_that_does_not_repeat_reports_what_changed(
     rule: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(small(stop={"steps": 4}, **table(rule)), tmp_path / "runs").folder
@@ -90,3 +91,7 @@ def test_a_run_that_does_not_repeat_says_what_is_other(
     assert "does not repeat" in said
     assert "changed since it started: torch 0.1, now" in said
     assert f"{rule} edited" in said
+
+
+def test_the_version_of_fedsim_is_that_of_its_distribution() -> None:
+    assert versions()["fedsim"] == fedsim.__version__

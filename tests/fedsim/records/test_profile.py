@@ -1,4 +1,4 @@
-"""Where the wall time went: parts that add up to it, in the manifest, the closing table and the trace."""
+"""Wall time by part in the manifest, the closing table and the trace; the parts add up to it."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from small import run, small
 
 
 def times(label: str, origin_s: float = 0.0, spans: Spans | None = None, **seconds: float) -> Times:
-    """Return what a stopwatch would have found."""
+    """Return the measurements of a stopwatch."""
     rest = ENGINE if label == DRIVER else IDLE
     return Times(label, origin_s, sum(seconds.values()), seconds, rest, spans)
 
 
-def test_the_server_is_told_apart_from_the_driver_and_the_workers() -> None:
+def test_server_driver_and_workers_are_distinguished() -> None:
     driver = times(DRIVER, engine=1, train=5, gram=2)
     assert seconds_by_process(driver, []) == {"server_wall_s": {"gram": 2}, "workers_wall_s": []}
     others = [times(SERVER, idle=5, gram=2, absorb=1), times("worker 0", train=7, idle=1)]
@@ -39,7 +39,7 @@ def test_the_server_is_told_apart_from_the_driver_and_the_workers() -> None:
     }
 
 
-def test_spans_of_all_processes_stand_on_one_axis(tmp_path: Path) -> None:
+def test_spans_of_all_processes_share_a_time_axis(tmp_path: Path) -> None:
     inner = Spans(
         ("train", "transfer"),
         np.array([1, 0], dtype=np.int16),
@@ -107,8 +107,10 @@ def test_the_parts_add_up_to_the_wall_time_within_five_percent(tmp_path: Path) -
     assert train_us / 1e6 == pytest.approx(driver["train"], rel=0.2)
 
 
-def test_waiting_for_an_evaluation_belongs_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers evaluate while the run goes on, and whoever records what they found waits for them."""
+def test_waiting_for_an_evaluation_counts_as_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers evaluate while the run continues, and the recorder waits for their results."""
     evaluate = InlineTrainer.evaluate
 
     def later(trainer: InlineTrainer, split: str, *, personal: bool = False) -> Any:
@@ -126,7 +128,7 @@ def test_waiting_for_an_evaluation_belongs_to_it(tmp_path: Path, monkeypatch: py
     assert seconds["record"] > 0
 
 
-def test_profiling_changes_no_result_and_is_not_written_unless_asked_for(tmp_path: Path) -> None:
+def test_profiling_changes_no_result_and_is_written_only_on_request(tmp_path: Path) -> None:
     plain, profiled = run(small(), tmp_path / "a"), run(small(), tmp_path / "b", profile=True)
     assert plain.digest == profiled.digest
     assert not (plain.folder / "profile.json").exists()
@@ -170,7 +172,7 @@ def test_the_table_divides_by_steps_and_jobs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_run_that_does_not_say_where_its_time_went_has_an_empty_table(tmp_path: Path) -> None:
+def test_a_run_without_wall_times_has_an_empty_table(tmp_path: Path) -> None:
     opened = analysis.open(run(small(), tmp_path).folder)
     opened.manifest.update(wall_s=None)
     assert profile(opened) == {}

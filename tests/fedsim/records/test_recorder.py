@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from fedsim.common.errors import FolderError, RunError
-from fedsim.common.files import parquet_writer, write_atomically, write_json
+from fedsim.common.files import write_atomically, write_json
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.trainer import Stepped
-from fedsim.records.recorder import Recorder, _value_bytes, digest
+from fedsim.records.digest import digest
+from fedsim.records.recorder import Recorder
 from fedsim.records.run_folder import make_folder
 from fedsim.records.schemas import TABLES
 from fedsim.training.evaluation import Evaluation
@@ -42,7 +43,7 @@ def filled(folder: Path, jobs: int = 7) -> Recorder:
     return recorder
 
 
-def test_rows_come_back_as_they_were_given(tmp_path: Path) -> None:
+def test_tables_hold_the_recorded_rows(tmp_path: Path) -> None:
     recorder = filled(tmp_path / "run")
     recorder.close(MODEL)
     jobs = pq.read_table(tmp_path / "run" / "jobs.parquet")
@@ -85,15 +86,6 @@ def test_the_digest_covers_values_and_not_the_layout(tmp_path: Path, monkeypatch
     assert digest(tmp_path / "b", MODEL) == first
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["a"], ["a"] * 20, ["a", "bc"] * 10, ["bc"] * 15 + ["a"] * 9 + ["bc"]], ids=len
-)
-def test_words_count_one_after_the_other_however_often_they_stand_in_a_row(words: list[str]) -> None:
-    kind = pa.dictionary(pa.int8(), pa.string())
-    column = pa.chunked_array([pa.array(words[:7], pa.string()), pa.array(words[7:], pa.string())])
-    assert _value_bytes(column.cast(kind), kind) == "".join(word + "\0" for word in words).encode()
-
-
 def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
     first = filled(tmp_path / "a").close(MODEL)
     assert filled(tmp_path / "b", jobs=6).close(MODEL) != first
@@ -109,18 +101,18 @@ def test_any_changed_value_changes_the_digest(tmp_path: Path) -> None:
     assert digest(tmp_path / "a", MODEL) != first
 
 
-def test_what_is_buffered_becomes_a_part_if_there_is_no_room_for_whole_tables(
+def test_buffered_rows_become_a_part_if_the_disk_is_too_full_for_merged_tables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = filled(tmp_path / "run")
-    real = parquet_writer
+    real = pq.ParquetWriter
 
-    def write(where: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    def write(where: Path, *options: Any, **more: Any) -> pq.ParquetWriter:
         if "-0" not in where.name:
             raise OSError("no room")
-        return real(where, schema)
+        return real(where, *options, **more)
 
-    monkeypatch.setattr("fedsim.records.recorder.parquet_writer", write)
+    monkeypatch.setattr(pq, "ParquetWriter", write)
     with pytest.raises(RunError, match=r"jobs.parquet: cannot be written: no room"):
         recorder.close(MODEL)
     names = {path.name for path in (tmp_path / "run").rglob("*.parquet")}
@@ -156,7 +148,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == {"a": 1}
 
 
-def test_a_file_is_on_the_disk_before_it_takes_its_place(
+def test_a_file_is_flushed_to_disk_before_it_replaces_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "manifest.json"
@@ -186,8 +178,8 @@ def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("linked", [False, True])
-def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, linked: bool) -> None:
-    """As root, `--out /dev/null` took the device away from all programs."""
+def test_a_pipe_is_never_replaced_by_a_file(tmp_path: Path, linked: bool) -> None:
+    """Otherwise `--out /dev/null` as root would take the device away from all programs."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     target = tmp_path / "link" if linked else pipe

@@ -15,7 +15,7 @@ from fedsim.engine.state import Kind, RunState
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import alone
+from fedsim.records.run_folder import lock
 from fedsim.runs.fork import At
 from fedsim.runs.resume import resume
 from fedsim.training.attack import attacked
@@ -334,7 +334,7 @@ def test_a_fork_does_not_take_the_place_of_its_parent_or_of_a_run_that_goes_on(t
         branch(parent.folder, At(step=4), out=tmp_path, name="small", force=True)
     assert read_manifest(parent.folder)["digest"] == parent.digest
     other = branch(parent.folder, At(step=4), out=tmp_path)
-    with alone(other.folder), pytest.raises(RunError, match="another process is running it"):
+    with lock(other.folder), pytest.raises(RunError, match="another process is running it"):
         branch(parent.folder, At(step=4), out=tmp_path, force=True)
     assert read_manifest(other.folder)["digest"] == parent.digest
 

@@ -18,7 +18,7 @@ from fedsim import analysis
 from fedsim.common.errors import ConfigError, DataError, RunError, SomeFailed, TraceError
 from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import alone
+from fedsim.records.run_folder import lock
 from fedsim.runs import simulate as simulation
 from fedsim.runs.fork import At, fork
 from fedsim.runs.memory_estimate import Footprint
@@ -108,7 +108,7 @@ def test_a_file_in_the_place_of_the_folder_is_left_alone(tmp_path: Path, force: 
 
 def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
-    with pytest.raises(RunError, match="cannot be written"), alone(tmp_path):
+    with pytest.raises(RunError, match="cannot be written"), lock(tmp_path):
         pass
 
 
@@ -391,7 +391,7 @@ def test_conflicts_are_recorded_if_asked_for(
 
 def test_an_experiment_is_not_replaced_while_an_arm_runs_or_by_a_fork_of_one(tmp_path: Path) -> None:
     arm = run(small(name="both/a"), tmp_path).folder
-    with alone(arm), pytest.raises(RunError, match="both/a: another process is running it"):
+    with lock(arm), pytest.raises(RunError, match="both/a: another process is running it"):
         run(small(name="both"), tmp_path, force=True)
     with pytest.raises(ConfigError, match=r"both contains the parent .*both/a: choose another name"):
         fork(arm, At(step=2), name="both", out=tmp_path, workers=0, force=True)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsim.common.errors import RunError
-from fedsim.common.shared_tensors import shared_tensor
 from fedsim.server import history as history_module
 from fedsim.server.gram import Blocks
 from fedsim.server.history import GradientHistory, put, slots_needed
 from fedsim.server.history_storage import HistoryPlan, Rung
 from fedsim.server.rule import Floats, Needs, Stack
 from fedsim.server.rule_factory import build_rule
+from fedsim.training.loaded_model import shared_tensor
 from pretend_gpu import CUDA, pretended
 
 BLOCKS = [(0, 3), (3, 4), (4, 11)]

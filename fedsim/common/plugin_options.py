@@ -1,0 +1,136 @@
+"""Checks the options of a plug-in against the parameters of its factory."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import pydantic
+import pydantic_core
+
+from fedsim.common.errors import ConfigError, closest, in_words, shown
+
+SIZES = (1e-30, 1e30)
+"""Least and largest size of a fractional option other than 0, close to the limits of float32."""
+
+
+def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[str, inspect.Parameter]:
+    """Return the factory's parameters that a configuration may set: all except those in `supplied`."""
+    hidden = set(supplied)
+    return {
+        n: p
+        for n, p in inspect.signature(make).parameters.items()
+        if n not in hidden and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    }
+
+
+def checked_options(
+    plugin: str,
+    make: Callable[..., Any],
+    options: Mapping[str, Any],
+    supplied: Iterable[str],
+    others: Iterable[str] = (),
+) -> dict[str, Any]:
+    """Return `options` converted by the annotations of the factory's parameters; see `fedsim.common.plugins.check`.
+
+    `plugin` names the plug-in in messages.
+    """
+    known = options_of(make, supplied)
+    problems = [
+        f"{plugin} has no option {key!r}{closest(key, known, others)}" for key in options if key not in known
+    ]
+    problems += _missing_arguments(plugin, make, supplied)
+    valid = {key: value for key, value in options.items() if key in known}
+    try:
+        values = options_model(make, tuple(supplied)).model_validate(valid)
+    except pydantic.ValidationError as error:
+        problems += [_problem(plugin, detail) for detail in error.errors()]
+    problems += [
+        f"{plugin}, option {key!r}: {fault}"
+        for key, value in valid.items()
+        if key != "seed" and value != known[key].default and (fault := _out_of_range(value))
+    ]
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return {key: getattr(values, key) for key in options}
+
+
+def _missing_arguments(plugin: str, make: Callable[..., Any], supplied: Iterable[str]) -> list[str]:
+    """Return a message for each argument that fedsim passes and the factory does not take."""
+    parameters = inspect.signature(make).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return []
+    taken = ", ".join(parameters)
+    return [
+        f"{plugin}: its function must take the argument {key!r}, found ({taken})"
+        for key in supplied
+        if key not in parameters
+    ]
+
+
+def _problem(plugin: str, detail: Mapping[str, Any]) -> str:
+    option = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "missing":
+        return f"{plugin} needs the option {option!r}: it is a parameter of its function, without a default"
+    message = in_words(detail["msg"]).removeprefix("Value error, ")
+    return f"{plugin}, option {option!r}: {message}, found {shown(detail['input'])}"
+
+
+def _out_of_range(value: Any) -> str:
+    """Return the fault of a number with which arithmetic would overflow or underflow; "" for other values."""
+    if isinstance(value, (Mapping, list, tuple)):
+        entries = value.values() if isinstance(value, Mapping) else value
+        return next(filter(None, map(_out_of_range, entries)), "")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value == 0:
+        return ""
+    if isinstance(value, int):
+        small = abs(value) < 2**31
+        return "" if small else f"expected a whole number below 2^31 in size, found {shown(value)}"
+    if not math.isfinite(value):
+        return f"expected a finite number, found {value!r}"
+    least, most = SIZES
+    if least <= abs(value) <= most:
+        return ""
+    return f"expected a number that is 0, or from {least:g} to {most:g} in size, found {value!r}"
+
+
+@cache
+def options_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pydantic.BaseModel]:
+    """Return the model that checks a factory's options; cached, because making it is slow."""
+    hints = inspect.get_annotations(_without_return(make), eval_str=True)
+    fields: dict[str, Any] = {
+        n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
+        for n, p in options_of(make, supplied).items()
+    }
+    config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    return pydantic.create_model("Options", __config__=config, **fields)
+
+
+def _without_return(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the annotations of a factory's parameters, without that of its return value.
+
+    The latter may name torch, which reading a configuration should not import.
+    """
+    if not inspect.isfunction(make):
+        return make
+    twin = types.FunctionType(make.__code__, make.__globals__)
+    twin.__annotations__ = {n: a for n, a in make.__annotations__.items() if n != "return"}
+    return twin
+
+
+def plain(value: Any) -> Any:
+    """Return an option as a TOML value: a path as text, a set as a list; None for other values, such as code."""
+    try:
+        jsonable = pydantic_core.to_jsonable_python(value, exclude_none=True)
+    except ValueError:
+        return None
+    return None if _contains_none(jsonable) else jsonable
+
+
+def _contains_none(value: Any) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value is None or any(map(_contains_none, parts))
