@@ -6,9 +6,9 @@ the folder cannot answer, because the run did not end or a file is missing, with
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 from fedsim.common import arguments
@@ -21,6 +21,14 @@ from fedsim.records.manifest import existing
 from fedsim.records.run_folder import is_running
 
 __all__ = ["Invariant", "Verdict", "Violation", "check", "invariants"]
+
+_BASIC = (
+    jobs.job_values,
+    jobs.each_job_ends_exactly_once,
+    steps.step_values,
+    rows.row_values,
+    evals.evaluation_values,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +43,17 @@ class Verdict:
 
 
 def invariants() -> tuple[Invariant, ...]:
-    """Return all invariants in the order in which they are checked: first those that others depend on."""
-    modules = (files, jobs, clients, bounds, steps, rows, promises, evals)
-    listed = chain.from_iterable(module.INVARIANTS for module in modules)
-    return tuple(sorted(listed, key=lambda each: not each.basic))
+    """Return all invariants in the order in which they are checked: first those that others depend on.
+
+    Each public generator function of the modules here is one, and the first line of its docstring describes it.
+    """
+    listed = [
+        Invariant(name.replace("_", " "), str(look.__doc__).splitlines()[0].rstrip("."), look, look in _BASIC)
+        for module in (files, jobs, clients, bounds, steps, rows, promises, evals)
+        for name, look in vars(module).items()
+        if inspect.isgeneratorfunction(look) and look.__module__ == module.__name__ and name[0] != "_"
+    ]
+    return tuple(sorted(listed, key=lambda invariant: not invariant.basic))
 
 
 @arguments.checked
@@ -55,21 +70,18 @@ def check(folder: Path | str) -> Verdict:
     violations: list[Violation] = []
     checked: list[str] = []
     unchecked: dict[str, str] = {}
+    broken = False
     for invariant in invariants():
-        if not invariant.basic and any(v.invariant in _BASIC for v in violations):
-            unchecked[invariant.name] = "values are out of range or rows are missing: see above"
-            continue
         try:
+            if broken and not invariant.basic:
+                raise Unchecked("values are out of range or rows are missing: see above")
             flaws = [replace(flaw, invariant=invariant.name) for flaw in invariant.look(evidence)]
+            if any(evidence.inherited(flaw.table, flaw.row) for flaw in flaws):
+                raise Unchecked("the run is a fork, and its parent may have had another configuration")
         except Unchecked as reason:
             unchecked[invariant.name] = str(reason)
-            continue
-        if any(evidence.inherited(flaw.table, flaw.row) for flaw in flaws):
-            unchecked[invariant.name] = "the run is a fork, and its parent may have had another configuration"
-            continue
-        checked.append(invariant.name)
-        violations.extend(flaws)
+        else:
+            checked.append(invariant.name)
+            violations += flaws
+            broken |= invariant.basic and bool(flaws)
     return Verdict(tuple(violations), tuple(checked), unchecked)
-
-
-_BASIC = frozenset(invariant.name for invariant in invariants() if invariant.basic)

@@ -8,103 +8,71 @@ import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.invariants.evidence import Evidence, Unchecked
-from fedsim.invariants.finding import Violation, invariant, wrong
+from fedsim.invariants.finding import Violation, first
 from fedsim.worlds.job_outcomes import PHASES
-
-_ARRIVED = ("aggregated", "remembered", "stale", "void", "nonfinite")
 
 
 def a_client_has_one_job_at_a_time(e: Evidence) -> Iterator[Violation]:
     """A client gets a job only when the server knows that the client's previous job has ended."""
-    jobs = e.jobs
-    before, after = e.pairs()
-    free = np.empty(len(jobs), dtype=np.int64)
-    free[after] = e.seen_us[before]
-    late = np.zeros(len(jobs), dtype=bool)
-    late[after] = jobs["dispatch_us"][after] < free[after]
+    jobs, before, dispatch = e.jobs, e.before, e.jobs["dispatch_us"]
+    free = e.seen_us[before]
     # The client of a lost job is available from the next instant on, unless a step ends the round at that time.
-    waits = (jobs["status"][before] == "lost") & (jobs["attempt"][after] == 0)
+    waits = (jobs["status"][before] == "lost") & (jobs["attempt"] == 0)
     if e.pacing.cancels:
-        waits &= e.seen_us[before] < e.step_us(jobs["version"][before])
-    late[after] |= waits & (jobs["dispatch_us"][after] == free[after])
-    yield from wrong(
-        "jobs",
-        late,
-        lambda i: f"client {jobs['client'][i]} to be free at {free[i]} us, for job {jobs['job'][i]}",
-        lambda i: f"a dispatch at {jobs['dispatch_us'][i]} us",
-    )
+        waits &= free < e.step_us(jobs["version"][before])
+    early = (dispatch < free) | (waits & (dispatch == free))
+    for i, more in first((before >= 0) & early):
+        wanted = f"client {jobs['client'][i]} to be free at {free[i]} us, for job {jobs['job'][i]}"
+        yield Violation("jobs", i, wanted, f"a dispatch at {dispatch[i]} us", more)
 
 
 def lost_work_is_given_once_more(e: Evidence) -> Iterator[Violation]:
     """An `attempt` follows the loss of the client's previous attempt, when the server learns of it."""
-    jobs = e.jobs
-    attempt, status = jobs["attempt"], jobs["status"]
-    before, after = e.pairs()
-    follows = np.zeros(len(jobs), dtype=bool)
-    follows[after] = (
-        (status[before] == "lost")
-        & (attempt[before] == attempt[after] - 1)
-        & (jobs["dispatch_us"][after] == jobs["end_us"][before] + e.dropout.notice_us)
+    jobs, before, attempt = e.jobs, e.before, e.jobs["attempt"]
+    follows = (
+        (before >= 0)
+        & (jobs["status"][before] == "lost")
+        & (attempt[before] == attempt - 1)
+        & (jobs["dispatch_us"] == jobs["end_us"][before] + e.dropout.notice_us)
     )
-    yield from wrong(
-        "jobs",
-        (attempt > 0) & ~follows,
-        lambda i: (
-            f"attempt {attempt[i]} of client {jobs['client'][i]} when its loss of the one before is noticed"
-        ),
-        lambda i: f"job {jobs['job'][i]} at {jobs['dispatch_us'][i]} us",
-    )
+    for i, more in first((attempt > 0) & ~follows):
+        client = jobs["client"][i]
+        wanted = f"attempt {attempt[i]} of client {client} when its loss of the one before is noticed"
+        yield Violation("jobs", i, wanted, f"job {jobs['job'][i]} at {jobs['dispatch_us'][i]} us", more)
 
 
 def a_client_has_its_samples(e: Evidence) -> Iterator[Violation]:
     """The number of training samples of a client stays the same."""
-    jobs = e.jobs
-    before, after = e.pairs()
-    other = np.zeros(len(jobs), dtype=bool)
-    other[after] = jobs["n_samples"][before] != jobs["n_samples"][after]
-    yield from wrong(
-        "jobs",
-        other | (jobs["n_samples"] < 0),
-        lambda i: f"as many samples as in the jobs of client {jobs['client'][i]} before",
-        lambda i: str(jobs["n_samples"][i]),
-    )
+    samples = e.jobs["n_samples"]
+    for i, more in first(((e.before >= 0) & (samples[e.before] != samples)) | (samples < 0)):
+        wanted = f"as many samples as in the jobs of client {e.jobs['client'][i]} before"
+        yield Violation("jobs", i, wanted, str(samples[i]), more)
 
 
 def no_job_for_an_offline_client(e: Evidence) -> Iterator[Violation]:
     """A client is online at the dispatch of its job."""
     jobs = e.jobs
-    yield from wrong(
-        "jobs",
-        ~e.online_jobs,
-        lambda i: f"client {jobs['client'][i]} online at {jobs['dispatch_us'][i]} us",
-        lambda i: f"offline, and it was given job {jobs['job'][i]}",
-    )
+    for i, more in first(~e.online_jobs):
+        wanted = f"client {jobs['client'][i]} online at {jobs['dispatch_us'][i]} us"
+        yield Violation("jobs", i, wanted, f"offline, and it was given job {jobs['job'][i]}", more)
 
 
 def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
     """Work stops when its client leaves, or continues as `dropout.leave` says; a fault always ends it."""
-    jobs, leave = e.jobs, e.world.leave
-    rows = np.flatnonzero(e.online_jobs)
+    jobs, leave, rows = e.jobs, e.world.leave, np.flatnonzero(e.online_jobs)
     who, start, end = (jobs[name][rows] for name in ("client", "dispatch_us", "end_us"))
     limit = e.world.fault_us(who, start)
     if leave == "abort":
         limit = np.minimum(limit, e.world.leaves_us(who, start))
-    wrongly = np.zeros(len(jobs), dtype=bool)
-    wrongly[rows] = end > limit
-    arrived = np.isin(jobs["status"][rows], _ARRIVED)
+    wrongly = end > limit
     if leave in ("pause_resume", "end_instant"):
         at_end = e.world.online_at(who, np.maximum(end - 1, start)) | e.world.online_at(who, end)
-        wrongly[rows] |= arrived & ~at_end
-    bound = np.zeros(len(jobs), dtype=np.int64)
-    bound[rows] = limit
-    yield from wrong(
-        "jobs",
-        wrongly,
-        lambda i: (
-            f"job {jobs['job'][i]} to end while its client is there ({leave}), by {bound[i]} us at the latest"
-        ),
-        lambda i: f"{jobs['status'][i]!s} at {jobs['end_us'][i]} us",
-    )
+        wrongly |= e.arrived[rows] & ~at_end
+    for k, more in first(wrongly):
+        i = int(rows[k])
+        ending = f"end while its client is there ({leave}), by {limit[k]} us at the latest"
+        recorded = f"{jobs['status'][i]} at {end[k]} us"
+        yield Violation("jobs", i, f"job {jobs['job'][i]} to {ending}", recorded, more)
 
 
 def jobs_do_their_share(e: Evidence) -> Iterator[Violation]:
@@ -115,9 +83,8 @@ def jobs_do_their_share(e: Evidence) -> Iterator[Violation]:
     if e.dropout.partial and e.pacing.deadline_us is not None:
         epochs = np.arange(1, e.costs.epochs) / e.costs.epochs
         fits |= np.isin(share, epochs) & (share < drawn)
-    yield from wrong(
-        "jobs", ~fits, lambda i: f"share {drawn[i]} of job {jobs['job'][i]}", lambda i: str(share[i])
-    )
+    for i, more in first(~fits):
+        yield Violation("jobs", i, f"share {drawn[i]} of job {jobs['job'][i]}", str(share[i]), more)
 
 
 def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
@@ -127,6 +94,7 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
     except TraceError as error:
         yield Violation("jobs", -1, "a world that knows what becomes of each job", str(error))
         return
+    number, status = e.jobs["job"][rows], e.jobs["status"][rows]
     for name, want in (
         ("end_us", fates.end_us),
         ("download_us", fates.download_us),
@@ -135,26 +103,14 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
         ("download_bytes", fates.downloaded_bytes),
         ("upload_bytes", fates.uploaded_bytes),
     ):
-        got, mask = e.jobs[name], np.zeros(len(e.jobs), dtype=bool)
-        mask[rows] = got[rows] != want
-        expected = np.empty(len(got), dtype=want.dtype)
-        expected[rows] = want
-        yield from wrong(
-            "jobs",
-            mask,
-            lambda i, n=name, t=expected: f"{n} = {t[i]} of job {e.jobs['job'][i]}",  # type: ignore[misc]
-            lambda i, n=name, g=got: f"{n} = {g[i]}",  # type: ignore[misc]
-        )
-    status = e.jobs["status"][rows]
-    ok, stopped = np.isin(status, _ARRIVED), np.isin(status, ("late", "unfinished"))
-    other = np.zeros(len(e.jobs), dtype=bool)
-    other[rows] = (ok != fates.ok) & ~(stopped & (ok <= fates.ok))
-    yield from wrong(
-        "jobs",
-        other,
-        lambda i: f"job {e.jobs['job'][i]} to " + ("be lost" if e.jobs["status"][i] != "lost" else "arrive"),
-        lambda i: str(e.jobs["status"][i]),
-    )
+        recorded = e.jobs[name][rows]
+        for k, more in first(recorded != want):
+            wanted = f"{name} = {want[k]} of job {number[k]}"
+            yield Violation("jobs", int(rows[k]), wanted, f"{name} = {recorded[k]}", more)
+    ok, stopped = e.arrived[rows], np.isin(status, ("late", "unfinished"))
+    for k, more in first((ok != fates.ok) & ~(stopped & (ok <= fates.ok))):
+        ending = "be lost" if status[k] != "lost" else "arrive"
+        yield Violation("jobs", int(rows[k]), f"job {number[k]} to {ending}", str(status[k]), more)
 
 
 def as_many_are_online_as_the_world_says(e: Evidence) -> Iterator[Violation]:
@@ -163,21 +119,5 @@ def as_many_are_online_as_the_world_says(e: Evidence) -> Iterator[Violation]:
     if e.world.after_end == "error" and (times >= e.world.horizon_us).any():
         raise Unchecked("steps lie beyond the end of the trace")
     want = np.array([int(e.world.online(t).sum()) for t in times.tolist()], dtype=np.int64)
-    yield from wrong(
-        "steps",
-        recorded != want,
-        lambda i: f"{want[i]} clients online at {times[i]} us",
-        lambda i: str(recorded[i]),
-    )
-
-
-INVARIANTS = (
-    invariant(a_client_has_one_job_at_a_time),
-    invariant(lost_work_is_given_once_more),
-    invariant(a_client_has_its_samples),
-    invariant(no_job_for_an_offline_client),
-    invariant(no_work_while_offline),
-    invariant(jobs_do_their_share),
-    invariant(jobs_end_as_the_world_says),
-    invariant(as_many_are_online_as_the_world_says),
-)
+    for i, more in first(recorded != want):
+        yield Violation("steps", i, f"{want[i]} clients online at {times[i]} us", str(recorded[i]), more)

@@ -18,6 +18,7 @@ from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
 from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.runs.build import about_clients, costs_of
 from fedsim.server.rule import Algorithm
 from fedsim.server.rule_factory import build_rule
 from fedsim.training.attack import Droppers, nth_jobs
@@ -30,8 +31,6 @@ from fedsim.worlds.world import World
 Ints = NDArray[np.int64]
 MODEL = "model.safetensors"
 PERSONAL_MODELS = "personal.safetensors"
-_ENDED = ("done", "planned")
-_CLOSED = (*_ENDED, "interrupted", "failed")
 
 
 class Unchecked(Exception):
@@ -50,15 +49,22 @@ class Table:
 
     def __getitem__(self, column: str) -> NDArray[Any]:
         if column not in self._columns:
-            self._columns[column] = self._read(self._table[column])
+            cells = self._table[column]
+            if pa.types.is_dictionary(cells.type):
+                values = np.array(cells.cast(pa.string()).to_pylist(), dtype=np.str_)
+            else:
+                values = cells.to_numpy()
+            self._columns[column] = np.asarray(values, np.int64 if values.dtype.kind == "i" else None)
         return self._columns[column]
 
-    @staticmethod
-    def _read(column: pa.ChunkedArray) -> NDArray[Any]:
-        if pa.types.is_dictionary(column.type):
-            return np.array(column.cast(pa.string()).to_pylist(), dtype=np.str_)
-        values = column.to_numpy()
-        return np.asarray(values, np.int64) if values.dtype.kind == "i" else np.asarray(values)
+
+class Whole:
+    """The rows of the whole model, block -1, in `conflicts`."""
+
+    def __init__(self, conflicts: Table) -> None:
+        self.rows: Ints = np.flatnonzero(conflicts["block"] == -1)
+        self.step, self.client, self.age = (conflicts[n][self.rows] for n in ("step", "client", "age"))
+        self.weight, self.cosine, self.norm = (conflicts[n][self.rows] for n in ("weight", "cosine", "norm"))
 
 
 class Evidence:
@@ -98,6 +104,12 @@ class Evidence:
             raise Unchecked("needs conflicts.parquet: [record] conflicts is off")
         return Table("conflicts", self._run.unchecked("conflicts"))
 
+    @cached_property
+    def whole(self) -> Whole:
+        """The rows of the whole model in `conflicts`. Raises Unchecked if nothing was trained or none were recorded."""
+        self.need_training()
+        return Whole(self.conflicts)
+
     @property
     def changed_at(self) -> int:
         """The step at which a fork left its parent; -1 for a run that is no fork."""
@@ -118,7 +130,7 @@ class Evidence:
     @property
     def ended(self) -> bool:
         """Whether the run came to its regular end."""
-        return self.status in _ENDED
+        return self.status in ("done", "planned")
 
     def need_end(self) -> None:
         """Raise Unchecked unless the run came to its regular end."""
@@ -127,7 +139,7 @@ class Evidence:
 
     def need_closed(self) -> None:
         """Raise Unchecked if the tables may have been cut at different places."""
-        if self.status not in _CLOSED:
+        if not self.ended and self.status not in ("interrupted", "failed"):
             raise Unchecked(f"the run is {self.status!r}: its tables may end at different places")
 
     def need_training(self) -> None:
@@ -181,22 +193,16 @@ class Evidence:
     @cached_property
     def costs(self) -> Costs:
         """The costs of jobs. Raises Unchecked if they need the model's operations, which the folder does not have."""
-        from fedsim.runs.build import about_clients, costs_of  # imported here: they import torch
-
         if self.config.cost.reference_flops is not None:
             raise Unchecked(
                 "cost.reference_flops needs the operations of the model, which the folder does not have"
             )
         sizes = np.ones(self.clients, dtype=np.int64)
         sizes[self.jobs["client"]] = self.jobs["n_samples"]
-        about = about_clients(self.trace, self.clients)
-        return costs_of(self.config, sizes, self._parameters(), 1.0, about)
-
-    def _parameters(self) -> int:
-        """Return P, the number of parameters; without a model, estimated from the downloads."""
+        parameters = int(self.jobs["download_bytes"].max(initial=0)) // 4  # an estimate, for want of a model
         if (self.folder / MODEL).is_file():
-            return int(self.model["params"].size)
-        return int(self.jobs["download_bytes"].max(initial=0)) // 4
+            parameters = int(self.model["params"].size)
+        return costs_of(self.config, sizes, parameters, 1.0, about_clients(self.trace, self.clients))
 
     @cached_property
     def nths(self) -> Ints:
@@ -204,31 +210,30 @@ class Evidence:
         return nth_jobs(self.jobs["job"], self.jobs["client"])
 
     @cached_property
-    def by_client(self) -> Ints:
-        """The rows of `jobs` sorted by client, then by number."""
-        return np.lexsort((self.jobs["job"], self.jobs["client"]))
+    def before(self) -> Ints:
+        """[jobs] the row of the previous job of each job's client; -1 for its first job."""
+        client = self.jobs["client"]
+        rows, before = np.lexsort((self.jobs["job"], client)), np.full(len(client), -1)
+        same = client[rows[1:]] == client[rows[:-1]]
+        before[rows[1:][same]] = rows[:-1][same]
+        return before
 
-    def pairs(self) -> tuple[Ints, Ints]:
-        """Return the rows of successive jobs of a client: the earlier ones, and the later ones."""
-        rows, client = self.by_client, self.jobs["client"][self.by_client]
-        same = client[1:] == client[:-1]
-        return rows[:-1][same], rows[1:][same]
+    @cached_property
+    def arrived(self) -> NDArray[np.bool_]:
+        """[jobs] whether the job's update arrived at the server, used or not."""
+        return np.isin(self.jobs["status"], ("aggregated", "remembered", "stale", "void", "nonfinite"))
 
     def step_us(self, step: Ints) -> Ints:
-        """Return the times of steps in microseconds; NEVER for steps that were not taken."""
-        times = np.append(self.steps["time_us"], NEVER)
-        taken_us: Ints = times[np.minimum(step, len(times) - 1)]
-        return taken_us
+        """Return the times of steps in microseconds: 0 for step -1, NEVER for steps that were not taken."""
+        times = np.append(self.steps["time_us"], [NEVER, 0])
+        return np.asarray(times[np.minimum(step, len(self.steps))])
 
     @cached_property
     def seen_us(self) -> Ints:
         """[jobs] when the server learns of a job's end. Raises Unchecked if a fork changed how losses are noticed."""
         parent, jobs = self.config.parent, self.jobs
-        if (
-            parent is not None
-            and self.changed_at >= 0
-            and any(c.startswith("dropout") for c in parent.changes)
-        ):
+        changes = parent.changes if parent is not None and self.changed_at >= 0 else ()
+        if any(change.startswith("dropout") for change in changes):
             raise Unchecked("the run is a fork that changed [dropout]: its parent noticed losses differently")
         late = jobs["end_us"] + np.where(jobs["status"] == "lost", self.dropout.notice_us, 0)
         return np.minimum(late, self.step_us(jobs["version"])) if self.pacing.cancels else late

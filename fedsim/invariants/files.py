@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from fedsim.common import plugins
 from fedsim.engine.state import Stop
 from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked
-from fedsim.invariants.finding import Violation, invariant
+from fedsim.invariants.finding import Mask, Violation, differs, first
+from fedsim.records.digest import digest
 
 _MANIFEST = "manifest.json"
 
 
-def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]:
-    """Steps, jobs by status and waits in the manifest are those of the tables."""
-    e.need_closed()
-    manifest, steps = e.manifest, len(e.steps)
-    missing = int(manifest.get("steps") or 0) - steps
-    if missing not in ((0,) if e.ended else (0, 1)):  # a failed run may lack its last step
-        yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(manifest.get("steps")))
-    words, counts = np.unique(e.jobs["status"], return_counts=True)
-    by_status = dict(zip(words.tolist(), counts.tolist(), strict=True))
-    if manifest.get("jobs") != by_status:
-        yield Violation(_MANIFEST, -1, f"jobs = {by_status}", str(manifest.get("jobs")))
-    waits = int(e.steps["waits"].sum())
-    if manifest.get("waits") != waits:
-        yield Violation(_MANIFEST, -1, f"waits = {waits}", str(manifest.get("waits")))
-
-
 def the_digest_is_that_of_tables_and_model(e: Evidence) -> Iterator[Violation]:
     """The digest in the manifest is that of the rows of the tables and of the model."""
-    from fedsim.records.digest import digest
-
     recorded = e.manifest.get("digest")
     if e.status != "done":
         raise Unchecked(f"a run that is {e.status!r} has no digest")
@@ -50,11 +34,21 @@ def the_model_is_finite(e: Evidence) -> Iterator[Violation]:
     for name, values in e.model.items():
         if name.startswith("personal"):
             continue  # a client's own training may diverge
-        bad = np.flatnonzero(~np.isfinite(values))
-        if len(bad):
-            yield Violation(
-                MODEL, -1, f"finite numbers in {name}", f"{values.flat[bad[0]]} at {bad[0]}", len(bad) - 1
-            )
+        for i, more in first(~np.isfinite(values)):
+            yield Violation(MODEL, -1, f"finite numbers in {name}", f"{values.flat[i]} at {i}", more)
+
+
+def the_manifest_counts_what_the_tables_hold(e: Evidence) -> Iterator[Violation]:
+    """Steps, jobs by status and waits in the manifest are those of the tables."""
+    e.need_closed()
+    manifest, steps = e.manifest, len(e.steps)
+    missing = int(manifest.get("steps") or 0) - steps
+    if missing not in ((0,) if e.ended else (0, 1)):  # a failed run may lack its last step
+        yield Violation(_MANIFEST, -1, f"steps = {steps}, the rows of the table", str(manifest.get("steps")))
+    by_status = dict(sorted(Counter(e.jobs["status"].tolist()).items()))
+    for name, count in (("jobs", by_status), ("waits", int(e.steps["waits"].sum()))):
+        if manifest.get(name) != count:
+            yield Violation(_MANIFEST, -1, f"{name} = {count}", str(manifest.get(name)))
 
 
 def the_run_ends_by_a_rule_that_it_has(e: Evidence) -> Iterator[Violation]:
@@ -74,19 +68,15 @@ def the_run_ends_by_a_rule_that_it_has(e: Evidence) -> Iterator[Violation]:
         yield Violation("steps", -1, f"{stop.steps} steps", str(n))
     if (stop.time_us is not None and now > stop.time_us) or (why == "time" and now != stop.time_us):
         yield Violation(_MANIFEST, -1, f"virtual_us = {stop.time_us}, the end", str(now))
-    yield from _moved(e, why, stop.moved_bytes)
-
-
-def _moved(e: Evidence, why: str, limit: int | None) -> Iterator[Violation]:
-    if limit is None or why == "steps":
+    limit = stop.moved_bytes
+    if limit is None or why == "steps" or not e.ended:
         return
-    over = e.jobs["status"] != "unfinished"
-    moved = int((e.jobs["download_bytes"] + e.jobs["upload_bytes"])[over].sum())
-    unseen = over & (e.jobs["status"] == "lost") & (e.seen_us > int(e.manifest.get("virtual_us") or 0))
-    moved -= int((e.jobs["download_bytes"] + e.jobs["upload_bytes"])[unseen].sum())
-    if (why == "bytes") != (moved >= limit) and e.ended:
+    status, moved = e.jobs["status"], e.jobs["download_bytes"] + e.jobs["upload_bytes"]
+    counts = (status != "unfinished") & ~((status == "lost") & (e.seen_us > now))
+    total = int(moved[counts].sum())
+    if (why == "bytes") != (total >= limit):
         bound = "at least" if why == "bytes" else "less than"
-        yield Violation("jobs", -1, f"{bound} the {limit} bytes of stop.bytes moved", str(moved))
+        yield Violation("jobs", -1, f"{bound} the {limit} bytes of stop.bytes moved", str(total))
 
 
 def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
@@ -105,26 +95,22 @@ def the_metric_ends_the_run_when_it_should(e: Evidence) -> Iterator[Violation]:
     times, values = _measured(e, stop.metric)
     hit = _fulfilled(values, stop)
     if why in ("target", "patience"):
-        if not hit[
-            -2:
-        ].any():  # a timed evaluation may be followed by a step, and that by the final evaluation
-            yield Violation(
-                "evals", -1, f"{why} reached by the last evaluation", f"{stop.metric} {values[-1]}"
-            )
+        # A timed evaluation may be followed by a step, and that by the final evaluation.
+        if not hit[-2:].any():
+            wanted = f"{why} reached by the last evaluation"
+            yield Violation("evals", -1, wanted, f"{stop.metric} {values[-1]}")
         return
     for i in np.flatnonzero(hit).tolist():
         after = times[i:]
         soon = after <= next((t for t in after if t > times[i]), times[i])
         # timed evaluations come before the next event, and the run ends after that event
         if hit[i:][soon].all() and not soon.all():
-            count = f"{len(values)} evaluations"
-            yield Violation(
-                "evals", -1, f"the run to end with evaluation {i}, {stop.metric} {values[i]}", count
-            )
+            wanted = f"the run to end with evaluation {i}, {stop.metric} {values[i]}"
+            yield Violation("evals", -1, wanted, f"{len(values)} evaluations")
             return
 
 
-def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
+def _fulfilled(values: list[float], stop: Stop) -> Mask:
     """Return for each evaluation whether the watched metric ends the run."""
     sign, best, unimproved, reached = (1.0 if stop.rising else -1.0), np.nan, 0, False
     hit = np.zeros(len(values), dtype=bool)
@@ -139,26 +125,11 @@ def _fulfilled(values: list[float], stop: Stop) -> NDArray[np.bool_]:
 
 def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
     """Return the times of the evaluations of the global model in microseconds, and the metric of each."""
-    from fedsim.common import plugins
-
-    of, evals = plugins.factory("metric", metric), e.evals
-    rows = np.flatnonzero(evals["split"] == e.config.evaluate.split)
-    fresh = np.ones(len(rows), dtype=bool)
-    fresh[1:] = (np.diff(evals["step"][rows]) != 0) | (np.diff(evals["time_us"][rows]) != 0)
-    first = np.flatnonzero(fresh)
-    cuts = pairwise([*first.tolist(), len(rows)])
-    accuracy, n = evals["accuracy"], evals["n"]
+    of, watched = plugins.factory("metric", metric), e.evals["split"] == e.config.evaluate.split
+    step, time, accuracy, n = (e.evals[name][watched] for name in ("step", "time_us", "accuracy", "n"))
+    start = np.flatnonzero(differs(step, time))
     values = [
-        math.nan if np.isnan(accuracy[rows[a:b]]).any() else float(of(accuracy[rows[a:b]], n[rows[a:b]]))
-        for a, b in cuts
+        math.nan if np.isnan(accuracy[a:b]).any() else float(of(accuracy[a:b], n[a:b]))
+        for a, b in pairwise([*start.tolist(), len(step)])
     ]
-    return evals["time_us"][rows[first]], values
-
-
-INVARIANTS = (
-    invariant(the_digest_is_that_of_tables_and_model),
-    invariant(the_model_is_finite),
-    invariant(the_manifest_counts_what_the_tables_hold),
-    invariant(the_run_ends_by_a_rule_that_it_has),
-    invariant(the_metric_ends_the_run_when_it_should),
-)
+    return time[start], values

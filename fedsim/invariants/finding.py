@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from fedsim.invariants.evidence import Evidence
+from fedsim.invariants.evidence import Evidence, Ints
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,33 @@ class Invariant:
     """Whether the other invariants can be checked only if this one holds."""
 
 
-def invariant(look: Callable[[Evidence], Iterable[Violation]], *, basic: bool = False) -> Invariant:
-    """Return a function as an Invariant, named after it and described by the first line of its docstring."""
-    says = (look.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    return Invariant(look.__name__.strip("_").replace("_", " "), says, look, basic)
-
-
-def wrong(
-    table: str, mask: NDArray[np.bool_], expected: Callable[[int], str] | str, found: Callable[[int], str]
-) -> Iterator[Violation]:
-    """Yield a violation for the first row of a table where `mask` [n] holds, with the number of further rows."""
+def first(mask: Mask) -> Iterator[tuple[int, int]]:
+    """Yield the first row where `mask` [n] holds, with the number of further rows; nothing if there is none."""
     rows = np.flatnonzero(mask)
     if len(rows):
-        first = int(rows[0])
-        wanted = expected if isinstance(expected, str) else expected(first)
-        yield Violation(table, first, wanted, found(first), len(rows) - 1)
+        yield int(rows[0]), len(rows) - 1
+
+
+def between(counts: Ints, least: Ints, most: Ints, text: str) -> Iterator[Violation]:
+    """Check that counts [steps] lie in a range; `text` describes them, with `{}` in place of the range."""
+    for i, more in first((counts < least) | (counts > most)):
+        yield Violation("steps", i, text.format(range_text(least[i], most[i])), str(counts[i]), more)
+
+
+def range_text(least: int, most: int) -> str:
+    """Return a range of whole numbers in words."""
+    return f"{least} to {most}" if most > least else str(least)
+
+
+def repeated(values: NDArray[Any]) -> Mask:
+    """Return [n] whether an equal value occurs in an earlier row."""
+    again = np.ones(len(values), dtype=bool)
+    again[np.unique(values, return_index=True)[1]] = False
+    return again
+
+
+def differs(*columns: NDArray[Any]) -> Mask:
+    """Return [n] whether a row differs from the one before in any of the columns; the first row does."""
+    changes = np.ones(len(columns[0]), dtype=bool)
+    changes[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return changes

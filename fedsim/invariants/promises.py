@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fedsim.invariants.evidence import Evidence, Unchecked
-from fedsim.invariants.finding import Violation, invariant, wrong
-from fedsim.invariants.rows import Whole, whole_of
+from fedsim.invariants.evidence import Evidence, Unchecked, Whole
+from fedsim.invariants.finding import Violation, first, repeated
 from fedsim.server.conflicts import ORTHOGONAL
 from fedsim.server.rule import Floats
 
@@ -24,33 +23,23 @@ def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
     if "convex" not in e.algorithm.promises:
         raise Unchecked(f"rule {e.config.algorithm.name!r} promises no convex combination")
     most = e.steps["max_weight"]
-    yield from wrong(
-        "steps", (most > 1 + _SUM) | (most < 0), "a max_weight from 0 to 1", lambda i: f"{most[i]:.12g}"
-    )
+    for i, more in first((most > 1 + _SUM) | (most < 0)):
+        yield Violation("steps", i, "a max_weight from 0 to 1", f"{most[i]:.12g}", more)
     if e.config.record.conflicts == "off":
         return
-    rows = e.conflicts
-    yield from wrong(
-        "conflicts", rows["weight"] < -_SUM, "a weight of at least 0", lambda i: f"{rows['weight'][i]:.6g}"
-    )
+    step, block, weight = (e.conflicts[name] for name in ("step", "block", "weight"))
+    for i, more in first(weight < -_SUM):
+        yield Violation("conflicts", i, "a weight of at least 0", f"{weight[i]:.6g}", more)
     layered = e.algorithm.needs.gram == "blocks"
     if layered and e.config.record.conflicts == "model":
         return  # only the largest weight of each row over layers is recorded
-    chosen = rows["block"] >= 0 if layered else rows["block"] == -1
-    at = np.flatnonzero(chosen)
-    cell = rows["step"][at] * (rows["block"].max(initial=0) + 2) + rows["block"][at] + 1
-    cells, first, index = np.unique(cell, return_index=True, return_inverse=True)
-    total = np.bincount(index, rows["weight"][at], minlength=len(cells))
-    bad = np.zeros(len(rows), dtype=bool)
-    bad[at[first]] = (np.abs(total - 1) > _SUM) & (total != 0)
-    sums = np.zeros(len(rows))
-    sums[at[first]] = total
-    yield from wrong(
-        "conflicts",
-        bad,
-        lambda i: f"weights of step {rows['step'][i]} that add up to 1",
-        lambda i: f"{sums[i]:.9g}",
-    )
+    at = np.flatnonzero(block >= 0 if layered else block == -1)
+    cell = step[at] * (block.max(initial=0) + 2) + block[at] + 1
+    index = np.unique(cell, return_inverse=True)[1]
+    total = np.bincount(index, weight[at])[index]
+    for k, more in first(~repeated(cell) & (np.abs(total - 1) > _SUM) & (total != 0)):
+        wanted = f"weights of step {step[at[k]]} that add up to 1"
+        yield Violation("conflicts", int(at[k]), wanted, f"{total[k]:.9g}", more)
 
 
 def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violation]:
@@ -58,32 +47,24 @@ def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violati
     e.need_training()
     if "descent" not in e.algorithm.promises:
         raise Unchecked(f"rule {e.config.algorithm.name!r} promises no common descent")
-    whole = whole_of(e)
+    whole = e.whole
     slack = _rounding(e, whole)
     left_out = e.algorithm.negligible * (1 + _SUM) * _mean_norms(whole)[whole.step]
     counts = np.where(whole.age == 0, whole.norm > left_out, whole.weight != 0)
     if e.algorithm.needs.gram == "blocks":  # fragments are left out by their own norms
         with np.errstate(divide="ignore", invalid="ignore"):
             slack += np.nan_to_num(left_out / whole.norm, nan=np.inf)
-    mask, tolerance = np.zeros(len(e.conflicts), dtype=bool), np.zeros(len(e.conflicts))
-    mask[whole.rows], tolerance[whole.rows] = counts & (whole.cosine < -slack), slack
-    yield from wrong(
-        "conflicts",
-        mask,
-        lambda i: (
-            f"a cosine of at least 0 (rounding: {tolerance[i]:.1e}) with client {e.conflicts['client'][i]}"
-        ),
-        lambda i: f"{e.conflicts['cosine'][i]:.6g} in step {e.conflicts['step'][i]}",
-    )
+    for k, more in first(counts & (whole.cosine < -slack)):
+        wanted = f"a cosine of at least 0 (rounding: {slack[k]:.1e}) with client {whole.client[k]}"
+        recorded = f"{whole.cosine[k]:.6g} in step {whole.step[k]}"
+        yield Violation("conflicts", int(whole.rows[k]), wanted, recorded, more)
 
 
 def _mean_norms(whole: Whole) -> Floats:
     """Return [steps] the mean norm of the present rows of each step."""
-    present = whole.age == 0
-    total = np.bincount(
-        whole.step[present], whole.norm[present], minlength=int(whole.step.max(initial=0)) + 1
-    )
-    return np.asarray(total / np.maximum(np.bincount(whole.step[present], minlength=len(total)), 1))
+    present, n = whole.age == 0, int(whole.step.max(initial=0)) + 1
+    total = np.bincount(whole.step[present], whole.norm[present], minlength=n)
+    return np.asarray(total / np.maximum(np.bincount(whole.step[present], minlength=n), 1))
 
 
 def _rounding(e: Evidence, whole: Whole) -> Floats:
@@ -92,13 +73,12 @@ def _rounding(e: Evidence, whole: Whole) -> Floats:
     A least-norm point d of rows v is exact to `_RESIDUAL` max ‖v‖², so v·d / ‖v‖‖d‖ to that over ‖v‖‖d‖.
     """
     n = int(whole.step.max(initial=0)) + 1
-    longest, total, length = np.zeros(n), np.zeros(n), np.zeros(n)
+    longest, length = np.zeros(n), np.zeros(n)
     np.maximum.at(longest, whole.step, whole.norm)
-    np.add.at(total, whole.step, np.abs(whole.weight))
-    steps = np.minimum(n, len(e.steps))
-    stretched = e.steps["direction_norm"][:steps] / e.steps["step_length"][:steps]
+    total = np.bincount(whole.step, np.abs(whole.weight), minlength=n)
     if e.algorithm.then is None:
-        length[:steps] = np.nan_to_num(stretched)
+        taken = slice(min(n, len(e.steps)))
+        length[taken] = np.nan_to_num(e.steps["direction_norm"][taken] / e.steps["step_length"][taken])
     else:  # the step differs from the direction, whose norm follows from the rows if layers have equal weights
         along = np.nan_to_num(whole.weight * whole.cosine * whole.norm)
         np.add.at(length, whole.step, along)
@@ -107,6 +87,3 @@ def _rounding(e: Evidence, whole: Whole) -> Floats:
         relative = longest[whole.step] / whole.norm
         slack: Floats = ORTHOGONAL + np.nan_to_num(_RESIDUAL * relative * scale[whole.step], nan=np.inf)
     return slack
-
-
-INVARIANTS = (invariant(weights_are_on_the_simplex), invariant(nobody_is_harmed_where_the_rule_promises_it))

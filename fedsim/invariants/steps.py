@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedsim.engine.record_words import STEP_STATUSES
 from fedsim.invariants.evidence import Evidence, Ints
-from fedsim.invariants.finding import Violation, invariant, wrong
+from fedsim.invariants.finding import Violation, between, first
 from fedsim.worlds.interval_index import NEVER
 
 _CAUSES = ("full", "deadline", "drained")
@@ -21,26 +20,15 @@ _COUNTS = (
 def step_values(e: Evidence) -> Iterator[Violation]:
     """Steps count from 0 without a gap; status and cause are known words, and counts are at least 0."""
     steps = e.steps
-    yield from wrong(
-        "steps",
-        steps["step"] != np.arange(len(steps)),
-        lambda i: f"step {i}",
-        lambda i: str(steps["step"][i]),
-    )
+    for i, more in first(steps["step"] != np.arange(len(steps))):
+        yield Violation("steps", i, f"step {i}", str(steps["step"][i]), more)
     for name, words in (("status", STEP_STATUSES), ("cause", _CAUSES)):
-        yield from wrong(
-            "steps",
-            ~np.isin(steps[name], words),
-            f"one of {', '.join(words)} in {name}",
-            lambda i, n=name: repr(str(steps[n][i])),  # type: ignore[misc]
-        )
+        for i, more in first(~np.isin(steps[name], words)):
+            wanted = f"one of {', '.join(words)} in {name}"
+            yield Violation("steps", i, wanted, repr(str(steps[name][i])), more)
     for name in _COUNTS:
-        yield from wrong(
-            "steps",
-            steps[name] < 0,
-            f"{name} of at least 0",
-            lambda i, n=name: str(steps[n][i]),  # type: ignore[misc]
-        )
+        for i, more in first(steps[name] < 0):
+            yield Violation("steps", i, f"{name} of at least 0", str(steps[name][i]), more)
 
 
 def time_never_goes_back(e: Evidence) -> Iterator[Violation]:
@@ -50,18 +38,13 @@ def time_never_goes_back(e: Evidence) -> Iterator[Violation]:
     for table in (e.steps, e.evals):
         times = table["time_us"]
         back = np.diff(times, prepend=times[:1]) < 0
-        yield from wrong(
-            table.name,
-            back | (times < 0) | (times > last),
-            lambda i, t=times: f"a time from {t[i - 1] if i else 0} to {last} us",  # type: ignore[misc]
-            lambda i, t=times: str(t[i]),  # type: ignore[misc]
-        )
-    yield from wrong(
-        "jobs",
-        (e.jobs["end_us"] > last) | (e.jobs["dispatch_us"] > last),
-        f"a job that ends by {last} us",
-        lambda i: f"job {e.jobs['job'][i]} from {e.jobs['dispatch_us'][i]} to {e.jobs['end_us'][i]} us",
-    )
+        for i, more in first(back | (times < 0) | (times > last)):
+            wanted = f"a time from {times[i - 1] if i else 0} to {last} us"
+            yield Violation(table.name, i, wanted, str(times[i]), more)
+    number, start, end = (e.jobs[name] for name in ("job", "dispatch_us", "end_us"))
+    for i, more in first((end > last) | (start > last)):
+        recorded = f"job {number[i]} from {start[i]} to {end[i]} us"
+        yield Violation("jobs", i, f"a job that ends by {last} us", recorded, more)
 
 
 def updates_are_the_jobs_that_a_step_used(e: Evidence) -> Iterator[Violation]:
@@ -70,119 +53,68 @@ def updates_are_the_jobs_that_a_step_used(e: Evidence) -> Iterator[Violation]:
     n, jobs = len(e.steps), e.jobs
     used = (jobs["step"] >= 0) & (jobs["step"] < n)
     count = np.bincount(jobs["step"][used], minlength=n)
-    yield from _counted("updates", e.steps["updates"], count)
+    yield from between(e.steps["updates"], count, count, "updates {}, the number of such jobs")
     total = np.bincount(jobs["step"][used], jobs["staleness"][used], minlength=n)
     mean = np.divide(total, count, out=np.full(n, np.nan), where=count > 0)
     recorded = e.steps["mean_staleness"]
-    yield from wrong(
-        "steps",
-        ~np.isclose(recorded, mean, rtol=1e-12, atol=0, equal_nan=True),
-        lambda i: f"mean_staleness {mean[i]:.6g}",
-        lambda i: f"{recorded[i]:.6g}",
-    )
+    for i, more in first(~np.isclose(recorded, mean, rtol=1e-12, atol=0, equal_nan=True)):
+        yield Violation("steps", i, f"mean_staleness {mean[i]:.6g}", f"{recorded[i]:.6g}", more)
 
 
 def lost_late_and_nonfinite_jobs_are_counted(e: Evidence) -> Iterator[Violation]:
     """`lost`, `late` and `nonfinite` of steps agree with the jobs, up to the unknown order of events at equal times."""
     e.need_closed()
-    n, jobs, times = len(e.steps), e.jobs, e.steps["time_us"]
-    status, version = jobs["status"], jobs["version"]
-    early = version < n
+    n, jobs, version = len(e.steps), e.jobs, e.jobs["version"]
+    early, over = version < n, e.step_us(version)
+    is_of = {name: jobs["status"] == name for name in ("lost", "late", "nonfinite")}
     if e.pacing.cancels:  # a step ends all jobs that started from its version
-        for name in ("lost", "late", "nonfinite"):
-            count = np.bincount(version[early & (status == name)], minlength=n)
-            yield from _counted(name, e.steps[name], count)
+        for name, mask in is_of.items():
+            count = np.bincount(version[early & mask], minlength=n)
+            yield from between(e.steps[name], count, count, name + " {}, the number of such jobs")
         return
-    yield from _so_far("lost", e.steps["lost"], times, e.seen_us[status == "lost"])
+    yield from _so_far(e, "lost", e.seen_us[is_of["lost"]])
     exact = e.pacing.late == "keep"
-    yield from _so_far("nonfinite", e.steps["nonfinite"], times, jobs["end_us"][status == "nonfinite"], exact)
-    over = e.step_us(version)
-    least, most = (
-        np.bincount(version[early & mask], minlength=n) for mask in (e.seen_us > over, e.seen_us >= over)
-    )
-    if e.pacing.late == "keep":
-        least = most = np.zeros(n, dtype=np.int64)
-    recorded = e.steps["late"]
-    yield from wrong(
-        "steps",
-        (recorded < least) | (recorded > most),
-        lambda i: f"late {_range(least[i], most[i])}",
-        lambda i: str(recorded[i]),
-    )
+    yield from _so_far(e, "nonfinite", jobs["end_us"][is_of["nonfinite"]], exact)
+    least = most = np.zeros(n, dtype=np.int64)
+    if e.pacing.late != "keep":
+        least = np.bincount(version[early & (e.seen_us > over)], minlength=n)
+        most = np.bincount(version[early & (e.seen_us >= over)], minlength=n)
+    yield from between(e.steps["late"], least, most, "late {}")
 
 
-def _counted(name: str, recorded: Ints, count: Ints) -> Iterator[Violation]:
-    yield from wrong(
-        "steps",
-        recorded != count,
-        lambda i: f"{name} {count[i]}, the number of such jobs",
-        lambda i: str(recorded[i]),
-    )
-
-
-def _so_far(name: str, recorded: Ints, times: Ints, ends: Ints, exact: bool = True) -> Iterator[Violation]:
+def _so_far(e: Evidence, name: str, ends: Ints, exact: bool = True) -> Iterator[Violation]:
     """Compare sums up to each step with the numbers of jobs that had ended before, and by, its time."""
-    total, ends = np.cumsum(recorded), np.sort(ends)
+    times, ends = e.steps["time_us"], np.sort(ends)
     least = np.searchsorted(ends, times, "left") * exact
     most = np.searchsorted(ends, times, "right")
-    yield from wrong(
-        "steps",
-        (total < least) | (total > most),
-        lambda i: f"{name} adding up to {_range(least[i], most[i])} by then",
-        lambda i: str(total[i]),
-    )
-
-
-def _range(least: int, most: int) -> str:
-    return str(most) if least == most else f"{least} to {most}"
+    return between(np.cumsum(e.steps[name]), least, most, name + " adding up to {} by then")
 
 
 def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
     """A full buffer, a deadline or the end of all jobs causes a step; fewer updates than `minimum` make it void."""
     e.need_closed()
-    steps, pacing = e.steps, e.pacing
-    cause, arrived, most = steps["cause"], steps["updates"] + steps["nonfinite"], pacing.most_updates
-    full, drained = cause == "full", cause == "drained"
-    wrongly = (full & (arrived != most)) | (full & (pacing.buffer is None))
+    steps, pacing, most = e.steps, e.pacing, e.pacing.most_updates
+    cause, arrived = steps["cause"], steps["updates"] + steps["nonfinite"]
+    full, due, drained = (cause == word for word in _CAUSES)
+    wrongly = full & ((arrived != most) | (pacing.buffer is None))
     # without a buffer all jobs with a place may arrive; with one, the last arrival makes the step `full`
     wrongly |= ~full & (arrived > most - (pacing.buffer is not None))
-    yield from wrong(
-        "steps",
-        wrongly,
-        lambda i: f"{most} updates" if full[i] else f"fewer than the {most} of a full buffer",
-        lambda i: f"{arrived[i]} ({cause[i]!s})",
-    )
-    yield from wrong(
-        "steps",
-        ((cause == "deadline") & (pacing.deadline_us is None)) | (drained & (pacing.refill == "arrival")),
-        "a cause that this pacing has",
-        lambda i: str(cause[i]),
-    )
-    yield from _void_and_empty(e, arrived)
-
-
-def _void_and_empty(e: Evidence, arrived: Ints) -> Iterator[Violation]:
-    """Check which steps are void or empty; `arrived` counts the updates of each step, those left out included."""
-    steps, pacing = e.steps, e.pacing
-    cause, status = steps["cause"], steps["status"]
-    full, void = cause == "full", status == "void"
-    too_few = ~full & (arrived < pacing.minimum) & ((pacing.late != "keep") | (cause == "deadline"))
-    yield from wrong(
-        "steps",
-        void != (too_few & (pacing.late != "keep")),
-        lambda i: f"void with fewer than {pacing.minimum} updates, and not otherwise",
-        lambda i: f"{status[i]!s} with {arrived[i]}",
-    )
-    if pacing.late == "keep":
-        yield from wrong(
-            "steps", too_few, f"a deadline to wait for {pacing.minimum} updates", lambda i: f"{arrived[i]}"
-        )
-    yield from wrong(
-        "steps",
-        (status == "empty") != ((steps["updates"] == 0) & ~void),
-        "empty without updates, and not otherwise",
-        lambda i: f"{status[i]!s} with {steps['updates'][i]} updates",
-    )
+    for i, more in first(wrongly):
+        wanted = f"{most} updates" if full[i] else f"fewer than the {most} of a full buffer"
+        yield Violation("steps", i, wanted, f"{arrived[i]} ({cause[i]})", more)
+    for i, more in first((due & (pacing.deadline_us is None)) | (drained & (pacing.refill == "arrival"))):
+        yield Violation("steps", i, "a cause that this pacing has", str(cause[i]), more)
+    keep, too_few = pacing.late == "keep", arrived < pacing.minimum
+    status, void = steps["status"], steps["status"] == "void"
+    for i, more in first(void != (~full & too_few & (not keep))):
+        wanted = f"void with fewer than {pacing.minimum} updates, and not otherwise"
+        yield Violation("steps", i, wanted, f"{status[i]} with {arrived[i]}", more)
+    for i, more in first(due & too_few & keep):
+        wanted = f"a deadline to wait for {pacing.minimum} updates"
+        yield Violation("steps", i, wanted, str(arrived[i]), more)
+    for i, more in first((status == "empty") != ((steps["updates"] == 0) & ~void)):
+        recorded = f"{status[i]} with {steps['updates'][i]} updates"
+        yield Violation("steps", i, "empty without updates, and not otherwise", recorded, more)
 
 
 def void_updates_are_those_of_a_void_step(e: Evidence) -> Iterator[Violation]:
@@ -192,12 +124,9 @@ def void_updates_are_those_of_a_void_step(e: Evidence) -> Iterator[Violation]:
     void_jobs = (jobs["status"] == "void") & (jobs["version"] < n)
     count = np.bincount(jobs["version"][void_jobs], minlength=n)
     void = e.steps["status"] == "void"
-    yield from wrong(
-        "steps",
-        (count > 0) & (~void | (count >= e.pacing.minimum)),
-        lambda i: f"void jobs, fewer than {e.pacing.minimum}, for a void step only",
-        lambda i: f"{count[i]} for a step that is {e.steps['status'][i]!s}",
-    )
+    for i, more in first((count > 0) & (~void | (count >= e.pacing.minimum))):
+        wanted = f"void jobs, fewer than {e.pacing.minimum}, for a void step only"
+        yield Violation("steps", i, wanted, f"{count[i]} for a step that is {e.steps['status'][i]}", more)
 
 
 def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
@@ -206,79 +135,44 @@ def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
     after = e.pacing.deadline_us
     if after is None:
         return
-    times, due = e.steps["time_us"], e.steps["cause"] == "deadline"
+    times, cause = e.steps["time_us"], e.steps["cause"]
+    n, due = len(times), cause == "deadline"
     if e.pacing.late == "keep":
-        since = np.concatenate([[0], times[:-1]])
-        yield from wrong(
-            "steps",
-            due & (times - after < since),
-            lambda i: f"a deadline at {since[i] + after} us at the earliest",
-            lambda i: f"{times[i]} us",
-        )
+        since = np.append(0, times[:-1])
+        for i, more in first(due & (times - after < since)):
+            wanted = f"a deadline at {since[i] + after} us at the earliest"
+            yield Violation("steps", i, wanted, f"{times[i]} us", more)
         return
-    first = np.full(len(times) + 2, NEVER)
-    np.minimum.at(first, np.minimum(e.jobs["version"], len(times) + 1), e.jobs["dispatch_us"])
-    ends = first[: len(times)] + after
-    anew = np.arange(len(times)) == e.changed_at  # a fork's first deadline begins with it
-    yield from wrong(
-        "steps",
-        ~anew & np.where(due, times != ends, (times > ends) & (first[: len(times)] < NEVER)),
-        lambda i: ("at" if due[i] else "by") + f" the deadline, {ends[i]} us",
-        lambda i: f"{times[i]} us ({e.steps['cause'][i]!s})",
-    )
+    start = np.full(n + 2, NEVER)
+    np.minimum.at(start, np.minimum(e.jobs["version"], n + 1), e.jobs["dispatch_us"])
+    ends = start[:n] + after
+    forked = np.arange(n) == e.changed_at  # a fork's first deadline begins with it
+    for i, more in first(~forked & np.where(due, times != ends, (times > ends) & (start[:n] < NEVER))):
+        wanted = ("at" if due[i] else "by") + f" the deadline, {ends[i]} us"
+        yield Violation("steps", i, wanted, f"{times[i]} us ({cause[i]})", more)
 
 
 def numbers_of_a_step_are_in_range(e: Evidence) -> Iterator[Violation]:
     """Norms are at least 0 and finite, cosines from -1 to 1, and a step that is `still` has no length."""
-    steps, status = e.steps, e.steps["status"]
     e.need_training()
-    bad: dict[str, NDArray[np.bool_]] = {"direction_norm": ~np.isfinite(steps["direction_norm"])}
-    for name in ("direction_norm", "mean_norm", "step_length", "kkt_residual", "block_conflicts_mean"):
-        bad[name] = bad.get(name, np.zeros(len(steps), dtype=bool)) | (steps[name] < 0)
+    steps, status, length = e.steps, e.steps["status"], e.steps["direction_norm"]
+    bad = {"direction_norm": ~np.isfinite(length) | (length < 0)}
+    for name in ("mean_norm", "step_length", "kkt_residual", "block_conflicts_mean"):
+        bad[name] = steps[name] < 0
     for name in ("smallest_cosine", "smallest_absent_cosine"):
         bad[name] = np.abs(steps[name]) > 1 + 1e-6
     for name, mask in bad.items():
-        yield from wrong(
-            "steps",
-            mask,
-            f"a {name} in its range",
-            lambda i, n=name: str(steps[n][i]),  # type: ignore[misc]
-        )
-    length = steps["direction_norm"]
-    moved = np.isin(status, ("applied", "still"))
-    yield from wrong(
-        "steps",
-        ((status == "still") & (length != 0)) | (~moved & (length != 0)),
-        lambda i: f"no length of a step that is {status[i]!s}",
-        lambda i: str(length[i]),
-    )
-    yield from _conflict_counts(e)
-
-
-def _conflict_counts(e: Evidence) -> Iterator[Violation]:
-    """Check that counts of conflicts lie between 0 and the numbers of pairs, updates and clients, or are all -1."""
-    steps = e.steps
+        for i, more in first(mask):
+            yield Violation("steps", i, f"a {name} in its range", str(steps[name][i]), more)
+    for i, more in first((status != "applied") & (length != 0)):
+        yield Violation("steps", i, f"no length of a step that is {status[i]}", str(length[i]), more)
     n, pairs = steps["updates"], steps["conflicts"]
     for name, most in (
         ("conflicts", n * (n - 1) // 2),
         ("model_conflicts", n),
         ("absent_conflicts", np.full(len(n), e.clients)),
     ):
-        yield from wrong(
-            "steps",
-            (steps[name] > most) | (steps[name] < -1) | ((steps[name] < 0) != (pairs < 0)),
-            lambda i, m=most: f"0 to {m[i]}, or -1 without inner products",  # type: ignore[misc]
-            lambda i, v=name: f"{v} = {steps[v][i]}",  # type: ignore[misc]
-        )
-
-
-INVARIANTS = (
-    invariant(step_values, basic=True),
-    invariant(time_never_goes_back),
-    invariant(updates_are_the_jobs_that_a_step_used),
-    invariant(lost_late_and_nonfinite_jobs_are_counted),
-    invariant(steps_have_their_cause),
-    invariant(void_updates_are_those_of_a_void_step),
-    invariant(deadlines_are_kept),
-    invariant(numbers_of_a_step_are_in_range),
-)
+        count = steps[name]
+        for i, more in first((count > most) | (count < -1) | ((count < 0) != (pairs < 0))):
+            wanted = f"0 to {most[i]}, or -1 without inner products"
+            yield Violation("steps", i, wanted, f"{name} = {count[i]}", more)

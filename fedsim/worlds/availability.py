@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import show_us
+from fedsim.worlds.interval_arithmetic import merged
 from fedsim.worlds.interval_index import NEVER, Intervals
 from fedsim.worlds.trace import AfterEnd, Spans, Trace
 
@@ -25,34 +26,12 @@ _FULL_LOOKUPS = 16
 """Questions answered by looking up all clients, after one at which more than a quarter of them had changed."""
 
 
-class Availability(Protocol):
-    """Answers questions about sessions. No two sessions of a client may touch.
+class Availability:
+    """Answers questions about sessions, which may repeat with a period of each client's own.
 
-    Times must be inside the horizon where `after_end` is `error`; `World` checks that.
-    """
-
-    def online(self, t_us: int) -> Mask:
-        """Return [n] whether each client is online; the array is read-only."""
-
-    def peek(self, t_us: int) -> memoryview:
-        """Return the same as a view of truth values, at less cost; it is valid until the next question."""
-
-    def next_change(self, t_us: int) -> int | None:
-        """Return the earliest time after `t_us` at which a client's state may change, or None."""
-
-
-def availability(sessions: Intervals, n: int, after_end: AfterEnd) -> Availability:
-    """Return the answers for these sessions, in the faster form if all clients repeat with the world."""
-    world_lap = NEVER if after_end != "repeat" else sessions.horizon_us
-    common = bool((sessions.lap_us == world_lap).all())
-    return CommonLaps(sessions, n, after_end) if common else OwnLaps(sessions, n, after_end)
-
-
-class OwnLaps:
-    """Sessions that repeat with a period of each client's own.
-
-    A question about a later time than the last one looks up only the clients whose state has changed in between. If
-    more than a quarter have, the next questions look up all clients at once.
+    No two sessions of a client may touch. Times must be inside the horizon where `after_end` is `error`; `World` checks
+    that. A question about a later time than the last one looks up only the clients whose state has changed in between.
+    If more than a quarter have, the next questions look up all clients at once.
     """
 
     def __init__(self, sessions: Intervals, n: int, after_end: AfterEnd) -> None:
@@ -65,7 +44,7 @@ class OwnLaps:
         self._full_lookups = 0
 
     def online(self, t_us: int) -> Mask:
-        """See `Availability.online`."""
+        """Return [n] whether each client is online; the array is read-only."""
         if t_us >= self._end:
             return self._nobody
         if t_us != self._time and not self._advance(t_us):
@@ -74,11 +53,11 @@ class OwnLaps:
         return self._mask
 
     def peek(self, t_us: int) -> memoryview:
-        """See `Availability.peek`."""
+        """Return the same as a view of truth values, at less cost; it is valid until the next question."""
         return self.online(t_us).data
 
     def next_change(self, t_us: int) -> int | None:
-        """See `Availability.next_change`."""
+        """Return the earliest time after `t_us` at which a client's state may change, or None."""
         if t_us >= self._end:
             return None
         mask = self.online(t_us)
@@ -117,15 +96,15 @@ class OwnLaps:
         return True
 
 
-class CommonLaps:
-    """Sessions that repeat for all clients together, or never. Each answer is found from the last one."""
+class CommonAvailability(Availability):
+    """The same for sessions that repeat for all clients together, or never. Each answer is found from the last one."""
 
     def __init__(self, sessions: Intervals, n: int, after_end: AfterEnd) -> None:
-        horizon, client = sessions.horizon_us, sessions.client
-        begins, ends = sessions.start > 0, sessions.end < horizon
+        super().__init__(sessions, n, after_end)
+        self._horizon_us, client = sessions.horizon_us, sessions.client
+        begins, ends = sessions.start > 0, sessions.end < sessions.horizon_us
         times = np.concatenate([sessions.start[begins], sessions.end[ends]])
         order = np.argsort(times, kind="stable")
-        self._sessions, self._n, self._after_end = sessions, n, after_end
         times = times[order]
         self._times: Any = times.data
         """Times of all changes within a lap, as a view: `bisect` searches it faster than the array."""
@@ -135,7 +114,6 @@ class CommonLaps:
         closing[client[~ends]] = True
         self._seam = bool((opening != closing).any())
         self._someone_stays = bool(closing.any())
-        self._nobody = _read_only(np.zeros(n, dtype=bool))
         self._mask, self._applied = opening, 0
         """[n] whether each client is online after `_applied` changes of a lap; it changes in place."""
         self._copy: Mask | None = None
@@ -143,7 +121,7 @@ class CommonLaps:
 
     def online(self, t_us: int) -> Mask:
         """See `Availability.online`."""
-        if self._is_over(t_us):
+        if t_us >= self._end:
             return self._nobody
         self._move(t_us)
         if self._copy is None:
@@ -152,34 +130,30 @@ class CommonLaps:
 
     def peek(self, t_us: int) -> memoryview:
         """See `Availability.peek`."""
-        if self._is_over(t_us):
+        if t_us >= self._end:
             return self._nobody.data
         self._move(t_us)
         return self._mask.data
 
-    def _is_over(self, t_us: int) -> bool:
-        return self._after_end == "stop" and t_us >= self._sessions.horizon_us
-
     def _move(self, t_us: int) -> None:
-        time = t_us % self._sessions.horizon_us
+        time = t_us % self._horizon_us
         wanted, applied = bisect_right(self._times, time), self._applied
         if wanted != applied:
-            if abs(wanted - applied) < self._n:
+            if abs(wanted - applied) < len(self._clients):
                 self._toggle(min(applied, wanted), max(applied, wanted))
             else:
-                self._mask = self._look_up(time)
+                self._mask = self._sessions.covers(self._clients, np.full(len(self._clients), time))
             self._applied, self._copy = wanted, None
 
     def next_change(self, t_us: int) -> int | None:
         """See `Availability.next_change`."""
-        if self._is_over(t_us):
+        if t_us >= self._end:
             return None
-        horizon = self._sessions.horizon_us
-        lap, time = divmod(t_us, horizon)
+        lap, time = divmod(t_us, self._horizon_us)
         following = bisect_right(self._times, time)
         if following < len(self._times):
-            return lap * horizon + int(self._times[following])
-        return self._change_beyond((lap + 1) * horizon)
+            return lap * self._horizon_us + int(self._times[following])
+        return self._change_beyond((lap + 1) * self._horizon_us)
 
     def _change_beyond(self, lap_end_us: int) -> int | None:
         changes = len(self._times) > 0
@@ -198,12 +172,12 @@ class CommonLaps:
         else:
             np.logical_xor.at(mask, clients, True)
 
-    def _look_up(self, time: int) -> Mask:
-        clients = np.arange(self._n)
-        at = self._sessions.after(clients, np.full(self._n, time))
-        mask = at < self._sessions.first[1:]
-        mask[mask] = self._sessions.start[at[mask]] <= time
-        return mask
+
+def availability(sessions: Intervals, n: int, after_end: AfterEnd) -> Availability:
+    """Return the answers for these sessions, in the faster form if all clients repeat with the world."""
+    world_lap = NEVER if after_end != "repeat" else sessions.horizon_us
+    form = CommonAvailability if (sessions.lap_us == world_lap).all() else Availability
+    return form(sessions, n, after_end)
 
 
 def _read_only(mask: Mask) -> Mask:
@@ -231,16 +205,11 @@ def sessions_of(trace: Trace, n: int, unknown: Unknown) -> Spans:
 
 
 def _union(a: Spans, b: Spans) -> Spans:
-    """Return the intervals of both; those that touch or overlap become one."""
-    client, start = np.concatenate([a.client, b.client]), np.concatenate([a.start_us, b.start_us])
-    order = np.lexsort((start, client))
-    client, start = client[order], start[order]
-    end = np.concatenate([a.end_us, b.end_us])[order]
-    shift = client * (int(end.max(initial=0)) + 1)
-    reach = np.maximum.accumulate(end + shift)  # the furthest end so far, client by client
-    fresh = np.ones(len(client), dtype=bool)
-    fresh[1:] = (start + shift)[1:] > reach[:-1]
-    fresh[1:] |= client[1:] != client[:-1]
-    first = np.flatnonzero(fresh)
-    last = np.append(first[1:], len(client))[: len(first)] - 1
+    """Return the intervals of both, of which there are some; those that touch or overlap become one."""
+    both = merged([a, b])
+    client, start, end = both.client, both.start_us, both.end_us
+    shift = client * (int(end.max()) + 1)  # clients follow each other on one axis
+    reach = np.maximum.accumulate(end + shift)
+    first = np.flatnonzero(np.append(True, (start + shift)[1:] > reach[:-1]))
+    last = np.append(first[1:], len(client)) - 1
     return Spans(client[first], start[first], (reach - shift)[last], np.ones(len(first)))

@@ -14,6 +14,7 @@ from fedsim.common.units import US
 from fedsim.worlds.interval_arithmetic import repeated
 from fedsim.worlds.trace import MODELLED, Spans, Trace
 from fedsim.worlds.transforms import laps_us
+from fedsim.worlds.validation import is_number
 
 Floats = NDArray[np.float64]
 
@@ -36,7 +37,7 @@ def trait(trace: Trace, name: str, night_h: tuple[float, float] = (0.0, 6.0)) ->
     }
     if name in known:
         return known[name]()
-    numeric = [f.name for f in trace.about.schema if _is_numeric(f.type)]
+    numeric = [f.name for f in trace.about.schema if is_number(f.type) or f.type == pa.bool_()]
     if name not in numeric:
         also = f"column {name!r} of its facts is not numeric; " if name in trace.about.column_names else ""
         raise ConfigError(
@@ -113,7 +114,3 @@ def clock_us(origin: str) -> int:
         return 0
     at = datetime.fromisoformat(origin)
     return ((at.hour * 60 + at.minute) * 60 + at.second) * US + at.microsecond
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))

@@ -98,18 +98,13 @@ def times(time_us: Ints, factor: Fraction) -> Ints:
 def merged(parts: Iterable[Spans]) -> Spans:
     """Return the intervals of one or several parts as one, in order."""
     columns = ((p.client, p.start_us, p.end_us, p.value) for p in parts)
-    spans = Spans(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    spans = Spans(*map(np.concatenate, zip(*columns, strict=True)))
     return of_rows(spans, np.lexsort((spans.start_us, spans.client)))
 
 
 def fused(spans: Spans) -> Spans:
     """Put the intervals in order, and join those that touch and have the same value."""
-    ordered = of_rows(spans, np.lexsort((spans.start_us, spans.client)))
-    same = (ordered.client[1:] == ordered.client[:-1]) & (ordered.value[1:] == ordered.value[:-1])
-    touches = same & (ordered.start_us[1:] == ordered.end_us[:-1])
-    edge = np.ones(min(len(ordered.client), 1), dtype=bool)
-    opens, closes = np.concatenate([edge, ~touches]), np.concatenate([~touches, edge])
-    return Spans(ordered.client[opens], ordered.start_us[opens], ordered.end_us[closes], ordered.value[opens])
+    return merged([spans]).joined(equal=True)
 
 
 def table_of(kinds: Mapping[str, Spans]) -> pa.Table:

@@ -16,7 +16,7 @@ from fedsim.common.units import show_us
 from fedsim.worlds.availability import Unknown, sessions_of
 from fedsim.worlds.client_statistics import bandwidth, share, speed, time_us
 from fedsim.worlds.interval_arithmetic import table_of, taken
-from fedsim.worlds.matching import Assignment, AssignmentRule, assign
+from fedsim.worlds.matching import AssignmentRule, assign
 from fedsim.worlds.trace import KINDS, MODELLED, Spans, Trace
 from fedsim.worlds.transforms import crop, drawn, identity, laps_us, source_text
 
@@ -71,14 +71,16 @@ def join(
     horizon_us = _horizon_us({"availability": availability, **sources})
     n = availability.clients if clients is None else clients
     base_clients = drawn(np.arange(availability.clients), n, replace, seed, "join availability")
-    parts = {"availability": _Part(availability, base_clients, _base_kinds(sources))}
-    assignments = {}
+    from_others = {kind for name in sources for kind in GIVES[name]}
+    base_kinds = tuple(kind for kind in KINDS if kind not in from_others)
+    parts, assignments = {"availability": _Part(availability, base_clients, base_kinds)}, {}
     online = _online_share(availability, unknown)[base_clients]
     for name, trace in sources.items():
         chosen = drawn(_described_clients(name, trace), n, replace, seed, f"join {name}")
         pairs = assign(online, _SCORES[name](trace)[chosen], rules[name], seed, f"join {name}")
-        parts[name], assignments[name] = _Part(trace, chosen[pairs.right], GIVES[name]), pairs
-    return _put_together(parts, horizon_us, _source(parts, assignments, n, replace, seed))
+        parts[name], assignments[name] = _Part(trace, chosen[pairs.right], GIVES[name]), pairs.facts()
+    drawing = {"clients": n, "replace": replace, "seed": seed}
+    return _put_together(parts, horizon_us, {"assignment": assignments, "drawn": drawing})
 
 
 def _rules(
@@ -94,12 +96,6 @@ def _rules(
     return {name: assignment.get(name, "independent") for name in sources}
 
 
-def _base_kinds(sources: Mapping[str, Trace]) -> tuple[str, ...]:
-    """Return the kinds that `availability` gives beside other sources."""
-    from_others = {kind for name in sources for kind in GIVES[name]}
-    return tuple(kind for kind in KINDS if kind not in from_others)
-
-
 def _online_share(trace: Trace, unknown: Unknown) -> Floats:
     sessions = sessions_of(trace, trace.clients, "offline" if unknown == "error" else unknown)
     return time_us(sessions, trace.clients) / laps_us(trace, "online")
@@ -107,12 +103,11 @@ def _online_share(trace: Trace, unknown: Unknown) -> Floats:
 
 def _described_clients(name: str, trace: Trace) -> Ints:
     """Return the clients that have all speeds that the source models, so that no client is half described."""
-    described, modelled = np.ones(trace.clients, dtype=bool), False
-    for kind in GIVES[name]:
-        clients = np.unique(trace.spans(kind).client)
-        if kind in MODELLED and len(clients):
-            described &= np.isin(np.arange(trace.clients), clients)
-            modelled = True
+    by_kind = (trace.spans(kind).client for kind in GIVES[name] if kind in MODELLED)
+    modelled = [clients for clients in by_kind if len(clients)]
+    described = np.ones(trace.clients, dtype=bool)
+    for clients in modelled:
+        described &= np.isin(np.arange(trace.clients), clients)
     if name != "faults" and not (modelled and described.any()):
         wanted = " and ".join(repr(kind) for kind in GIVES[name])
         raise TraceError(f"join: source {name!r}: expected clients with {wanted}, found none")
@@ -134,23 +129,7 @@ def _horizon_us(sources: Mapping[str, Trace]) -> int:
     return horizon_us
 
 
-def _source(
-    parts: Mapping[str, _Part],
-    assignments: Mapping[str, Assignment],
-    n: int,
-    replace: bool | None,
-    seed: int,
-) -> str:
-    return source_text(
-        {
-            "join": {name: identity(part.trace) for name, part in parts.items()},
-            "assignment": {name: pairs.facts() for name, pairs in assignments.items()},
-            "drawn": {"clients": n, "replace": replace, "seed": seed},
-        }
-    )
-
-
-def _put_together(parts: Mapping[str, _Part], horizon_us: int, source: str) -> Trace:
+def _put_together(parts: Mapping[str, _Part], horizon_us: int, facts: Mapping[str, Any]) -> Trace:
     kinds: dict[str, Spans] = {}
     periods: dict[str, Ints] = {}
     for part in parts.values():
@@ -160,9 +139,10 @@ def _put_together(parts: Mapping[str, _Part], horizon_us: int, source: str) -> T
             if len(kinds[kind].client):
                 period = _periods_us(trace, kind, horizon_us)[part.clients]
                 periods["online" if kind == "unknown" else kind] = period
-    base = parts["availability"]
-    facts = (len(base.clients), horizon_us, base.trace.after_end, source, base.trace.origin)
-    return Trace(table_of(kinds), *facts, periods=periods, about=_about(parts))
+    source = source_text({"join": {name: identity(part.trace) for name, part in parts.items()}, **facts})
+    clients, base = len(parts["availability"].clients), parts["availability"].trace
+    fields = (clients, horizon_us, base.after_end, source, base.origin)
+    return Trace(table_of(kinds), *fields, periods=periods, about=_about(parts))
 
 
 def _periods_us(trace: Trace, kind: str, horizon_us: int) -> Ints:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.errors import TraceError, closest
 from fedsim.common.files import from_json
-from fedsim.worlds.validation import KINDS, listed
+from fedsim.worlds.validation import KINDS, is_number, listed
 
 AfterEnd = Literal["error", "repeat", "stop"]
 AFTER_ENDS: tuple[str, ...] = get_args(AfterEnd)
@@ -24,35 +24,24 @@ MOST_INT64 = 2**63 - 1
 _PREFIX = "fedsim."
 
 
-def to_metadata(
-    clients: int, horizon_us: int, after_end: AfterEnd, source: str, origin: str
-) -> dict[str, str]:
-    """Return the metadata of a trace file, without that of `more_to_metadata`."""
-    facts = {
-        "schema_version": SCHEMA_VERSION,
-        "clients": clients,
-        "horizon_us": horizon_us,
-        "after_end": after_end,
-        "source": source,
-        "origin": origin,
-    }
-    return {_PREFIX + key: str(value) for key, value in facts.items()}
+def to_metadata(facts: Mapping[str, Any], periods: Mapping[str, Any], about: pa.Table) -> dict[str, str]:
+    """Return the metadata of a trace file; `facts` are the other fields of a Trace besides its table."""
+    more = {"more": more_to_text(periods, about)} if periods or about.num_columns else {}
+    texts = {"schema_version": SCHEMA_VERSION, **facts, **more}
+    return {_PREFIX + key: str(value) for key, value in texts.items()}
 
 
 def from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
     """Return a file's metadata as arguments of Trace. Raises TraceError with every problem."""
-    facts = {
-        k.decode(errors="replace"): v.decode(errors="replace")
-        for k, v in raw.items()
-        if k.startswith(_PREFIX.encode())
-    }
+    decoded = {k.decode(errors="replace"): v.decode(errors="replace") for k, v in raw.items()}
+    facts = {k.removeprefix(_PREFIX): text for k, text in decoded.items() if k.startswith(_PREFIX)}
     if not facts:
         raise TraceError(
             "not a trace: the file holds no metadata 'fedsim.schema_version', 'fedsim.clients', ..."
         )
     lines, numbers = [], {}
     for key in ("schema_version", "clients", "horizon_us"):
-        text = facts.get(_PREFIX + key)
+        text = facts.get(key)
         try:
             numbers[key] = int(text or "")
         except ValueError:
@@ -62,8 +51,16 @@ def from_metadata(raw: Mapping[bytes, bytes]) -> dict[str, Any]:
         lines.append(f"metadata 'fedsim.schema_version': expected {SCHEMA_VERSION}, found {version}")
     if lines:
         raise TraceError(listed(lines))
-    texts = {key: facts.get(_PREFIX + key, "") for key in ("after_end", "source", "origin")}
-    return {**numbers, **texts, **_more_from_metadata(facts)}
+    texts = {key: facts.get(key, "") for key in ("after_end", "source", "origin")}
+    if "more" not in facts:
+        return {**numbers, **texts}
+    try:
+        more = from_json(facts["more"])
+        return {**numbers, **texts, "periods": dict(more["periods"]), "about": pa.table(more["about"])}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
+        raise TraceError(
+            f"metadata 'fedsim.more': expected JSON with periods and facts about clients, found {error}"
+        ) from error
 
 
 def more_to_text(periods: Mapping[str, Any], about: pa.Table) -> str:
@@ -74,24 +71,6 @@ def more_to_text(periods: Mapping[str, Any], about: pa.Table) -> str:
             "about": {name: about.column(name).to_pylist() for name in about.column_names},
         }
     )
-
-
-def more_to_metadata(periods: Mapping[str, Any], about: pa.Table) -> dict[str, str]:
-    """Return the metadata of periods and facts about clients, empty if there are neither."""
-    return {_PREFIX + "more": more_to_text(periods, about)} if periods or about.num_columns else {}
-
-
-def _more_from_metadata(facts: Mapping[str, str]) -> dict[str, Any]:
-    text = facts.get(_PREFIX + "more")
-    if text is None:
-        return {}
-    try:
-        more = from_json(text)
-        return {"periods": dict(more["periods"]), "about": pa.table(more["about"])}
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, pa.ArrowException) as error:
-        raise TraceError(
-            f"metadata {_PREFIX + 'more'!r}: expected JSON with periods and facts about clients, found {error}"
-        ) from error
 
 
 def checked_periods(
@@ -127,13 +106,7 @@ def checked_about(about: pa.Table, clients: int) -> pa.Table:
     lines = [
         f"about: column {f.name!r}: expected numbers, texts or truth values, found {f.type}"
         for f in about.schema
-        if not (
-            pa.types.is_integer(f.type)
-            or pa.types.is_floating(f.type)
-            or pa.types.is_string(f.type)
-            or pa.types.is_boolean(f.type)
-            or pa.types.is_null(f.type)
-        )
+        if not (is_number(f.type) or f.type in (pa.string(), pa.bool_(), pa.null()))
     ]
     if lines:
         raise TraceError(listed(lines))

@@ -21,29 +21,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError, TraceError, closest
-from fedsim.common.parallel import in_parts
 from fedsim.common.rng import Streams
 from fedsim.common.units import duration_us
 from fedsim.worlds.metadata import metadata_problems
 from fedsim.worlds.trace import KINDS, AfterEnd, Trace
 from fedsim.worlds.trace_writer import CODES, Fact, TraceWriter
 from fedsim.worlds.validation import listed
-
-__all__ = [
-    "Clock",
-    "Fact",
-    "Facts",
-    "Life",
-    "Me",
-    "Place",
-    "Scenario",
-    "Streams",
-    "TraceWriter",
-    "duration_option",
-    "in_parts",
-    "make_trace",
-    "number_option",
-]
 
 Facts = Mapping[str, NDArray[Any]]
 """Facts about a federation's clients and their data: by name, an array with one entry per client."""
@@ -113,11 +96,7 @@ class Me(Place):
     def about(self, name: str, value: Fact) -> None:
         """Record a fact about this client (its region, its class) in a column of `Trace.about`."""
         plain = value.item() if isinstance(value, np.generic) else value
-        if (
-            not isinstance(plain, str | bool | int | float)
-            or plain in (math.inf, -math.inf)
-            or plain != plain
-        ):
+        if not isinstance(plain, Fact) or (isinstance(plain, float) and not math.isfinite(plain)):
             raise TypeError(
                 f"client {self.id}, about {name!r}: expected a text, a truth value or a finite number, found {value!r}"
             )

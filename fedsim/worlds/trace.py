@@ -30,7 +30,6 @@ from fedsim.worlds.metadata import (
     checked_periods,
     from_metadata,
     metadata_problems,
-    more_to_metadata,
     more_to_text,
     to_metadata,
 )
@@ -71,9 +70,14 @@ class Spans:
     end_us: NDArray[np.int64]
     value: NDArray[np.float64]
 
-    def joined(self) -> Spans:
-        """Return the intervals with those that touch joined; each keeps the value of its first part."""
+    def joined(self, *, equal: bool = False) -> Spans:
+        """Return the intervals with those that touch joined, with `equal` only if their values are equal.
+
+        Each keeps the value of its first part.
+        """
         touches = (self.client[1:] == self.client[:-1]) & (self.start_us[1:] == self.end_us[:-1])
+        if equal:
+            touches &= self.value[1:] == self.value[:-1]
         edge = np.ones(min(len(self.client), 1), dtype=bool)
         opens, closes = np.concatenate([edge, ~touches]), np.concatenate([~touches, edge])
         return Spans(self.client[opens], self.start_us[opens], self.end_us[closes], self.value[opens])
@@ -149,7 +153,11 @@ class Trace:
             "kind": pa.array([kind] * n if isinstance(kind, str) else kind, pa.string()),
             "value": np.broadcast_to(value, n) if np.ndim(value) == 0 else value,
         }
-        return cls.from_table(_table(columns) if n else SCHEMA.empty_table(), **facts)
+        try:
+            table = pa.table(columns) if n else SCHEMA.empty_table()
+        except (pa.ArrowException, ValueError) as error:
+            raise TraceError(f"cannot make a table of the columns: {error}") from error
+        return cls.from_table(table, **facts)
 
     @classmethod
     def from_table(cls, table: pa.Table, **facts: Unpack[TraceFacts]) -> Trace:
@@ -196,9 +204,9 @@ class Trace:
     def write(self, path: Path | str) -> None:
         """Write the Trace as a Parquet file, all or nothing. Raises TraceError that names the file on failure."""
         target = as_path(path, "path")
-        facts = to_metadata(self.clients, self.horizon_us, self.after_end, self.source, self.origin)
-        facts |= more_to_metadata(self.periods, self.about)
-        table = self.table.replace_schema_metadata(facts)
+        names = ("clients", "horizon_us", "after_end", "source", "origin")
+        facts = {name: getattr(self, name) for name in names}
+        table = self.table.replace_schema_metadata(to_metadata(facts, self.periods, self.about))
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(
@@ -226,13 +234,13 @@ def _checked(trace: Trace) -> Columns:
     try:
         columns = columns_of(trace.table)
     except Malformed as error:
-        raise TraceError(listed(problems + error.lines)) from None
+        raise TraceError(listed([*problems, *error.args])) from None
     if problems:
         raise TraceError(listed(problems))
     findings = list(row_problems(columns, trace.clients, trace.horizon_us))
     inside = columns.rows((columns.client >= 0) & (columns.client < trace.clients))
     problems = list(undescribed(inside, trace.clients))
-    if problems or any(len(f.rows) for f in findings):
+    if problems or any(len(rows) for rows, _ in findings):
         raise TraceError(problem_text(findings, columns, problems))
     return columns
 
@@ -268,10 +276,3 @@ def _canonical(columns: Columns) -> pa.Table:
         numbers(np.where(unused, 1.0, ordered.value)),
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
-
-
-def _table(columns: Mapping[str, Any]) -> pa.Table:
-    try:
-        return pa.table(dict(columns))
-    except (pa.ArrowException, ValueError) as error:
-        raise TraceError(f"cannot make a table of the columns: {error}") from error

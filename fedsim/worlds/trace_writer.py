@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ import pyarrow as pa
 from fedsim.common.arrow_columns import numbers, texts
 from fedsim.common.errors import TraceError
 from fedsim.worlds.trace import KINDS, AfterEnd, Trace
+from fedsim.worlds.validation import COLUMNS
 
 Fact = str | bool | int | float
 """A fact about a client: text, a truth value or a finite number."""
@@ -36,31 +36,18 @@ class TraceWriter:
         """Return the rows of several writers, one after the other; the first one takes them all in."""
         first, *others = parts
         for part in others:
-            for column, more in zip(first._columns(), part._columns(), strict=True):
-                column.extend(more)
+            for name in COLUMNS:
+                getattr(first, name).extend(getattr(part, name))
             for name, facts in part.about.items():
                 first.about.setdefault(name, {}).update(facts)
         return first
 
-    def _columns(self) -> tuple[array[Any], ...]:
-        return self.client, self.start_us, self.end_us, self.kind, self.value
-
     def trace(self, clients: int, after_end: AfterEnd = "error", source: str = "") -> Trace:
         """Return what was written as a Trace. Raises TraceError for malformed intervals and facts of mixed types."""
+        columns = {name: numbers(np.asarray(getattr(self, name))) for name in COLUMNS}
+        columns["kind"] = pa.DictionaryArray.from_arrays(columns["kind"], texts(KINDS))
         about = self._about_table(clients)
-        return Trace(self._table(), clients, self.horizon_us, after_end, source, about=about)
-
-    def _table(self) -> pa.Table:
-        kinds = pa.DictionaryArray.from_arrays(numbers(np.frombuffer(self.kind, np.int8)), texts(KINDS))
-        return pa.table(
-            {
-                "client": numbers(np.frombuffer(self.client, np.int32)),
-                "start_us": numbers(np.frombuffer(self.start_us, np.int64)),
-                "end_us": numbers(np.frombuffer(self.end_us, np.int64)),
-                "kind": kinds,
-                "value": numbers(np.frombuffer(self.value, np.float64)),
-            }
-        )
+        return Trace(pa.table(columns), clients, self.horizon_us, after_end, source, about=about)
 
     def _about_table(self, clients: int) -> pa.Table:
         """Return the facts as a table with one row per client."""

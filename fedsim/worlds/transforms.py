@@ -102,7 +102,9 @@ def crop(trace: Trace, start_us: int, end_us: int) -> Trace:
         return merged([turned, cut(rest, start_us, end_us)])
 
     periods = {kind: np.where(p <= length_us, p, 0) for kind, p in _periods(trace).items()}
-    origin = _moved(trace.origin, start_us)
+    origin = trace.origin
+    if origin:
+        origin = (datetime.fromisoformat(origin) + timedelta(microseconds=start_us)).isoformat()
     step = {"crop": [start_us, end_us]}
     return _rebuilt(trace, change, step, horizon_us=length_us, periods=periods, origin=origin)
 
@@ -303,10 +305,3 @@ def _fraction(time: float | str | Fraction) -> Fraction:
     if factor <= 0:
         raise TraceError(f"scale: expected a factor for time of at least {1 / FINEST:g}, found {time}")
     return factor
-
-
-def _moved(origin: str, by_us: int) -> str:
-    """Return the date and time `by_us` after an origin."""
-    if not origin:
-        return origin
-    return (datetime.fromisoformat(origin) + timedelta(microseconds=by_us)).isoformat()

@@ -39,71 +39,50 @@ class Columns:
 
     def rows(self, rows: Mask | Ints | slice) -> Columns:
         """Return some of the rows."""
-        client, start, end = self.client[rows], self.start_us[rows], self.end_us[rows]
-        return Columns(client, start, end, self.kind[rows], self.value[rows])
+        return Columns(*(getattr(self, name)[rows] for name in COLUMNS))
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One kind of problem: the rows that have it, and its message for each row."""
-
-    rows: Ints
-    message: Callable[[int], str]
+Finding = tuple[Ints, Callable[[int], str]]
+"""One kind of problem: the rows that have it, and its message for each row."""
 
 
 class Malformed(Exception):
-    """Columns that cannot be read, so that rows cannot be checked; carries one line for each problem."""
-
-    def __init__(self, lines: list[str]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
+    """Columns that cannot be read, so that rows cannot be checked; its arguments are one line for each problem."""
 
 
 def columns_of(table: pa.Table) -> Columns:
     """Return the five columns as arrays. Raises Malformed with a line for each unreadable column and each null."""
+    present, known = table.column_names, ", ".join(COLUMNS)
     lines = [
-        f"column {name!r} is missing{_suggestion(name, table.column_names)}"
-        for name in COLUMNS
-        if name not in table.column_names
+        f"column {name!r} is missing{_suggestion(name, present)}" for name in COLUMNS if name not in present
     ]
-    lines += [
-        f"unknown column {name!r}; a trace has {', '.join(COLUMNS)}"
-        for name in table.column_names
-        if name not in COLUMNS
-    ]
+    lines += [f"unknown column {name!r}; a trace has {known}" for name in present if name not in COLUMNS]
     arrays: dict[str, Any] = {}
     for name in COLUMNS:
-        if name in table.column_names:
+        if name in present:
             try:
                 arrays[name] = _array(table, name)
             except Malformed as error:
-                lines += error.lines
+                lines += error.args
     if lines:
-        raise Malformed(lines)
+        raise Malformed(*lines)
     return Columns(**arrays)
 
 
 def row_problems(columns: Columns, clients: int, horizon_us: int) -> Iterator[Finding]:
     """Yield the rows that break the rules of a trace of `clients` clients over `horizon_us`, problem by problem."""
-    client, start, end = columns.client, columns.start_us, columns.end_us
-
-    def bad(mask: Mask, message: Callable[[int], str]) -> Finding:
-        return Finding(np.flatnonzero(mask), message)
-
+    client, start, end, value = columns.client, columns.start_us, columns.end_us, columns.value
+    rows = np.flatnonzero
     outside = (client < 0) | (client >= clients)
-    yield bad(outside, lambda i: f"expected a client from 0 to {clients - 1}")
-    yield bad(start < 0, lambda i: f"start_us {start[i]} is before 0")
-    yield bad(end < start, lambda i: f"end_us {end[i]} is before start_us {start[i]}")
-    yield bad(
-        end == start, lambda i: f"start_us and end_us are both {start[i]}: an interval must have a length"
-    )
-    yield bad(end > horizon_us, lambda i: f"end_us {end[i]} is beyond the horizon {horizon_us}")
+    yield rows(outside), lambda i: f"expected a client from 0 to {clients - 1}"
+    yield rows(start < 0), lambda i: f"start_us {start[i]} is before 0"
+    yield rows(end < start), lambda i: f"end_us {end[i]} is before start_us {start[i]}"
+    no_length = "an interval must have a length"
+    yield rows(end == start), lambda i: f"start_us and end_us are both {start[i]}: {no_length}"
+    yield rows(end > horizon_us), lambda i: f"end_us {end[i]} is beyond the horizon {horizon_us}"
     modelled = np.isin(columns.kind, [KINDS.index(kind) for kind in MODELLED])
-    value = columns.value
-    yield bad(
-        modelled & ~(np.isfinite(value) & (value > 0)),
-        lambda i: f"expected a finite value above 0, found {value[i]}",
-    )
+    speedless = modelled & ~(np.isfinite(value) & (value > 0))
+    yield rows(speedless), lambda i: f"expected a finite value above 0, found {value[i]}"
     yield from _overlaps(columns, ~outside & (start >= 0) & (start < end) & (end <= horizon_us), horizon_us)
 
 
@@ -125,11 +104,10 @@ def undescribed(columns: Columns, clients: int) -> Iterator[str]:
 
 def problem_text(findings: list[Finding], columns: Columns, more: list[str]) -> str:
     """Write findings as lines in order of row, then `more`."""
-    rows = np.concatenate([f.rows for f in findings])
-    of = np.repeat(np.arange(len(findings)), [len(f.rows) for f in findings])
-    first = np.lexsort((of, rows))[:MOST_LINES].tolist()
-    lines = [f"{row_name(columns, int(rows[i]))}: {findings[of[i]].message(int(rows[i]))}" for i in first]
-    return listed(lines + more, len(rows) + len(more))
+    flaws = [(row, message) for rows, message in findings for row in np.sort(rows)[:MOST_LINES].tolist()]
+    flaws.sort(key=lambda flaw: flaw[0])
+    lines = [f"{row_name(columns, row)}: {message(row)}" for row, message in flaws[:MOST_LINES]]
+    return listed(lines + more, sum(len(rows) for rows, _ in findings) + len(more))
 
 
 def listed(lines: list[str], total: int | None = None) -> str:
@@ -170,7 +148,7 @@ def _overlap(columns: Columns, rows: Ints, others: Ints) -> Finding:
         j = partner[i]
         return f"[{start[i]}, {end[i]}) overlaps row {j}, [{start[j]}, {end[j]}), of the same client and kind"
 
-    return Finding(rows, message)
+    return rows, message
 
 
 def _suggestion(name: str, present: list[str]) -> str:
@@ -181,48 +159,49 @@ def _suggestion(name: str, present: list[str]) -> str:
 
 def _array(table: pa.Table, name: str) -> NDArray[Any]:
     column = table.column(name)
-    if column.null_count:
-        rows = np.flatnonzero(column.is_null().to_numpy())
-        lines = [f"{_raw_row_name(table, r)}: {name} is null" for r in rows[:MOST_LINES].tolist()]
-        raise Malformed(
-            lines + [f"... in all {len(rows)} rows have a null {name}"] * (len(rows) > len(lines))
-        )
+    _refuse(table, column, f"a null {name}", lambda _: f"{name} is null")
     if name == "kind":
         return _kinds(table)
-    wanted, fits = (pa.float64(), _is_number) if name == "value" else (pa.int64(), pa.types.is_integer)
+    wanted, fits = (pa.float64(), is_number) if name == "value" else (pa.int64(), pa.types.is_integer)
     if not fits(column.type):
         expected = "a number" if name == "value" else "an integer"
-        raise Malformed([f"column {name!r} has type {column.type}, expected {expected} ({wanted})"])
+        raise Malformed(f"column {name!r} has type {column.type}, expected {expected} ({wanted})")
     try:
         return array(column.cast(wanted))
     except pa.ArrowInvalid as error:
-        raise Malformed([f"column {name!r} does not fit {wanted}: {error}"]) from error
+        raise Malformed(f"column {name!r} does not fit {wanted}: {error}") from error
 
 
 def _kinds(table: pa.Table) -> Ints:
     column = table.column("kind")
     value_type = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not (pa.types.is_string(value_type) or pa.types.is_large_string(value_type)):
-        raise Malformed([f"column 'kind' has type {column.type}, expected text (dictionary<string>)"])
+        raise Malformed(f"column 'kind' has type {column.type}, expected text (dictionary<string>)")
     index = pc.index_in(column.cast(pa.string()), value_set=texts(KINDS))
-    if index.null_count:
-        rows = np.flatnonzero(index.is_null().to_numpy())
-        names = [column[r].as_py() for r in rows[:MOST_LINES].tolist()]
-        lines = [
-            f"{_raw_row_name(table, r)}: unknown kind {name!r}{closest(name, KINDS)}"
-            for r, name in zip(rows.tolist(), names, strict=False)
-        ]
-        raise Malformed(
-            lines + [f"... in all {len(rows)} rows have an unknown kind"] * (len(rows) > len(names))
-        )
+
+    def unknown(row: int) -> str:
+        kind = column[row].as_py()
+        return f"unknown kind {kind!r}{closest(kind, KINDS)}"
+
+    _refuse(table, index, "an unknown kind", unknown)
     return array(index).astype(np.int64)
 
 
-def _raw_row_name(table: pa.Table, row: int) -> str:
-    """Return the name of a row of a table that may lack columns."""
-    client = table.column("client")[row].as_py() if "client" in table.column_names else None
-    return f"row {row}" if client is None else f"row {row} (client {client})"
+def _refuse(table: pa.Table, column: pa.ChunkedArray, flaw: str, message: Callable[[int], str]) -> None:
+    """Raise Malformed with a line for each of the first rows in which a column is null, if there are any."""
+    if not column.null_count:
+        return
+    rows = np.flatnonzero(column.is_null().to_numpy()).tolist()
+    lines = []
+    for row in rows[:MOST_LINES]:
+        client = table.column("client")[row].as_py() if "client" in table.column_names else None
+        name = f"row {row}" if client is None else f"row {row} (client {client})"
+        lines.append(f"{name}: {message(row)}")
+    if len(rows) > len(lines):
+        lines.append(f"... in all {len(rows)} rows have {flaw}")
+    raise Malformed(*lines)
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds integers or floating-point numbers."""
     return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))

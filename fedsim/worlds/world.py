@@ -15,6 +15,7 @@ of `LEAVES`:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Literal, get_args
 
 import numpy as np
@@ -134,16 +135,9 @@ class World:
 
     def outcome(self, client: int, t_us: int, work: Work) -> Outcome:
         """Return the outcome of one job; see `outcomes`."""
-        job = self.outcomes(np.array([client]), t_us, work)
-        return Outcome(
-            ok=bool(job.ok[0]),
-            end_us=int(job.end_us[0]),
-            download_us=int(job.download_us[0]),
-            compute_us=int(job.compute_us[0]),
-            phase=PHASES[job.phase[0]],
-            downloaded_bytes=int(job.downloaded_bytes[0]),
-            uploaded_bytes=int(job.uploaded_bytes[0]),
-        )
+        outcomes = self.outcomes(np.array([client]), t_us, work)
+        values = {name: column.item() for name, column in asdict(outcomes).items()}
+        return Outcome(**values | {"phase": PHASES[values["phase"]]})
 
     def outcomes(
         self, clients: ArrayLike, t_us: int | Ints, work: Work, until_us: int | Ints | None = None

@@ -16,7 +16,10 @@ import simpy
 from simpy.events import Process, Timeout
 
 from fedsim.common.errors import ConfigError, Error
-from fedsim.worlds.scenario import Facts, Life, Me, Place, Scenario, Streams, TraceWriter, in_parts
+from fedsim.common.parallel import in_parts
+from fedsim.common.rng import Streams
+from fedsim.worlds.scenario import Facts, Life, Me, Place, Scenario
+from fedsim.worlds.trace_writer import TraceWriter
 
 GROUP = 64
 """Clients that are simulated together if they share nothing."""

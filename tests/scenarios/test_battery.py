@@ -12,7 +12,8 @@ from fedsim.common.errors import ConfigError
 from fedsim.common.rng import Streams
 from fedsim.common.units import US
 from fedsim.scenarios.battery import Phone, Rates
-from fedsim.worlds.scenario import Me, TraceWriter
+from fedsim.worlds.scenario import Me
+from fedsim.worlds.trace_writer import TraceWriter
 from fedsim.worlds.world import World
 from made_worlds import DAY, HOUR, NO_FAULTS, made
 
