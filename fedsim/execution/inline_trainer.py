@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.common.stopwatch import Stopwatch, Times
 from fedsim.engine.audit import LOSSES, parts_of
@@ -28,12 +29,12 @@ class Work:
     """A submitted job whose client keeps state; `start` and `before` become None once it is trained."""
 
     job: Job
-    start: torch.Tensor | None
+    start: Tensor | None
     before: Work | None
     """The job whose kept state this one continues, if any."""
-    row: torch.Tensor | None = None
+    row: Tensor | None = None
     reports: Reports | None = None
-    kept: torch.Tensor | None = None
+    kept: Tensor | None = None
 
 
 class InlineTrainer:
@@ -43,9 +44,9 @@ class InlineTrainer:
         self, bench: Workbench | ThreadedWorkbench, server: Server, clock: Stopwatch | None = None
     ) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
-        self._starts: dict[int, torch.Tensor] = {}
+        self._starts: dict[int, Tensor] = {}
         """By version, the parameters that open jobs start from, including jobs that are not trained."""
-        self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
+        self._early: dict[int, tuple[Reports, Tensor]] = {}
         """By job, the reports and the update of jobs that were trained before their step."""
         self._waiting: dict[int, Work] = {}
         self._memories: ClientStates[Work] = ClientStates()
@@ -54,7 +55,7 @@ class InlineTrainer:
         """Keep the start parameters of the jobs."""
         self._submit(cohort, self.server.params)
 
-    def _submit(self, cohort: Cohort, params: torch.Tensor) -> None:
+    def _submit(self, cohort: Cohort, params: Tensor) -> None:
         self._starts[int(cohort.versions[0])] = params
         if self.bench.method.keeps:
             for i in range(len(cohort)):
@@ -83,10 +84,10 @@ class InlineTrainer:
             for i, job in enumerate(jobs.ids.tolist()):
                 self._early[job] = reports.part(slice(i, i + 1)), rows[i]
 
-    def _rows(self, k: int) -> torch.Tensor:
+    def _rows(self, k: int) -> Tensor:
         return torch.empty(k, len(self.server.params), device=self.bench.device)
 
-    def _train(self, cohort: Cohort, rows: torch.Tensor) -> Reports:
+    def _train(self, cohort: Cohort, rows: Tensor) -> Reports:
         """Train jobs, each from its own version, and write their updates into `rows` [k, P]."""
         if self.bench.method.keeps:
             works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
@@ -96,7 +97,7 @@ class InlineTrainer:
         starts = [self._starts[version].to(self.bench.device) for version in cohort.versions.tolist()]
         return self.bench.train(cohort, starts, rows)[0]
 
-    def _finished(self, work: Work) -> torch.Tensor:
+    def _finished(self, work: Work) -> Tensor:
         """Train a job, after any untrained jobs that it continues; return its update [P]."""
         chain = [work]
         while (before := chain[-1].before) is not None and before.start is not None:
@@ -112,7 +113,7 @@ class InlineTrainer:
         assert row is not None
         return row
 
-    def _collected(self, cohort: Cohort) -> tuple[Reports, torch.Tensor]:
+    def _collected(self, cohort: Cohort) -> tuple[Reports, Tensor]:
         """Return the reports of jobs and their updates [k, P]."""
         jobs = cohort.ids.tolist()
         if not any(job in self._early for job in jobs):
@@ -177,7 +178,7 @@ class InlineTrainer:
         result = per_client(rows, parts)
         return lambda: result
 
-    def _kept(self) -> dict[int, torch.Tensor]:
+    def _kept(self) -> dict[int, Tensor]:
         """Return by client what clients keep [P], in order of client."""
         settled = sorted(self._memories.settled.items())
         return {client: work.kept for client, work in settled if work.kept is not None}
@@ -196,7 +197,7 @@ class InlineTrainer:
         for cohort in open_jobs:
             self._submit(cohort, self._starts[int(cohort.versions[0])])
 
-    def params(self) -> dict[str, torch.Tensor]:
+    def params(self) -> dict[str, Tensor]:
         """Return copies on the CPU of the current parameters, of their average and of the clients' personal models."""
         method = self.bench.method
         final = named(self.server.params.cpu().clone(), self.server.average)
@@ -220,7 +221,7 @@ class InlineTrainer:
 
 
 def saved_parts(
-    server: Mapping[str, Any], starts: Mapping[int, torch.Tensor], kept: Mapping[int, torch.Tensor]
+    server: Mapping[str, Any], starts: Mapping[int, Tensor], kept: Mapping[int, Tensor]
 ) -> dict[str, Any]:
     """Return the result of `Trainer.save` from the start models by version and what clients keep [P] by client."""
     return {
@@ -232,21 +233,21 @@ def saved_parts(
     }
 
 
-def starts_of(saved: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+def starts_of(saved: Mapping[str, Any]) -> dict[int, Tensor]:
     """Return the saved start models by version."""
     return dict(zip(saved["versions"], saved["starts"], strict=True))
 
 
-def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, torch.Tensor]]:
+def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, Tensor]]:
     """Return the saved pairs of a client and what it keeps."""
     return zip(saved["keepers"], saved["kept"], strict=True)
 
 
-def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def named(params: Tensor, average: Tensor | None) -> dict[str, Tensor]:
     """Return the tensors of a global model by name."""
     return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}
 
 
-def named_personal(clients: Iterable[int], rows: torch.Tensor) -> dict[str, torch.Tensor]:
+def named_personal(clients: Iterable[int], rows: Tensor) -> dict[str, Tensor]:
     """Return the clients' personal models [n, P] and the clients by name."""
     return {"personal": rows, "personal_clients": torch.tensor(list(clients))}

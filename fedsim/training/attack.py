@@ -17,29 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common import arguments, plugins
-from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng, uniforms
-from fedsim.training.job import Cohort, Ints, Report
+from fedsim.training.job import Cohort, Ints, Report, nth_jobs
 
 if TYPE_CHECKING:
-    import torch  # slow to import, and not needed to read a configuration that names an attack
-
-    from fedsim.training.client_method import ClientMethod
+    from torch import Tensor  # slow to import, and not needed to read a configuration that names an attack
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """The update and the report that a client is about to send."""
 
-    row: torch.Tensor
+    row: Tensor
     """[P] The update, start - end. An attack must not change it in place; it returns another tensor."""
     report: Report
-    before: torch.Tensor | None
+    before: Tensor | None
     """[P] The honest update of the client's previous job, for attacks that remember; None in its first job."""
     draws: np.random.Generator
     """Seeded with (seed, client, nth job, position of the attack in the configuration)."""
 
-    def with_row(self, row: torch.Tensor) -> Message:
+    def with_row(self, row: Tensor) -> Message:
         """Return the message with another update."""
         return replace(self, row=row)
 
@@ -57,7 +54,7 @@ class Attack:
 
     send: Callable[[Message], Message] | None = None
     """Changes the message after training."""
-    labels: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    labels: Callable[[Tensor, int], Tensor] | None = None
     """Maps the true labels [N] and the number of classes to the labels [N] that the attacker trains on."""
     remembers: bool = False
     """Whether `send` reads `message.before`."""
@@ -142,22 +139,6 @@ def rememberers(adversaries: Sequence[Adversary]) -> set[int]:
     return {client for a in adversaries if a.attack().remembers for client in a.clients or ()}
 
 
-def with_memory(method: ClientMethod, name: str, adversaries: Sequence[Adversary]) -> ClientMethod:
-    """Return the client method `name`, which keeps a vector from job to job if an attack needs it.
-
-    Raises ConfigError if the method keeps a vector of its own.
-    """
-    attack = next((a.name for a in adversaries if a.attack().remembers), None)
-    if attack is None:
-        return method
-    if method.keeps or method.personal is not None:
-        raise ConfigError(
-            f"adversary {attack!r}: needs the memory that the client method {name!r} uses itself: use 'plain' or "
-            "'fedprox'"
-        )
-    return replace(method, keeps=True)
-
-
 def attacked(
     adversaries: Sequence[Adversary], seed: int, jobs: Mapping[str, Any]
 ) -> dict[str, NDArray[np.bool_]]:
@@ -177,14 +158,3 @@ def attacked(
     cohort = Cohort(ids, clients, nth_jobs(ids, clients), versions, np.ones(len(ids)), times)
     names = [a.name if len(adversaries) == 1 else f"{i} {a.name}" for i, a in enumerate(adversaries)]
     return {name: a.strikes(seed, cohort) for name, a in zip(names, adversaries, strict=True)}
-
-
-def nth_jobs(ids: Ints, clients: Ints) -> Ints:
-    """Return [J] how many earlier jobs each job's client has."""
-    order = np.lexsort((ids, clients))
-    ordered = clients[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    sizes = np.diff(np.append(first, len(ids)))
-    nths = np.empty(len(ids), dtype=np.int64)
-    nths[order] = np.arange(len(ids)) - np.repeat(first, sizes)
-    return nths

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import hashes
-
-Ints = NDArray[np.int64]
+from fedsim.training.job import Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, short
@@ -57,12 +57,12 @@ class Network:
         """Number of parameters."""
         return self.slots[-1].stop
 
-    def initial(self, seed: int) -> torch.Tensor:
+    def initial(self, seed: int) -> Tensor:
         """Return initial parameters [P] on the CPU, a function of the model and `seed` alone."""
         module = _make(self.name, self.options, self.in_shape, self.n_classes, torch_seed(seed, "init"))
         return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
-    def load(self, flat: torch.Tensor) -> nn.Module:
+    def load(self, flat: Tensor) -> nn.Module:
         """Make the module's parameters views into `flat` [P], without a copy, and return the module.
 
         Changes of `flat` in place change the module, and vice versa. The module moves to the device of `flat`. Raises
@@ -76,7 +76,7 @@ class Network:
             parameter.data = flat[slot.start : slot.stop].view(slot.shape)
         return self.module
 
-    def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views into `flat` [..., P] by parameter name, each [..., *shape]; for `functional_call`."""
         lead = flat.shape[:-1]
         return {s.name: flat[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
@@ -192,7 +192,7 @@ def _train_forward(module: nn.Module, in_shape: tuple[int, ...]) -> None:
         module.train(was_training)
 
 
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _equal(a: Tensor, b: Tensor) -> bool:
     """Return whether two buffers are equal, NaN to NaN."""
     return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
 
@@ -241,7 +241,7 @@ def _forward_costs(
     return sum(operations), max(numbers)
 
 
-def _eval_forward(name: str, module: nn.Module, samples: torch.Tensor) -> object:
+def _eval_forward(name: str, module: nn.Module, samples: Tensor) -> object:
     was_training = module.training
     samples.requires_grad_(
         samples.is_floating_point()
@@ -263,10 +263,10 @@ def _eval_forward(name: str, module: nn.Module, samples: torch.Tensor) -> object
 
 
 def _check_logits(name: str, out: object, n_classes: int) -> None:
-    shape = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != [1, n_classes]:
         raise ConfigError(f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {shape}")
-    if isinstance(out, torch.Tensor) and not out.requires_grad:
+    if isinstance(out, Tensor) and not out.requires_grad:
         raise ConfigError(
             f"model {name!r}: expected logits that are differentiable in its parameters, found some without a "
             "gradient: leave out detach() and torch.no_grad()"
@@ -276,7 +276,7 @@ def _check_logits(name: str, out: object, n_classes: int) -> None:
 def _numbers(values: object) -> int:
     """Return the size of a tensor, or of the first of several: recurrent layers return their state too."""
     first = values[0] if isinstance(values, tuple) and values else values
-    return first.numel() if isinstance(first, torch.Tensor) else 0
+    return first.numel() if isinstance(first, Tensor) else 0
 
 
 def _flops(part: nn.Module, output: object) -> int:
@@ -293,6 +293,6 @@ def _flops(part: nn.Module, output: object) -> int:
         return 2 * steps * sum(p.numel() for p in own if p.ndim > 1)
     weight = getattr(part, "weight", None)
     linear = isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    if linear and isinstance(weight, torch.Tensor) and isinstance(output, torch.Tensor):
+    if linear and isinstance(weight, Tensor) and isinstance(output, Tensor):
         return 2 * output.numel() * math.prod(weight.shape[1:])
     return 2 * sum(p.numel() for p in own)

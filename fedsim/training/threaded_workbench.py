@@ -13,13 +13,15 @@ from typing import TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.common import threads
 from fedsim.data.federated_data import FederatedData
+from fedsim.training.attacked_jobs import Kept, Results
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Cohort, Ints, Reports
-from fedsim.training.loaded_model import Scores
+from fedsim.training.loaded_model import Scores, joined
 from fedsim.training.modes import may_draw
 from fedsim.training.modes.vmap import WIDTH
 from fedsim.training.network import Network
@@ -76,12 +78,8 @@ class ThreadedWorkbench:
         self._worth = worth(spec, self.first.network, self.method, self.splits["train"].sizes)
 
     def train(
-        self,
-        cohort: Cohort,
-        starts: Sequence[torch.Tensor],
-        rows: torch.Tensor,
-        kept: Sequence[torch.Tensor | None] | None = None,
-    ) -> tuple[Reports, list[torch.Tensor | None]]:
+        self, cohort: Cohort, starts: Sequence[Tensor], rows: Tensor, kept: Sequence[Kept] | None = None
+    ) -> Results:
         """Train each job from its start [P] into its row of `rows` [k, P]."""
         k = len(cohort)
         shares = self._shares(k, {"loop": 1, "vmap": WIDTH, "dense": -(-k // self._threads())}[self.mode])
@@ -96,7 +94,7 @@ class ThreadedWorkbench:
             reports.enter(np.arange(k)[share], part)
         return reports, [None] * k
 
-    def trial_losses(self, models: torch.Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
+    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
         shares = self._shares(len(clients), -(-len(clients) // self._threads()))
         if len(shares) < 2:
@@ -110,7 +108,7 @@ class ThreadedWorkbench:
             losses[:, share] = part
         return losses
 
-    def evaluate(self, params: torch.Tensor, split: str, start: int, stop: int) -> Scores:
+    def evaluate(self, params: Tensor, split: str, start: int, stop: int) -> Scores:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split."""
         if self._threads() < 2 or stop - start <= EVAL_ROWS:
             return self.first.evaluate(params, split, start, stop)
@@ -118,12 +116,9 @@ class ThreadedWorkbench:
         def work(bench: Workbench, at: int) -> Scores:
             return bench.evaluate(params, split, at, min(at + EVAL_ROWS, stop))
 
-        losses, correct = zip(*self._in_threads(work, range(start, stop, EVAL_ROWS)), strict=True)
-        return np.concatenate(losses), np.concatenate(correct)
+        return joined(self._in_threads(work, range(start, stop, EVAL_ROWS)))
 
-    def evaluate_personal(
-        self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
-    ) -> Scores:
+    def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models."""
         if self._threads() < 2 or len(kept) < 2:
             return self.first.evaluate_personal(params, kept, split, first)
@@ -131,8 +126,7 @@ class ThreadedWorkbench:
         def work(bench: Workbench, i: int) -> Scores:
             return bench.evaluate_personal(params, kept[i : i + 1], split, first + i)
 
-        losses, correct = zip(*self._in_threads(work, range(len(kept))), strict=True)
-        return np.concatenate(losses), np.concatenate(correct)
+        return joined(self._in_threads(work, range(len(kept))))
 
     def _threads(self) -> int:
         return threads.most() if self._worth else 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.training.evaluation import EVAL_ROWS
@@ -52,7 +52,7 @@ class Layer:
     relu: bool
     """Whether ReLU follows."""
 
-    def of(self, params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def of(self, params: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return its matrix [rows, columns] and its bias [rows] as views into `params` [P]."""
         matrix = params[self.weight : self.weight + self.rows * self.columns].view(self.rows, self.columns)
         return matrix, params[self.bias : self.bias + self.rows] if self.bias >= 0 else None
@@ -139,12 +139,7 @@ class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        sgd: LocalSGD,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        augmenter: Augmenter | None = None,
+        self, module: nn.Module, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None = None
     ) -> None:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
@@ -158,7 +153,7 @@ class Dense:
         self.filled = x.is_cuda
         """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 
-    def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
         padded = self.max_clients if self.filled else g
@@ -175,7 +170,7 @@ class Dense:
             model.differences(starts, rows, group.jobs.tolist())
             return minibatch_losses(losses, group.weight)
 
-    def across(self, params: torch.Tensor, x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    def across(self, params: Tensor, x: Tensor, precision: Precision) -> Tensor:
         """Return the logits [classes, N] of a model [P] for samples `x` [N, ...], a class per row."""
         out = x.flatten(1)
         with lowered(precision, x.device):
@@ -187,7 +182,7 @@ class Dense:
         return out.float()
 
     def mean_losses(
-        self, starts: Sequence[torch.Tensor], rows: Sequence[NDArray[np.int64]], precision: Precision
+        self, starts: Sequence[Tensor], rows: Sequence[NDArray[np.int64]], precision: Precision
     ) -> Floats:
         """Return the mean loss [k] of each of k models [P] on its own rows of samples."""
         if not starts:
@@ -203,13 +198,13 @@ class Dense:
                 losses[places] = self._tiled_losses(starts[places[0]], [rows[i] for i in places], precision)
             return losses
 
-    def _mean_loss(self, params: torch.Tensor, rows: NDArray[np.int64], precision: Precision) -> torch.Tensor:
+    def _mean_loss(self, params: Tensor, rows: NDArray[np.int64], precision: Precision) -> Tensor:
         parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
         each = [losses_of(self.across(params, self.x[part], precision), self.y[part]) for part in parts]
         return torch.cat(each).double().mean()
 
     def _tiled_losses(
-        self, params: torch.Tensor, rows: Sequence[NDArray[np.int64]], precision: Precision
+        self, params: Tensor, rows: Sequence[NDArray[np.int64]], precision: Precision
     ) -> Floats:
         """Return the mean loss [k] of one model on each of k groups of rows, computed in tiles of equal size."""
         sizes = np.array([len(r) for r in rows])
@@ -224,7 +219,7 @@ class Dense:
         owner = np.repeat(np.arange(len(sizes)), sizes)
         return np.asarray(np.bincount(owner, weights=each.ravel()[at], minlength=len(sizes)) / sizes)
 
-    def _tile_losses(self, params: torch.Tensor, index: torch.Tensor, precision: Precision) -> torch.Tensor:
+    def _tile_losses(self, params: Tensor, index: Tensor, precision: Precision) -> Tensor:
         """Return the losses [T, _TILE] of rows `index` [T, _TILE]; the bits of a tile are independent of the others."""
         count = len(index)
         idle = EVAL_ROWS // _TILE - count if self.filled else 0
@@ -239,13 +234,7 @@ class Dense:
         return losses_of(out.float(), self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
 
     def _step(
-        self,
-        model: _Models,
-        x: torch.Tensor,
-        index: torch.Tensor,
-        weight: torch.Tensor,
-        losses: torch.Tensor,
-        lr: float,
+        self, model: _Models, x: Tensor, index: Tensor, weight: Tensor, losses: Tensor, lr: float
     ) -> None:
         """Take a step on the minibatches `x` [a, B, columns], whose rows are `index` [a, B].
 
@@ -264,7 +253,7 @@ class Dense:
             if number:
                 delta = before
 
-    def _forward(self, model: _Models, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _forward(self, model: _Models, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the weights in the precision of training, and the input of each layer, the logits last."""
         a, kind = len(x), torch.bfloat16 if self.sgd.precision == "bfloat16" else x.dtype
         inputs, weights = [x.to(kind)], [w[:a].to(kind) for w in model.weights]
@@ -278,7 +267,7 @@ class Dense:
         return weights, inputs
 
     def _descend(
-        self, model: _Models, number: int, delta: torch.Tensor, below: torch.Tensor, active: int, lr: float
+        self, model: _Models, number: int, delta: Tensor, below: Tensor, active: int, lr: float
     ) -> None:
         """Step with one layer's gradients, which are 0 for the clients from `active` on: they have finished."""
         a, sgd = len(delta), self.sgd
@@ -299,9 +288,7 @@ class Dense:
             tensor[:active].add_(gradient[:active], alpha=-lr)
 
 
-def _logit_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, losses: torch.Tensor
-) -> torch.Tensor:
+def _logit_gradient(logits: Tensor, labels: Tensor, weight: Tensor, losses: Tensor) -> Tensor:
     """Return the gradient [a, B, classes] of the weighted cross-entropy, and write the losses of the active clients."""
     log_p = torch.log_softmax(logits.float(), dim=2)
     own = log_p.gather(2, labels)
@@ -311,7 +298,7 @@ def _logit_gradient(
     return delta.mul_(weight.unsqueeze(2)).to(logits.dtype)
 
 
-def _padded(rows: torch.Tensor, a: int) -> torch.Tensor:
+def _padded(rows: Tensor, a: int) -> Tensor:
     """Return the first `a` of `rows` [g, B], followed by rows of zeros if there are fewer."""
     return functional.pad(rows, (0, 0, 0, a - len(rows))) if a > len(rows) else rows[:a]
 
@@ -320,13 +307,13 @@ class _Models:
     """The parameters of g clients by layer: weights [g, rows, columns], biases [g, 1, rows]."""
 
     def __init__(
-        self, layers: Sequence[Layer], starts: Sequence[torch.Tensor], padded: int, momentum: bool
+        self, layers: Sequence[Layer], starts: Sequence[Tensor], padded: int, momentum: bool
     ) -> None:
         self.layers = layers
         same = all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
 
-        def gathered(at: int, *shape: int) -> torch.Tensor:
+        def gathered(at: int, *shape: int) -> Tensor:
             size = shape[0] * shape[1]
             stacked = torch.stack([start[at : at + size].view(shape) for start in every])
             return stacked.expand(padded, *shape).contiguous() if same else stacked
@@ -341,7 +328,7 @@ class _Models:
         ]
         self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
 
-    def differences(self, starts: Sequence[torch.Tensor], rows: torch.Tensor, jobs: Sequence[int]) -> None:
+    def differences(self, starts: Sequence[Tensor], rows: Tensor, jobs: Sequence[int]) -> None:
         """Write start minus end of client i into row `jobs[i]`."""
         if rows.shape[1] < _NARROW:
             base = starts[0] if all(start is starts[0] for start in starts) else torch.stack(list(starts))
