@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, short
@@ -164,7 +166,10 @@ def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> N
         return
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
     try:
-        _train_forward(module, in_shape)
+        with _in_mode(module, training=True), torch.no_grad():
+            # Buffers of a new model may fit to its parameters, and change with others.
+            changed = {path: p + torch.rand_like(p) for path, p in module.named_parameters()}
+            functional_call(module, changed, (torch.zeros(2, *in_shape),))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
             f"model {name!r} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
@@ -177,24 +182,21 @@ def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> N
             )
 
 
-def _train_forward(module: nn.Module, in_shape: tuple[int, ...]) -> None:
-    """Run a forward pass in training mode with changed parameters, to which buffers of a new model may not fit."""
-    first = [parameter.detach().clone() for parameter in module.parameters()]
-    was_training = module.training
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for parameter in module.parameters():
-                parameter.add_(torch.rand_like(parameter))
-            module.train()(torch.zeros(2, *in_shape))
-            for parameter, original in zip(module.parameters(), first, strict=True):
-                parameter.copy_(original)
-    finally:
-        module.train(was_training)
-
-
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Return whether two buffers are equal, NaN to NaN."""
     return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
+
+
+@contextmanager
+def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put a module into training or evaluation mode, and restore its mode and torch's random state afterwards."""
+    before = module.training
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module.train(training)
+            yield
+    finally:
+        module.train(before)
 
 
 def _slots(module: nn.Module) -> tuple[Slot, ...]:
@@ -233,7 +235,7 @@ def _forward_costs(
         if next(m.children(), None) is None or next(m.parameters(False), None) is not None
     ]
     try:
-        out = _eval_forward(name, module, torch.zeros(1, *in_shape))
+        out = _eval_forward(name, module, in_shape)
     finally:
         for hook in hooks:
             hook.remove()
@@ -241,24 +243,18 @@ def _forward_costs(
     return sum(operations), max(numbers)
 
 
-def _eval_forward(name: str, module: nn.Module, samples: Tensor) -> object:
-    was_training = module.training
-    samples.requires_grad_(
-        samples.is_floating_point()
-    )  # torch then refuses to change them, which later samples rely on
+def _eval_forward(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> object:
     try:
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            out: object = module.eval()(samples)
+        with _in_mode(module, training=False), torch.enable_grad():
+            # With a gradient, because torch then refuses to change samples, which clients use again.
+            out: object = module(torch.zeros(1, *in_shape, requires_grad=True))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
             raise ConfigError(
                 f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
                 "inplace = true only in layers after the first"
             ) from error
-        shape = tuple(samples.shape[1:])
-        raise ConfigError(f"model {name!r} does not take samples of shape {shape}: {error}") from error
-    finally:
-        module.train(was_training)
+        raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
     return out
 
 

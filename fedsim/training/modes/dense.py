@@ -102,9 +102,9 @@ def linear_layers(module: nn.Module) -> list[Layer]:
     at = 0
     for part in module:
         if isinstance(part, nn.Linear):
-            weight, bias = at, at + part.weight.numel() if part.bias is not None else -1
-            at += part.weight.numel() + (part.out_features if part.bias is not None else 0)
-            layers.append(Layer(part.out_features, part.in_features, weight, bias, relu=False))
+            bias = -1 if part.bias is None else at + part.weight.numel()
+            layers.append(Layer(part.out_features, part.in_features, at, bias, relu=False))
+            at += sum(parameter.numel() for parameter in part.parameters())
         elif isinstance(part, nn.ReLU) and layers:
             layers.append(replace(layers.pop(), relu=True))
         elif not (isinstance(part, nn.Flatten) and part.start_dim == 1 and not layers):
@@ -139,7 +139,7 @@ class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self, module: nn.Module, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None = None
+        self, module: nn.Module, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None
     ) -> None:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
@@ -309,7 +309,6 @@ class _Models:
     def __init__(
         self, layers: Sequence[Layer], starts: Sequence[Tensor], padded: int, momentum: bool
     ) -> None:
-        self.layers = layers
         same = all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
 
@@ -320,9 +319,6 @@ class _Models:
 
         self.weights = [gathered(layer.weight, layer.rows, layer.columns) for layer in layers]
         self.biases = [gathered(layer.bias, 1, layer.rows) if layer.bias >= 0 else None for layer in layers]
-        if padded == 1 and same:
-            self.weights = [w.clone() for w in self.weights]
-            self.biases = [None if b is None else b.clone() for b in self.biases]
         self.tensors = [
             t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None
         ]
@@ -335,10 +331,9 @@ class _Models:
             flat = torch.cat([t[: len(jobs)].flatten(1) for t in self.tensors], dim=1)
             rows[torch.tensor(jobs, device=rows.device)] = base - flat
             return
-        for layer, w, b in zip(self.layers, self.weights, self.biases, strict=True):
-            for at, tensor in ((layer.weight, w), (layer.bias, b)):
-                if tensor is None:
-                    continue
-                size, ends = tensor[0].numel(), tensor.flatten(1)
-                for i, job in enumerate(jobs):
-                    torch.sub(starts[i][at : at + size], ends[i], out=rows[job, at : at + size])
+        start = 0
+        for tensor in self.tensors:
+            ends, stop = tensor.flatten(1), start + tensor[0].numel()
+            for i, job in enumerate(jobs):
+                torch.sub(starts[i][start:stop], ends[i], out=rows[job, start:stop])
+            start = stop

@@ -30,7 +30,7 @@ class Vmap:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self, network: Network, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None = None
+        self, network: Network, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
         matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
