@@ -58,8 +58,7 @@ class InlineTrainer:
     def _submit(self, cohort: Cohort, params: Tensor) -> None:
         self._starts[int(cohort.versions[0])] = params
         if self.bench.method.keeps:
-            for i in range(len(cohort)):
-                job = cohort.job(i)
+            for job in map(cohort.job, range(len(cohort))):
                 work = self._waiting[job.id] = Work(job, params, self._memories.of(job.client))
                 self._memories.submit(job.id, job.client, work)
 
@@ -190,7 +189,7 @@ class InlineTrainer:
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Restore the saved state, and submit the open jobs."""
         self.server.load(saved["server"])
-        for client, row in kept_of(saved):
+        for client, row in zip(saved["keepers"], saved["kept"], strict=True):
             job = Job(-1, client, -1, -1)
             self._memories.begin(client, Work(job, None, None, kept=row.cpu()))
         self._starts = {version: start.to(self.server.device) for version, start in starts_of(saved).items()}
@@ -199,10 +198,8 @@ class InlineTrainer:
 
     def params(self) -> dict[str, Tensor]:
         """Return copies on the CPU of the current parameters, of their average and of the clients' personal models."""
-        method = self.bench.method
-        final = named(self.server.params.cpu().clone(), self.server.average)
-        kept = self._kept() if method.personal else {}
-        return final | named_personal(kept, torch.stack(list(kept.values()))) if kept else final
+        kept = self._kept() if self.bench.method.personal else {}
+        return final_models(self.server.params, self.server.average, kept)
 
     def peak_bytes(self) -> int:
         """Return 0: there is no other process."""
@@ -238,16 +235,12 @@ def starts_of(saved: Mapping[str, Any]) -> dict[int, Tensor]:
     return dict(zip(saved["versions"], saved["starts"], strict=True))
 
 
-def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, Tensor]]:
-    """Return the saved pairs of a client and what it keeps."""
-    return zip(saved["keepers"], saved["kept"], strict=True)
-
-
-def named(params: Tensor, average: Tensor | None) -> dict[str, Tensor]:
-    """Return the tensors of a global model by name."""
-    return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}
-
-
-def named_personal(clients: Iterable[int], rows: Tensor) -> dict[str, Tensor]:
-    """Return the clients' personal models [n, P] and the clients by name."""
-    return {"personal": rows, "personal_clients": torch.tensor(list(clients))}
+def final_models(params: Tensor, average: Tensor | None, personal: Mapping[int, Tensor]) -> dict[str, Tensor]:
+    """Return the result of `Trainer.params` from the global model, its average, and personal models by client."""
+    models = {"params": params.cpu().clone()}
+    if average is not None:
+        models["average"] = average.cpu().clone()
+    if personal:
+        models["personal"] = torch.stack(list(personal.values()))
+        models["personal_clients"] = torch.tensor(list(personal))
+    return models

@@ -16,18 +16,19 @@ import ray
 import torch
 from numpy.typing import NDArray
 
+from fedsim.common.shared_tensors import shared_tensor
 from fedsim.common.stopwatch import SERVER, WORKER, Times
 from fedsim.data.federated_data import Split
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.client_state import ClientStates
-from fedsim.execution.inline_trainer import kept_of, named, named_personal, saved_parts, starts_of
+from fedsim.execution.inline_trainer import final_models, saved_parts, starts_of
 from fedsim.execution.ray_actors import Build, Processes, fetch, identity
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import TrainerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Reports
+from fedsim.training.job import Cohort, Reports, nth_jobs
 
 _BUILT: list[Any] = []
 """For calls that build nothing: those of the server, which is not restarted, and those that need no workbench."""
@@ -77,10 +78,8 @@ class RayTrainer:
 
     def _submit(self, cohort: Cohort, params: Any) -> None:
         self._starts[int(cohort.versions[0])] = params
-        turns = _turns(cohort.clients)
-        for turn in range(
-            turns.max(initial=0) + 1
-        ):  # a client's jobs are sent in order: each continues the one before
+        turns = nth_jobs(np.arange(len(cohort)), cohort.clients)
+        for turn in range(turns.max(initial=0) + 1):  # a client's next job continues its previous one
             self._spread(cohort.part(turns == turn), params)
         while self._later:
             self._later.pop(0)()
@@ -133,12 +132,16 @@ class RayTrainer:
 
     def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
         """Spread the clients over the actors and wait."""
-        return np.concatenate(self._get(self._losses(self._params, clients, version)))
+        return self._joined(self._losses(self._params, clients, version))
 
     def _losses(self, params: Any, clients: NDArray[np.int64], version: int | None) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
         pairs = zip(self._clients, groups, strict=True)
-        return [client.losses.remote(self._build, params, group, version) for client, group in pairs]
+        return [client.trial_losses.remote(self._build, params, group, version) for client, group in pairs]
+
+    def _joined(self, losses: list[Any]) -> NDArray[np.float64]:
+        """Fetch the losses [1, k] of groups of clients with one model; return those of all clients [K]."""
+        return np.asarray(np.concatenate(self._get(losses), axis=1)[0])
 
     def _audit(self, cohort: Cohort) -> None:
         """Let the client actors train the jobs of an audit, and the server compare their updates with its history."""
@@ -165,8 +168,7 @@ class RayTrainer:
             done: Stepped = self._get(stepped)
             needs.clear()
             if "audited" in done.columns:
-                losses = [np.concatenate(self._get(calls)) for calls in audit_losses]
-                done.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
+                done.columns["audited"] |= dict(zip(LOSSES, map(self._joined, audit_losses), strict=True))
             return done
 
         return result
@@ -191,7 +193,7 @@ class RayTrainer:
         proposal = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
         searching = self._clients if self._searches else []
         losses = [
-            client.share_of_losses.remote(self._build, *proposal, w, len(searching))
+            client.trial_losses.remote(self._build, *proposal, w, len(searching))
             for w, client in enumerate(searching)
         ]
         if arrivals.audit is not None:
@@ -240,10 +242,8 @@ class RayTrainer:
     def save(self) -> dict[str, Any]:
         """Fetch the server's state, the start models of open jobs, and what clients keep."""
         server, versions = self._server.save.remote(_BUILT), list(self._starts)
-        clients = sorted(self._memories.settled)
         starts = self._get([self._starts[version] for version in versions])
-        rows = self._get([self._memories.settled[client] for client in clients])
-        kept = {c: torch.tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
+        kept = {client: row.clone() for client, row in self._kept().items()}
         models = {v: torch.tensor(start) for v, start in zip(versions, starts, strict=True)}
         return saved_parts(unpacked(self._get(server)), models, kept)
 
@@ -253,20 +253,24 @@ class RayTrainer:
         self._get(self._server.load.remote(_BUILT, packed(server)))
         self._params = ray.put(server["params"].cpu().numpy())
         self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
-        for client, row in kept_of(saved):
+        for client, row in zip(saved["keepers"], saved["kept"], strict=True):
             self._memories.begin(client, ray.put(row.cpu().numpy()))
         self._starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
             self._submit(cohort, self._starts[int(cohort.versions[0])])
 
+    def _kept(self) -> dict[int, torch.Tensor]:
+        """Fetch by client what clients keep [P], in order of client; the tensors are views, which may be read-only."""
+        clients = sorted(self._memories.settled)
+        rows = self._get([self._memories.settled[client] for client in clients])
+        return {c: shared_tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
+
     def params(self) -> dict[str, torch.Tensor]:
         """Fetch the current parameters, their average and the clients' personal models."""
-        params, average = self._get(self._params), None if self._average is None else self._get(self._average)
-        final = named(torch.tensor(params), None if average is None else torch.tensor(average))
-        clients = sorted(self._memories.settled) if self._method.personal else []
-        rows = self._get([self._memories.settled[c] for c in clients])
-        own = {c: row for c, row in zip(clients, rows, strict=True) if row is not None}
-        return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
+        average = None if self._average is None else self._get(self._average)
+        average = None if average is None else shared_tensor(average)
+        kept = self._kept() if self._method.personal else {}
+        return final_models(shared_tensor(self._get(self._params)), average, kept)
 
     def peak_bytes(self) -> int:
         """Return the sum of the peaks of all actors, in bytes."""
@@ -291,12 +295,3 @@ class RayTrainer:
 
     def _get(self, refs: Any) -> Any:
         return fetch(refs, self._server_id)
-
-
-def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return [k] how often each of `clients` [k] occurs before its place."""
-    order = np.argsort(clients, kind="stable")
-    _, first, counts = np.unique(clients[order], return_index=True, return_counts=True)
-    turns = np.empty(len(clients), dtype=np.int64)
-    turns[order] = np.arange(len(clients)) - np.repeat(first, counts)
-    return turns

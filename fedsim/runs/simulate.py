@@ -28,7 +28,7 @@ from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.engine.record_words import PERSONAL
-from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.execution.actor_pool import RayPool, start_pool
 from fedsim.records import checkpoint
 from fedsim.records.existing_run import Status, found_in, refuse_others
 from fedsim.records.manifest import read_manifest
@@ -146,7 +146,7 @@ def begin_pool(
         with suppress(Exception):  # the run itself raises errors of its parts
             spec = prepare(config, device_of(device, anywhere=False), cache)
             workers = spec.auto_workers(cores(), torch.cuda.device_count())
-    return begun(workers, device, ray_address)
+    return start_pool(workers, device, ray_address)
 
 
 def tell_of_end(spec: RunSpec) -> None:

@@ -75,8 +75,8 @@ class Cohort:
 
     def job(self, i: int) -> Job:
         """Return the i-th job."""
-        columns = (self.ids, self.clients, self.nths, self.versions, self.shares, self.dispatch_us)
-        return Job(*(column.item(i) for column in columns))
+        numbers = self.ids.item(i), self.clients.item(i), self.nths.item(i), self.versions.item(i)
+        return Job(*numbers, self.shares.item(i), self.dispatch_us.item(i))
 
     def part(self, which: slice | NDArray[np.generic]) -> Cohort:
         """Return the jobs `which`."""

@@ -228,9 +228,9 @@ def test_workers_share_the_losses_of_fewer_clients_than_they_are(mode: Mode) -> 
     actor = ClientActor()
     actor.build(dataclasses.replace(BENCH, mode=mode), shared, False)
     models, clients = initial.numpy()[None], np.array([7, 3])
-    every = [actor.share_of_losses(models, clients, 0, worker, 5) for worker in range(5)]
+    every = [actor.trial_losses(models, clients, 0, worker, 5) for worker in range(5)]
     assert [found.shape for found in every] == [(1, 1), (1, 1), (1, 0), (1, 0), (1, 0)]
-    assert np.array_equal(np.concatenate(every, axis=1)[0], actor.losses(models[0], clients, 0))
+    assert np.array_equal(np.concatenate(every, axis=1), actor.trial_losses(models[0], clients, 0))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
