@@ -229,14 +229,6 @@ def _failed(cause: BaseException, server: str) -> BaseException:
     return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")
 
 
-def gpu_share(gpus: int, processes: int) -> float:
-    """Return the share of a GPU for each of `processes`, rounded down so that the shares fit on every GPU."""
-    if not gpus:
-        return 0.0
-    per_gpu = -(-processes // gpus)
-    return int(10_000 / per_gpu) / 10_000
-
-
 def stop(handles: Sequence[Any]) -> None:
     """Kill the actors at once."""
     if ray.is_initialized():
@@ -257,8 +249,11 @@ class Processes:
 
     @staticmethod
     def of(cluster: Cluster, workers: int, gpus: bool) -> Processes:
-        """Start `workers` client actors and a server actor."""
-        share, prefix = gpu_share(cluster.gpus, workers + 1) if gpus else 0.0, f"fedsim-{uuid4().hex}"
+        """Start `workers` client actors and a server actor; with `gpus`, each has an equal share of a GPU."""
+        share, prefix = 0.0, f"fedsim-{uuid4().hex}"
+        if gpus:
+            per_gpu = -(-(workers + 1) // cluster.gpus)
+            share = int(10_000 / per_gpu) / 10_000  # rounded down, so that the shares fit on every GPU
         clients = [client(share, node, prefix) for node in cluster.places(workers)]
         return Processes(cluster, share, clients, server(share, cluster.node, prefix), prefix)
 

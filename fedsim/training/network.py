@@ -287,8 +287,6 @@ def _flops(part: nn.Module, output: object) -> int:
     if isinstance(part, nn.RNNBase) and isinstance(output, tuple):
         steps: int = output[0].numel() // output[0].shape[-1]
         return 2 * steps * sum(p.numel() for p in own if p.ndim > 1)
-    weight = getattr(part, "weight", None)
-    linear = isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    if linear and isinstance(weight, Tensor) and isinstance(output, Tensor):
-        return 2 * output.numel() * math.prod(weight.shape[1:])
+    if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) and isinstance(output, Tensor):
+        return 2 * output.numel() * math.prod(part.weight.shape[1:])
     return 2 * sum(p.numel() for p in own)

@@ -39,13 +39,7 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     """Return whether several threads are faster than one, by a rule of the work and never by a timing.
 
     One thread is faster on a GPU and for small models. It is required if training may draw from torch's generator, of
-    which a process has one, and if clients keep vectors from job to job.
-
-    Args:
-        spec: settings of the workbench.
-        network: the model.
-        method: the client method.
-        sizes: training samples of the clients [K].
+    which a process has one, and if clients keep vectors from job to job. `sizes` [K] are the clients' training samples.
     """
     return is_large(spec, network, sizes) and not is_serial(spec, network, method)
 
@@ -53,8 +47,7 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
 def is_large(spec: WorkbenchSpec, network: Network, sizes: Ints) -> bool:
     """Return whether a forward pass over one client's minibatch is long enough for several threads or processes.
 
-    Args:
-        sizes: [K] training samples of the clients.
+    `sizes` [K] are the clients' training samples.
     """
     mean = float(sizes.mean()) if len(sizes) else 0.0
     return min(spec.sgd.batch_size or mean, mean) * network.flops >= _LEAST_OPERATIONS

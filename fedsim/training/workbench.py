@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -65,9 +66,7 @@ class Workbench(LoadedModel):
         """Train with the client method from `params` [P], which `flat` holds too; then `flat` holds the end."""
         if self.method.train is None:
             return Trained(self.flat, local.descend(Descent(self.sgd)))
-        self.module.train()  # the previous job or evaluation may have left another mode
-        with self._seeded_if_needed(local):
-            result = self.method.train(local, params, self._on_device(kept))
+        result = self._called(self.method.train, local, params, kept)
         trained = checked(result, len(self.flat), local.job.client)
         self.flat.copy_(trained.end)
         return trained
@@ -123,12 +122,11 @@ class Workbench(LoadedModel):
             reports.loss_train[which], reports.loss_rms[which], reports.batch_rms[which] = means
         return reports
 
-    def _seeded_if_needed(self, local: ClientTools) -> AbstractContextManager[None]:
-        """Return a context with torch's generators seeded, if the model or the client method may draw from them."""
-        return self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext()
-
-    def _on_device(self, kept: Kept) -> Kept:
-        return None if kept is None else kept.to(self.device)
+    def _called(self, function: Callable[..., Any], local: ClientTools, params: Tensor, kept: Kept) -> Any:
+        """Call a client method's function; seed torch's generators if the model or the method may draw from them."""
+        self.module.train()  # the previous job or evaluation may have left another mode
+        with self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext():
+            return function(local, params, None if kept is None else kept.to(self.device))
 
     def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models.
@@ -144,9 +142,8 @@ class Workbench(LoadedModel):
         model = params
         if self.method.personal:
             local = ClientTools(self, Job(-1, client, -1, 0))
-            self.module.train()
-            with self._seeded_if_needed(local), rounding(self.sgd.precision, self.device):
-                personal = self.method.personal(local, params, self._on_device(kept))
+            with rounding(self.sgd.precision, self.device):
+                personal = self._called(self.method.personal, local, params, kept)
             must = f"client {client}: the client method's personal must return"
             model = checked_vector(personal, len(self.flat), must)
         return self._evaluated(model, rows)

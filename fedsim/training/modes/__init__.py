@@ -57,16 +57,13 @@ def may_draw(module: nn.Module) -> str:
 
     A user's module, including a subclass of one of torch's, counts as drawing unless it has `draws = False`.
     """
-    unsure = (
-        part for part in module.modules() if not behaves_as(part, _DRAW_NOTHING) and not _draws_nothing(part)
-    )
-    return next((type(part).__name__ for part in unsure), "")
+    return next((type(part).__name__ for part in module.modules() if not _draws_nothing(part)), "")
 
 
 def _draws_nothing(part: nn.Module) -> bool:
     if behaves_as(part, nn.RNNBase):
         return not part.dropout
-    return behaves_as(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
+    return behaves_as(part, (*_DRAW_NOTHING, nn.LocalResponseNorm)) or getattr(part, "draws", True) is False
 
 
 def _not_vmap(module: nn.Module) -> str:

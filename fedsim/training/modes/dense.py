@@ -69,21 +69,15 @@ def behaves_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], 
 
 def _has_hooks(part: nn.Module) -> bool:
     """Return whether a module has hooks: a hook that is registered for a moment is then not alone."""
-    for register in (
-        part.register_forward_pre_hook,
-        part.register_forward_hook,
-        part.register_full_backward_pre_hook,
-        part.register_full_backward_hook,
-    ):
-        try:
-            handle = register(lambda *arguments: None)
-        except RuntimeError:  # it has a backward hook of torch's older kind
-            return True
-        hooks = handle.hooks_dict_ref()
-        others = hooks is not None and len(hooks) > 1
-        handle.remove()
-        if others:
-            return True
+    forward = part.register_forward_pre_hook, part.register_forward_hook
+    backward = part.register_full_backward_pre_hook, part.register_full_backward_hook
+    try:
+        for register in (*forward, *backward):
+            with register(lambda *arguments: None) as handle:
+                if len(handle.hooks_dict_ref() or ()) > 1:
+                    return True
+    except RuntimeError:  # it has a backward hook of torch's older kind
+        return True
     return False
 
 
