@@ -148,8 +148,7 @@ class InlineTrainer:
             with self.clock.part("audit"):
                 losses = self.bench.trial_losses(models.to(self.bench.device), clients, None)
             stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
-        for version in [v for v in self._starts if v < arrivals.oldest_version]:
-            del self._starts[version]
+        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
         return lambda: stepped
 
     def _audit(self, proposal: Proposal, cohort: Cohort) -> list[Audited | None]:
@@ -164,14 +163,11 @@ class InlineTrainer:
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Evaluate now."""
-        rows = self.bench.splits[split]
-        params = (self.server.params if self.server.average is None else self.server.average).to(
-            self.bench.device
-        )
+        rows, average = self.bench.splits[split], self.server.average
+        params = (self.server.params if average is None else average).to(self.bench.device)
         if personal:
-            kept = self._kept()
-            every = [kept.get(client) for client in range(len(rows.sizes))]
-            parts = [self.bench.evaluate_personal(params, every, split, 0)]
+            kept = list(map(self._kept().get, range(len(rows.sizes))))
+            parts = [self.bench.evaluate_personal(params, kept, split, 0)]
         else:
             parts = [self.bench.evaluate(params, split, a, b) for a, b in chunks_of(rows, 1)]
         result = per_client(rows, parts)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from fedsim.common.shared_tensors import shared_tensor
 from fedsim.common.stopwatch import SERVER, WORKER, Times
-from fedsim.data.federated_data import Split
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.client_state import ClientStates
@@ -110,11 +109,10 @@ class RayTrainer:
     def reports(self, cohort: Cohort) -> Reports:
         """Wait for the calls with these jobs; their updates stay in the object store."""
         places = [self._chunks[job] for job in cohort.ids.tolist()]
-        chunks = list({id(chunk): chunk for chunk, _ in places}.values())
+        chunks = list(dict.fromkeys(chunk for chunk, _ in places))
         of_chunks: list[Reports] = self._get([chunk.reports for chunk in chunks])
-        first = np.cumsum([0, *(len(reports) for reports in of_chunks)]).tolist()
-        base = {id(chunk): a for chunk, a in zip(chunks, first, strict=False)}
-        which = np.array([base[id(chunk)] + i for chunk, i in places], dtype=np.int64)
+        first = dict(zip(chunks, np.cumsum([0, *map(len, of_chunks)]).tolist(), strict=False))
+        which = np.array([first[chunk] + i for chunk, i in places], dtype=np.int64)
         return Reports.joined(of_chunks).part(which)
 
     def forget(self, cohort: Cohort) -> None:
@@ -160,8 +158,7 @@ class RayTrainer:
         stepped, self._params, self._average = self._server_step(arrivals, taken)
         models = (before, self._params)
         audit_losses = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
-        for version in [v for v in self._starts if v < arrivals.oldest_version]:
-            del self._starts[version]
+        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
         needs = [chunk.needs for chunk, _ in taken]
 
         def result() -> Stepped:
@@ -184,18 +181,15 @@ class RayTrainer:
 
     def _server_step(self, arrivals: StepInput, taken: list[tuple[_Chunk, int]]) -> Any:
         """Return references to the step, the parameters and their average, as `ServerActor.accept` returns them."""
-        number: dict[int, int] = {}
-        takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
-        chunks = {id(chunk): chunk for chunk, _ in taken}
-        stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
+        numbers: dict[_Chunk, int] = {}
+        takes = [(numbers.setdefault(chunk, len(numbers)), i) for chunk, i in taken]
+        stores = [ref for chunk in numbers for ref in (chunk.reports, chunk.rows)]
         if not self._searches and arrivals.audit is None:
             return self._server.step.remote(_BUILT, arrivals, takes, *stores)
         proposal = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
         searching = self._clients if self._searches else []
-        losses = [
-            client.trial_losses.remote(self._build, *proposal, w, len(searching))
-            for w, client in enumerate(searching)
-        ]
+        workers = len(searching)
+        losses = [c.trial_losses.remote(self._build, *proposal, w, workers) for w, c in enumerate(searching)]
         if arrivals.audit is not None:
             self._audit(arrivals.audit)
         return self._server.accept.remote(_BUILT, *losses)
@@ -207,7 +201,7 @@ class RayTrainer:
         idle while the server waits for these jobs' updates and computes the next model.
         """
         rows = self._splits[split]
-        calls = self._personal_calls(split) if personal else self._calls(split, rows)
+        calls = self._calls(split, personal)
         parts: list[Any] = []
 
         def start() -> None:
@@ -221,22 +215,19 @@ class RayTrainer:
         self._later.append(start)
         return result
 
-    def _calls(self, split: str, rows: Split) -> list[tuple[Any, tuple[Any, ...]]]:
-        """Return the methods that evaluate parts of a split's rows, and their arguments."""
-        pieces = zip(self._clients, chunks_of(rows, len(self._clients)), strict=False)
-        models = self._params, self._average
-        return [(client.evaluate, (*models, split, a, b)) for client, (a, b) in pieces]
-
-    def _personal_calls(self, split: str) -> list[tuple[Any, tuple[Any, ...]]]:
-        """Return the methods that evaluate groups of clients, and their arguments."""
-        sizes, kept = self._splits[split].sizes, self._memories.settled
-        own = [kept.get(client) if size > 0 else None for client, size in enumerate(sizes.tolist())]
-        models = self._params, self._average
-        pieces = zip(self._clients, np.array_split(np.arange(len(own)), len(self._clients)), strict=True)
+    def _calls(self, split: str, personal: bool) -> list[tuple[Any, tuple[Any, ...]]]:
+        """Return the methods that evaluate parts of a split, and their arguments."""
+        rows, workers, common = self._splits[split], len(self._clients), (self._params, self._average, split)
+        if not personal:
+            ranges = zip(self._clients, chunks_of(rows, workers), strict=False)
+            return [(client.evaluate, (*common, start, stop)) for client, (start, stop) in ranges]
+        kept = self._memories.settled
+        own = [kept.get(client) if size > 0 else None for client, size in enumerate(rows.sizes.tolist())]
+        groups = zip(self._clients, np.array_split(np.arange(len(own)), workers), strict=True)
         return [
-            (client.evaluate_personal, (*models, split, int(piece[0]), *own[piece[0] : piece[-1] + 1]))
-            for client, piece in pieces
-            if len(piece)
+            (client.evaluate_personal, (*common, int(group[0]), *own[group[0] : group[-1] + 1]))
+            for client, group in groups
+            if len(group)
         ]
 
     def save(self) -> dict[str, Any]:
@@ -279,10 +270,8 @@ class RayTrainer:
 
     def times(self) -> list[Times]:
         """Return the stopwatch times of the server actor and of every client actor."""
-        workers = [
-            client.times.remote(self._build, f"{WORKER} {w}") for w, client in enumerate(self._clients)
-        ]
-        times: list[Times] = self._get([self._server.times.remote(_BUILT, SERVER), *workers])
+        calls = [c.times.remote(self._build, f"{WORKER} {w}") for w, c in enumerate(self._clients)]
+        times: list[Times] = self._get([self._server.times.remote(_BUILT, SERVER), *calls])
         return times
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,12 +17,10 @@ from torch.nn import functional
 from fedsim.common.rng import rng
 from fedsim.training.client_method import Batch, Correct, Objective, Tensors, checked_vector
 from fedsim.training.job import Floats, Ints, Job
+from fedsim.training.loaded_model import LoadedModel
 from fedsim.training.minibatches import orders
 from fedsim.training.precision import lowered
-
-if TYPE_CHECKING:
-    from fedsim.training.loaded_model import LoadedModel
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +147,8 @@ class ClientTools:
 
     def logits(self, weights: Tensors, x: Tensor) -> Tensor:
         """Return the logits [B, classes] of the model with these weights."""
-        names = (slot.name for slot in self.model.network.slots)
-        parameters = dict(zip(names, weights, strict=True))
+        slots = self.model.network.slots
+        parameters = {slot.name: weight for slot, weight in zip(slots, weights, strict=True)}
         with lowered(self.model.sgd.precision, self.model.device):
             logits: Tensor = functional_call(self.model.module, parameters, (x,))
         return logits.float()

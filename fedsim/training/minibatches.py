@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,9 +20,7 @@ from fedsim.common.errors import DataError
 from fedsim.common.rng import hashes, mixed
 from fedsim.data.federated_data import Split
 from fedsim.training.job import Cohort, Floats, Ints
-
-if TYPE_CHECKING:
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 _POSITION_BITS, _NOISE_BITS = 20, 28
 _MOST_SEGMENTS = 2 ** (64 - _POSITION_BITS - _NOISE_BITS)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,15 +15,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsim.training.augmentation import Augmenter
 from fedsim.training.evaluation import EVAL_ROWS
+from fedsim.training.job import Floats
 from fedsim.training.losses import losses_of
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.precision import Precision, lowered
-
-if TYPE_CHECKING:
-    from fedsim.training.augmentation import Augmenter
-    from fedsim.training.job import Floats
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 _KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
@@ -238,14 +235,13 @@ class Dense:
         labels = self.y.index_select(0, index.reshape(-1)).view(*index.shape, 1)
         delta = _logit_gradient(inputs.pop(), labels, weight, losses)
         for number in reversed(range(len(self.layers))):
-            below = inputs[number]
+            below, before = inputs[number], delta
             if number:
                 before = torch.bmm(delta, weights[number])
                 if self.layers[number - 1].relu:
                     before = torch.ops.aten.threshold_backward(before, below, 0.0)
             self._descend(model, number, delta, below, len(losses), lr)
-            if number:
-                delta = before
+            delta = before
 
     def _forward(self, model: _Models, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the weights in the precision of training, and the input of each layer, the logits last."""
@@ -313,9 +309,8 @@ class _Models:
 
         self.weights = [gathered(layer.weight, layer.rows, layer.columns) for layer in layers]
         self.biases = [gathered(layer.bias, 1, layer.rows) if layer.bias >= 0 else None for layer in layers]
-        self.tensors = [
-            t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None
-        ]
+        by_layer = zip(self.weights, self.biases, strict=True)
+        self.tensors = [tensor for pair in by_layer for tensor in pair if tensor is not None]
         self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
 
     def differences(self, starts: Sequence[Tensor], rows: Tensor, jobs: Sequence[int]) -> None:

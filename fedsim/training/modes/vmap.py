@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
+from fedsim.training.augmentation import Augmenter
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
+from fedsim.training.network import Network
 from fedsim.training.precision import lowered
-
-if TYPE_CHECKING:
-    from fedsim.training.augmentation import Augmenter
-    from fedsim.training.network import Network
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 WIDTH = 16
 """Clients of a group. Idle clients fill up the last group, because the number of clients may change the bits of a
@@ -37,11 +34,10 @@ class Vmap:
         columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
         self.max_clients = WIDTH if x.is_cuda or not must_train_alone(matrices) else 1
         self.width_multiple = 1 if x.is_cuda else width_multiple_of(columns)
-        module: nn.Module = network.module
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             with lowered(sgd.precision, x.device):
-                logits = functional_call(module, weights, (x,))
+                logits = functional_call(network.module, weights, (x,))
             each = functional.cross_entropy(logits.float(), y, reduction="none")
             return (each * weight).sum(), each
 

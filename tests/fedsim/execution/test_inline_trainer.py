@@ -279,7 +279,9 @@ def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
         trainer._memories.begin(client, f"row of {client}")
     rows, nothing = np.arange(3), np.arange(0)
     trainer._splits = {"test": Split.of([rows] * 4), "test_some": Split.of([nothing, rows, rows, nothing])}
-    sent = {split: [args[3:] for _, args in trainer._personal_calls(split)] for split in trainer._splits}
+    sent = {
+        split: [args[3:] for _, args in trainer._calls(split, personal=True)] for split in trainer._splits
+    }
     assert sent == {
         "test": [(0, "row of 0", "row of 1"), (2, None, "row of 3")],
         "test_some": [(0, None, "row of 1"), (2, None, None)],
