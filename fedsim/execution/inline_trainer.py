@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsim.common.stopwatch import Stopwatch, Times
@@ -19,7 +18,7 @@ from fedsim.server.audit_comparison import Audited
 from fedsim.server.server import Proposal, Server
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Job, Reports
+from fedsim.training.job import Cohort, Floats, Ints, Job, Reports
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 
@@ -122,7 +121,7 @@ class InlineTrainer:
         early = [self._early.pop(job) for job in jobs]
         return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
 
-    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+    def losses(self, clients: Ints, version: int) -> Floats:
         """Compute the losses now."""
         models = self.server.params[None].to(self.bench.device)
         return np.asarray(self.bench.trial_losses(models, clients, version)[0])
@@ -213,12 +212,10 @@ class InlineTrainer:
         self._memories = ClientStates()
 
 
-def saved_parts(
-    server: Mapping[str, Any], starts: Mapping[int, Tensor], kept: Mapping[int, Tensor]
-) -> dict[str, Any]:
+def saved_parts(server: dict[str, Any], starts: dict[int, Tensor], kept: dict[int, Tensor]) -> dict[str, Any]:
     """Return the result of `Trainer.save` from the start models by version and what clients keep [P] by client."""
     return {
-        "server": dict(server),
+        "server": server,
         "versions": sorted(starts),
         "starts": [starts[version] for version in sorted(starts)],
         "keepers": sorted(kept),

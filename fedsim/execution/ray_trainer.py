@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 
 from fedsim.common.shared_tensors import shared_tensor
 from fedsim.common.stopwatch import SERVER, WORKER, Times
@@ -27,7 +26,7 @@ from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import TrainerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Reports, nth_jobs
+from fedsim.training.job import Cohort, Floats, Ints, Reports, nth_jobs
 
 _BUILT: list[Any] = []
 """For calls that build nothing: those of the server, which is not restarted, and those that need no workbench."""
@@ -128,16 +127,16 @@ class RayTrainer:
         self._load[chunk.worker] -= int(self._costs[client])
         return chunk, place
 
-    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+    def losses(self, clients: Ints, version: int) -> Floats:
         """Spread the clients over the actors and wait."""
         return self._joined(self._losses(self._params, clients, version))
 
-    def _losses(self, params: Any, clients: NDArray[np.int64], version: int | None) -> list[Any]:
+    def _losses(self, params: Any, clients: Ints, version: int | None) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
         pairs = zip(self._clients, groups, strict=True)
         return [client.trial_losses.remote(self._build, params, group, version) for client, group in pairs]
 
-    def _joined(self, losses: list[Any]) -> NDArray[np.float64]:
+    def _joined(self, losses: list[Any]) -> Floats:
         """Fetch the losses [1, k] of groups of clients with one model; return those of all clients [K]."""
         return np.asarray(np.concatenate(self._get(losses), axis=1)[0])
 

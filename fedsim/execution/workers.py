@@ -97,9 +97,9 @@ class ClientActor(Actor):
         """
         start = shared_tensor(params).to(self.bench.device)
         rows = torch.empty(len(cohort), len(start), device=self.bench.device)
-        before = [_tensor(k) for k in kept] if kept else None
         with self.clock.part("train"):
-            reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
+            starts, before = [start] * len(cohort), [_tensor(k) for k in kept]
+            reports, after = self.bench.train(cohort, starts, rows, before)
         keeps = [None if a is None else a.numpy() for a in after] if kept else []
         return reports, rows.cpu().numpy(), *keeps
 

@@ -23,6 +23,8 @@ from fedsim.training.job import Cohort, Ints, Report, nth_jobs
 if TYPE_CHECKING:
     from torch import Tensor  # slow to import, and not needed to read a configuration that names an attack
 
+Flags = NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -102,7 +104,7 @@ class Adversary:
         drawn = np.sort(order[: max(1, round(self.share * n_clients))])
         return replace(self, clients=tuple(drawn.tolist()), share=None)
 
-    def strikes(self, seed: int, cohort: Cohort) -> NDArray[np.bool_]:
+    def strikes(self, seed: int, cohort: Cohort) -> Flags:
         """Return [k] which jobs are attacked."""
         first = np.searchsorted(self._sorted_clients, cohort.clients, "left")
         end = np.searchsorted(self._sorted_clients, cohort.clients, "right")
@@ -129,7 +131,7 @@ class Droppers:
         droppers = tuple(a for a in adversaries if a.attack().drops)
         return Droppers(droppers, seed) if droppers else None
 
-    def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
+    def drop(self, cohort: Cohort) -> Flags:
         """Return [k] which jobs' updates never arrive."""
         return np.asarray(np.any([a.strikes(self.seed, cohort) for a in self.adversaries], axis=0))
 
@@ -139,9 +141,7 @@ def rememberers(adversaries: Sequence[Adversary]) -> set[int]:
     return {client for a in adversaries if a.attack().remembers for client in a.clients or ()}
 
 
-def attacked(
-    adversaries: Sequence[Adversary], seed: int, jobs: Mapping[str, Any]
-) -> dict[str, NDArray[np.bool_]]:
+def attacked(adversaries: Sequence[Adversary], seed: int, jobs: Mapping[str, Any]) -> dict[str, Flags]:
     """Return which jobs of a finished run were attacked, [J] for each of its adversaries.
 
     The key is the adversary's name, such as `scale`. With several adversaries its position precedes the name, such as

@@ -7,20 +7,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsim.common import plugins
 from fedsim.common.errors import RunError
 from fedsim.common.rng import rng
-from fedsim.training.attack import Adversary, Attack, Message, rememberers
+from fedsim.training.attack import Adversary, Attack, Flags, Message, rememberers
 from fedsim.training.job import Cohort, Ints, Job, Report, Reports
 
 Kept = Tensor | None
 """The vector [P] that a client keeps from job to job; None if it keeps nothing."""
 Results = tuple[Reports, list[Kept]]
 """The reports of k jobs, and what the client of each keeps."""
-Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

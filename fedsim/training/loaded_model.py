@@ -16,7 +16,7 @@ from fedsim.data.federated_data import FederatedData
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.client_method import Tensors
 from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
-from fedsim.training.job import Ints
+from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import correct_of, losses_of
 from fedsim.training.minibatches import loss_rows
 from fedsim.training.modes import may_draw, resolve_mode
@@ -26,7 +26,7 @@ from fedsim.training.network import build_network
 from fedsim.training.precision import Precision, device_named, lowered, rounding
 from fedsim.training.settings import WorkbenchSpec
 
-Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
+Scores = tuple[Floats, NDArray[np.bool_]]
 """The losses [n] of samples, and whether each is classified correctly."""
 
 
@@ -98,7 +98,7 @@ class LoadedModel:
             return self._side_by_side.across(self.flat, x, precision)
         return self.logits(x, precision).T.contiguous()
 
-    def losses(self, params: Tensor, rows: Tensor, precision: Precision | None = None) -> NDArray[np.float64]:
+    def losses(self, params: Tensor, rows: Tensor, precision: Precision | None = None) -> Floats:
         """Return the per-sample losses of a model [P] on rows, by default in the precision of training."""
         self.flat.copy_(params)
         return self._forward(rows, precision or self.sgd.precision)[0]
@@ -108,16 +108,14 @@ class LoadedModel:
         versions = np.broadcast_to(version, clients.shape)
         return loss_rows(self.splits["train"], clients, versions, self.sgd.loss_samples, self.seed)
 
-    def _mean_losses(
-        self, models: Sequence[Tensor], rows: Sequence[Ints], precision: Precision
-    ) -> NDArray[np.float64]:
+    def _mean_losses(self, models: Sequence[Tensor], rows: Sequence[Ints], precision: Precision) -> Floats:
         """Return the mean loss [k] of each of `models` [k] x [P] on its own rows of samples."""
         if isinstance(self._side_by_side, Dense):
             return self._side_by_side.mean_losses(models, rows, precision)
         each = zip(models, map(torch.from_numpy, rows), strict=True)
         return np.array([self.losses(model, own.to(self.device), precision).mean() for model, own in each])
 
-    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
+    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> Floats:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P].
 
         With a `version`, clients use the samples and the precision with which jobs of that version report their loss;

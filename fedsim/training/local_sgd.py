@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -163,12 +163,10 @@ class ClientTools:
 
         modules = dict(self.model.module.named_modules())
         blocks = self.model.network.block_names[:layers]
-        hooks = [modules.get(name, self.model.module).register_forward_hook(record) for name in blocks]
-        try:
+        with ExitStack() as hooks:
+            for name in blocks:
+                hooks.enter_context(modules.get(name, self.model.module).register_forward_hook(record))
             return self.logits(weights, x), outputs
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def mean_loss(self, flat: Tensor, rows: Tensor) -> float:
         """Return the mean cross-entropy of the model `flat` [P] on the samples at `rows`, without dropout."""

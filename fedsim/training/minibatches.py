@@ -169,9 +169,7 @@ def groups(
             yield _group(cohort, steps, alike[a : a + most], split, sgd, seed)
 
 
-def _uses(
-    cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed: int
-) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+def _uses(cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed: int) -> tuple[Ints, ...]:
     """Draw the samples that jobs train on: five arrays [n] with an entry for each use of a sample.
 
     These are the job, from 0 to g - 1, the epoch, the step, the position of the sample among the client's samples, and

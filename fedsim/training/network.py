@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -19,6 +19,7 @@ from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
 
+Shape = tuple[int, ...]
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -42,7 +43,7 @@ class Network:
 
     name: str
     options: Mapping[str, Any]
-    in_shape: tuple[int, ...]
+    in_shape: Shape
     n_classes: int
     module: nn.Module
     slots: tuple[Slot, ...]
@@ -84,9 +85,7 @@ class Network:
         return {s.name: flat[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
 
 
-def build_network(
-    name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int
-) -> Network:
+def build_network(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int) -> Network:
     """Build the model `name` for samples of shape `in_shape`, leaving torch's global random state unchanged.
 
     Raises ConfigError for unknown names or options, and for a model that does not fit into memory, has running
@@ -105,7 +104,7 @@ def build_network(
     )
 
 
-def _check_memory(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int) -> None:
+def _check_memory(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int) -> None:
     """Raise ConfigError for a model that does not fit into memory, from its shapes alone."""
     try:
         with torch.device("meta"):
@@ -125,9 +124,7 @@ def _check_memory(name: str, options: Mapping[str, Any], in_shape: tuple[int, ..
         )
 
 
-def _make(
-    name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int, seed: int
-) -> nn.Module:
+def _make(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it reseeds the accelerators too, whose state this fork does not restore.
         torch.default_generator.manual_seed(seed)
@@ -160,7 +157,7 @@ def _check_parameters(name: str, module: nn.Module) -> None:
         raise ConfigError(f"model {name!r} has no parameters")
 
 
-def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> None:
+def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
     """Raise ConfigError for a model that changes its buffers in training: clients would depend on earlier clients."""
     if next(module.buffers(), None) is None:
         return
@@ -216,9 +213,7 @@ def _blocks(slots: tuple[Slot, ...]) -> tuple[list[tuple[int, int]], list[str]]:
     return blocks, names
 
 
-def _forward_costs(
-    name: str, module: nn.Module, in_shape: tuple[int, ...], n_classes: int
-) -> tuple[int, int]:
+def _forward_costs(name: str, module: nn.Module, in_shape: Shape, n_classes: int) -> tuple[int, int]:
     """Return `flops` and `widest` of a Network; check that the model maps one sample to logits.
 
     Counted by hooks, because torch's own counter imports torch._dynamo, which is slow.
@@ -229,21 +224,16 @@ def _forward_costs(
         operations.append(_flops(part, output))
         numbers.append(_numbers(inputs) + _numbers(output) * (2 if isinstance(part, nn.RNNBase) else 1))
 
-    hooks = [
-        m.register_forward_hook(count)
-        for m in module.modules()
-        if next(m.children(), None) is None or next(m.parameters(False), None) is not None
-    ]
-    try:
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if next(part.children(), None) is None or next(part.parameters(False), None) is not None:
+                hooks.enter_context(part.register_forward_hook(count))
         out = _eval_forward(name, module, in_shape)
-    finally:
-        for hook in hooks:
-            hook.remove()
     _check_logits(name, out, n_classes)
     return sum(operations), max(numbers)
 
 
-def _eval_forward(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> object:
+def _eval_forward(name: str, module: nn.Module, in_shape: Shape) -> object:
     try:
         with _in_mode(module, training=False), torch.enable_grad():
             # With a gradient, because torch then refuses to change samples, which clients use again.

@@ -22,8 +22,6 @@ import torch
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _CPU = torch.device("cpu")
-_CUBLAS, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""With a workspace of fixed size cuBLAS chooses the same kernels each time."""
 
 
 def device_named(name: str) -> torch.device:
@@ -33,7 +31,9 @@ def device_named(name: str) -> torch.device:
     """
     device = torch.device(name)
     if device.type == "cuda":
-        os.environ.setdefault(_CUBLAS, _WORKSPACE)
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # of fixed size: the same kernels each time
     return device
 
 

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fedsim.common import threads
@@ -20,7 +19,7 @@ from fedsim.data.federated_data import FederatedData
 from fedsim.training.attacked_jobs import Kept, Results
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
-from fedsim.training.job import Cohort, Ints, Reports
+from fedsim.training.job import Cohort, Floats, Ints, Reports
 from fedsim.training.loaded_model import Scores, joined
 from fedsim.training.modes import may_draw
 from fedsim.training.modes.vmap import WIDTH
@@ -87,13 +86,13 @@ class ThreadedWorkbench:
             reports.enter(np.arange(k)[share], part)
         return reports, [None] * k
 
-    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
+    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> Floats:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
         shares = self._shares(len(clients), -(-len(clients) // self._threads()))
         if len(shares) < 2:
             return self.first.trial_losses(models, clients, version)
 
-        def work(bench: Workbench, share: slice) -> NDArray[np.float64]:
+        def work(bench: Workbench, share: slice) -> Floats:
             return bench.trial_losses(models, clients[share], version)
 
         losses = np.empty((len(models), len(clients)))

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.evaluation import EVAL_ROWS
-from fedsim.training.job import Floats
+from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import losses_of
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.precision import Precision, lowered
@@ -148,7 +147,7 @@ class Dense:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
         padded = self.max_clients if self.filled else g
-        model = _Models(self.layers, starts, padded, momentum=bool(self.sgd.momentum))
+        model = _Models(self.layers, starts, padded, group.lr, momentum=bool(self.sgd.momentum))
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
@@ -157,7 +156,7 @@ class Dense:
                 x = self.x.index_select(0, index.reshape(-1))
                 if self.augmenter is not None and group.views is not None:
                     x = self.augmenter(x, _padded(group.views[s], a).reshape(-1))
-                self._step(model, x.view(*index.shape, -1), index, weight, losses[s, :active], group.lr)
+                self._step(model, x.view(*index.shape, -1), index, weight, losses[s, :active])
             model.differences(starts, rows, group.jobs.tolist())
             return minibatch_losses(losses, group.weight)
 
@@ -172,9 +171,7 @@ class Dense:
             out = weight @ out.T if bias is None else torch.addmm(bias[:, None], weight, out.T)
         return out.float()
 
-    def mean_losses(
-        self, starts: Sequence[Tensor], rows: Sequence[NDArray[np.int64]], precision: Precision
-    ) -> Floats:
+    def mean_losses(self, starts: Sequence[Tensor], rows: Sequence[Ints], precision: Precision) -> Floats:
         """Return the mean loss [k] of each of k models [P] on its own rows of samples."""
         if not starts:
             return np.zeros(0)
@@ -189,14 +186,12 @@ class Dense:
                 losses[places] = self._tiled_losses(starts[places[0]], [rows[i] for i in places], precision)
             return losses
 
-    def _mean_loss(self, params: Tensor, rows: NDArray[np.int64], precision: Precision) -> Tensor:
+    def _mean_loss(self, params: Tensor, rows: Ints, precision: Precision) -> Tensor:
         parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
         each = [losses_of(self.across(params, self.x[part], precision), self.y[part]) for part in parts]
         return torch.cat(each).double().mean()
 
-    def _tiled_losses(
-        self, params: Tensor, rows: Sequence[NDArray[np.int64]], precision: Precision
-    ) -> Floats:
+    def _tiled_losses(self, params: Tensor, rows: Sequence[Ints], precision: Precision) -> Floats:
         """Return the mean loss [k] of one model on each of k groups of rows, computed in tiles of equal size."""
         sizes = np.array([len(r) for r in rows])
         tiles = -(-sizes // _TILE)
@@ -224,9 +219,7 @@ class Dense:
                 out = out.relu_() if layer.relu else out
         return losses_of(out.float(), self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
 
-    def _step(
-        self, model: _Models, x: Tensor, index: Tensor, weight: Tensor, losses: Tensor, lr: float
-    ) -> None:
+    def _step(self, model: _Models, x: Tensor, index: Tensor, weight: Tensor, losses: Tensor) -> None:
         """Take a step on the minibatches `x` [a, B, columns], whose rows are `index` [a, B].
 
         Writes the losses [active, B] of the samples before the step into `losses`.
@@ -240,7 +233,7 @@ class Dense:
                 before = torch.bmm(delta, weights[number])
                 if self.layers[number - 1].relu:
                     before = torch.ops.aten.threshold_backward(before, below, 0.0)
-            self._descend(model, number, delta, below, len(losses), lr)
+            self._descend(model, number, delta, below, len(losses))
             delta = before
 
     def _forward(self, model: _Models, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -256,11 +249,9 @@ class Dense:
             inputs.append(out.relu_() if layer.relu else out)
         return weights, inputs
 
-    def _descend(
-        self, model: _Models, number: int, delta: Tensor, below: Tensor, active: int, lr: float
-    ) -> None:
+    def _descend(self, model: _Models, number: int, delta: Tensor, below: Tensor, active: int) -> None:
         """Step with one layer's gradients, which are 0 for the clients from `active` on: they have finished."""
-        a, sgd = len(delta), self.sgd
+        a, lr, sgd = len(delta), model.lr, self.sgd
         w, b = model.weights[number], model.biases[number]
         if model.velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
             w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-lr)
@@ -297,9 +288,9 @@ class _Models:
     """The parameters of g clients by layer: weights [g, rows, columns], biases [g, 1, rows]."""
 
     def __init__(
-        self, layers: Sequence[Layer], starts: Sequence[Tensor], padded: int, momentum: bool
+        self, layers: Sequence[Layer], starts: Sequence[Tensor], padded: int, lr: float, momentum: bool
     ) -> None:
-        same = all(start is starts[0] for start in starts)
+        self.lr, same = lr, all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
 
         def gathered(at: int, *shape: int) -> Tensor:
