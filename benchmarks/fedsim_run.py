@@ -15,7 +15,7 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from fedsim.execution.actor_pool import begun
+from fedsim.execution.actor_pool import start_pool
 from works import WORKS, configured
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def main() -> None:
         configured(work, name=name, rounds=rounds, every=every, quick=given.quick, sets=given.set)
         for name, (rounds, every) in plans.items()
     ]
-    pool = begun(given.workers, "cpu", None)
+    pool = start_pool(given.workers, "cpu", None)
     with tempfile.TemporaryDirectory() as folder, pool or nullcontext():
         from fedsim import analysis  # torch, while processes start and another one reads the data
         from fedsim.runs.simulate import simulate

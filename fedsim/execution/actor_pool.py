@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import Future
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from fedsim.common.errors import ConfigError, ServerLost
@@ -25,8 +24,8 @@ if TYPE_CHECKING:  # they import torch
 Gpus = bool | Literal["auto"]
 
 
-_ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
-"""Matches HOST:PORT of a cluster."""
+_ADDRESS = re.compile(r"auto|[^\s/]+:\d{1,5}")
+"""Matches `auto` and HOST:PORT of a cluster."""
 
 
 def workers_of(workers: int | Literal["auto"]) -> int:
@@ -38,16 +37,12 @@ def workers_of(workers: int | Literal["auto"]) -> int:
     return workers
 
 
-def begun(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
-    """Start opening a pool, here or at a cluster; return None for no workers. Raises ConfigError."""
-    if not isinstance(address, str | None):
-        raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
-    if address not in (None, "auto") and not _ADDRESS.fullmatch(address):
+def start_pool(workers: int | Literal["auto"], device: str, address: str | None) -> RayPool | None:
+    """Start to open a pool, here or at a cluster; return None for no workers. Raises ConfigError."""
+    if address is not None and not (isinstance(address, str) and _ADDRESS.fullmatch(address)):
         raise ConfigError(f"ray_address: expected 'auto' or HOST:PORT, found {address!r}")
     gpus: Gpus = "auto" if device == "auto" else device == "cuda"
-    if workers == "auto" and address is not None:
-        return RayPool("auto", gpus=gpus, address=address)
-    count = workers_of(workers)
+    count = workers if workers == "auto" and address is not None else workers_of(workers)
     if not count and address is not None:
         raise ConfigError("workers: expected 'auto' or a number of at least 1 with ray_address, found 0")
     return RayPool(count, gpus=gpus, address=address) if count else None
@@ -145,7 +140,5 @@ class RayPool:
     def __enter__(self) -> RayPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

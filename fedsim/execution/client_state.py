@@ -16,7 +16,7 @@ class ClientStates(Generic[T]):
 
     def __init__(self) -> None:
         self.settled: dict[int, T] = {}
-        self._latest: dict[int, T] = {}
+        self._latest: dict[int, T | None] = {}
         self._open: dict[int, tuple[T, T | None]] = {}
 
     def of(self, client: int) -> T | None:
@@ -46,7 +46,4 @@ class ClientStates(Generic[T]):
         keeps, before = self._open.pop(job)
         if self._latest[client] is not keeps:
             raise ValueError(f"job {job} cannot be forgotten: client {client} has a later one")
-        if before is None:
-            del self._latest[client]
-        else:
-            self._latest[client] = before
+        self._latest[client] = before

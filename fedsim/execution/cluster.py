@@ -80,7 +80,7 @@ def load(own: bool) -> Any:
     early = sys.modules.get("ray")
     late = [name for name in _READ_AT_IMPORT if name not in os.environ]
     if own and late and early is not None and not early.is_initialized():
-        settings = " ".join(f"{name}={_OWN.get(name, _ALWAYS.get(name))}" for name in late)
+        settings = " ".join(f"{name}={(_ALWAYS | _OWN)[name]}" for name in late)
         raise ConfigError(
             f"workers: Ray was imported before fedsim, without what it reads at its import: set {settings} before, "
             "import ray after this call, or use workers=0"
@@ -117,7 +117,8 @@ def connect(address: str | None, cpus: int) -> Cluster:
             ray.shutdown()
         raise ConfigError(f"ray_address: expected a cluster with CPUs, found none at {address!r}")
     gpus = int(sum(node["Resources"].get("GPU", 0) for node in nodes))
-    return Cluster(owned, {node: n for node, n in cpus_of.items() if n}, gpus, _node())
+    own_node = str(ray.get_runtime_context().get_node_id())
+    return Cluster(owned, {node: n for node, n in cpus_of.items() if n}, gpus, own_node)
 
 
 def _join(address: str, quiet: Mapping[str, Any]) -> None:
@@ -133,12 +134,6 @@ def _join(address: str, quiet: Mapping[str, Any]) -> None:
             f"ray_address: expected 'auto' or HOST:PORT of a Ray cluster that this machine is a node of, found "
             f"{address!r}: {reason}"
         ) from error
-
-
-def _node() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().get_node_id())
 
 
 def _store_bytes() -> int:

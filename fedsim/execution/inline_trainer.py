@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.common.stopwatch import Stopwatch, Times
 from fedsim.engine.audit import LOSSES, parts_of
@@ -18,7 +18,7 @@ from fedsim.server.audit_comparison import Audited
 from fedsim.server.server import Proposal, Server
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Job, Reports
+from fedsim.training.job import Cohort, Floats, Ints, Job, Reports
 from fedsim.training.threaded_workbench import ThreadedWorkbench
 from fedsim.training.workbench import Workbench
 
@@ -28,12 +28,12 @@ class Work:
     """A submitted job whose client keeps state; `start` and `before` become None once it is trained."""
 
     job: Job
-    start: torch.Tensor | None
+    start: Tensor | None
     before: Work | None
     """The job whose kept state this one continues, if any."""
-    row: torch.Tensor | None = None
+    row: Tensor | None = None
     reports: Reports | None = None
-    kept: torch.Tensor | None = None
+    kept: Tensor | None = None
 
 
 class InlineTrainer:
@@ -43,9 +43,9 @@ class InlineTrainer:
         self, bench: Workbench | ThreadedWorkbench, server: Server, clock: Stopwatch | None = None
     ) -> None:
         self.bench, self.server, self.clock = bench, server, clock or Stopwatch()
-        self._starts: dict[int, torch.Tensor] = {}
+        self._starts: dict[int, Tensor] = {}
         """By version, the parameters that open jobs start from, including jobs that are not trained."""
-        self._early: dict[int, tuple[Reports, torch.Tensor]] = {}
+        self._early: dict[int, tuple[Reports, Tensor]] = {}
         """By job, the reports and the update of jobs that were trained before their step."""
         self._waiting: dict[int, Work] = {}
         self._memories: ClientStates[Work] = ClientStates()
@@ -54,11 +54,10 @@ class InlineTrainer:
         """Keep the start parameters of the jobs."""
         self._submit(cohort, self.server.params)
 
-    def _submit(self, cohort: Cohort, params: torch.Tensor) -> None:
+    def _submit(self, cohort: Cohort, params: Tensor) -> None:
         self._starts[int(cohort.versions[0])] = params
         if self.bench.method.keeps:
-            for i in range(len(cohort)):
-                job = cohort.job(i)
+            for job in map(cohort.job, range(len(cohort))):
                 work = self._waiting[job.id] = Work(job, params, self._memories.of(job.client))
                 self._memories.submit(job.id, job.client, work)
 
@@ -83,10 +82,10 @@ class InlineTrainer:
             for i, job in enumerate(jobs.ids.tolist()):
                 self._early[job] = reports.part(slice(i, i + 1)), rows[i]
 
-    def _rows(self, k: int) -> torch.Tensor:
+    def _rows(self, k: int) -> Tensor:
         return torch.empty(k, len(self.server.params), device=self.bench.device)
 
-    def _train(self, cohort: Cohort, rows: torch.Tensor) -> Reports:
+    def _train(self, cohort: Cohort, rows: Tensor) -> Reports:
         """Train jobs, each from its own version, and write their updates into `rows` [k, P]."""
         if self.bench.method.keeps:
             works = [self._waiting.pop(job) for job in cohort.ids.tolist()]
@@ -96,7 +95,7 @@ class InlineTrainer:
         starts = [self._starts[version].to(self.bench.device) for version in cohort.versions.tolist()]
         return self.bench.train(cohort, starts, rows)[0]
 
-    def _finished(self, work: Work) -> torch.Tensor:
+    def _finished(self, work: Work) -> Tensor:
         """Train a job, after any untrained jobs that it continues; return its update [P]."""
         chain = [work]
         while (before := chain[-1].before) is not None and before.start is not None:
@@ -112,7 +111,7 @@ class InlineTrainer:
         assert row is not None
         return row
 
-    def _collected(self, cohort: Cohort) -> tuple[Reports, torch.Tensor]:
+    def _collected(self, cohort: Cohort) -> tuple[Reports, Tensor]:
         """Return the reports of jobs and their updates [k, P]."""
         jobs = cohort.ids.tolist()
         if not any(job in self._early for job in jobs):
@@ -122,7 +121,7 @@ class InlineTrainer:
         early = [self._early.pop(job) for job in jobs]
         return Reports.joined([reports for reports, _ in early]), torch.stack([row for _, row in early])
 
-    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+    def losses(self, clients: Ints, version: int) -> Floats:
         """Compute the losses now."""
         models = self.server.params[None].to(self.bench.device)
         return np.asarray(self.bench.trial_losses(models, clients, version)[0])
@@ -148,8 +147,7 @@ class InlineTrainer:
             with self.clock.part("audit"):
                 losses = self.bench.trial_losses(models.to(self.bench.device), clients, None)
             stepped.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
-        for version in [v for v in self._starts if v < arrivals.oldest_version]:
-            del self._starts[version]
+        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
         return lambda: stepped
 
     def _audit(self, proposal: Proposal, cohort: Cohort) -> list[Audited | None]:
@@ -164,20 +162,17 @@ class InlineTrainer:
 
     def evaluate(self, split: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Evaluate now."""
-        rows = self.bench.splits[split]
-        params = (self.server.params if self.server.average is None else self.server.average).to(
-            self.bench.device
-        )
+        rows, average = self.bench.splits[split], self.server.average
+        params = (self.server.params if average is None else average).to(self.bench.device)
         if personal:
-            kept = self._kept()
-            every = [kept.get(client) for client in range(len(rows.sizes))]
-            parts = [self.bench.evaluate_personal(params, every, split, 0)]
+            kept = list(map(self._kept().get, range(len(rows.sizes))))
+            parts = [self.bench.evaluate_personal(params, kept, split, 0)]
         else:
             parts = [self.bench.evaluate(params, split, a, b) for a, b in chunks_of(rows, 1)]
         result = per_client(rows, parts)
         return lambda: result
 
-    def _kept(self) -> dict[int, torch.Tensor]:
+    def _kept(self) -> dict[int, Tensor]:
         """Return by client what clients keep [P], in order of client."""
         settled = sorted(self._memories.settled.items())
         return {client: work.kept for client, work in settled if work.kept is not None}
@@ -189,19 +184,17 @@ class InlineTrainer:
     def load(self, saved: Mapping[str, Any], open_jobs: Iterable[Cohort]) -> None:
         """Restore the saved state, and submit the open jobs."""
         self.server.load(saved["server"])
-        for client, row in kept_of(saved):
+        for client, row in zip(saved["keepers"], saved["kept"], strict=True):
             job = Job(-1, client, -1, -1)
             self._memories.begin(client, Work(job, None, None, kept=row.cpu()))
         self._starts = {version: start.to(self.server.device) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
             self._submit(cohort, self._starts[int(cohort.versions[0])])
 
-    def params(self) -> dict[str, torch.Tensor]:
+    def params(self) -> dict[str, Tensor]:
         """Return copies on the CPU of the current parameters, of their average and of the clients' personal models."""
-        method = self.bench.method
-        final = named(self.server.params.cpu().clone(), self.server.average)
-        kept = self._kept() if method.personal else {}
-        return final | named_personal(kept, torch.stack(list(kept.values()))) if kept else final
+        kept = self._kept() if self.bench.method.personal else {}
+        return final_models(self.server.params, self.server.average, kept)
 
     def peak_bytes(self) -> int:
         """Return 0: there is no other process."""
@@ -219,12 +212,10 @@ class InlineTrainer:
         self._memories = ClientStates()
 
 
-def saved_parts(
-    server: Mapping[str, Any], starts: Mapping[int, torch.Tensor], kept: Mapping[int, torch.Tensor]
-) -> dict[str, Any]:
+def saved_parts(server: dict[str, Any], starts: dict[int, Tensor], kept: dict[int, Tensor]) -> dict[str, Any]:
     """Return the result of `Trainer.save` from the start models by version and what clients keep [P] by client."""
     return {
-        "server": dict(server),
+        "server": server,
         "versions": sorted(starts),
         "starts": [starts[version] for version in sorted(starts)],
         "keepers": sorted(kept),
@@ -232,21 +223,17 @@ def saved_parts(
     }
 
 
-def starts_of(saved: Mapping[str, Any]) -> dict[int, torch.Tensor]:
+def starts_of(saved: Mapping[str, Any]) -> dict[int, Tensor]:
     """Return the saved start models by version."""
     return dict(zip(saved["versions"], saved["starts"], strict=True))
 
 
-def kept_of(saved: Mapping[str, Any]) -> Iterable[tuple[int, torch.Tensor]]:
-    """Return the saved pairs of a client and what it keeps."""
-    return zip(saved["keepers"], saved["kept"], strict=True)
-
-
-def named(params: torch.Tensor, average: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Return the tensors of a global model by name."""
-    return {"params": params} if average is None else {"params": params, "average": average.cpu().clone()}
-
-
-def named_personal(clients: Iterable[int], rows: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Return the clients' personal models [n, P] and the clients by name."""
-    return {"personal": rows, "personal_clients": torch.tensor(list(clients))}
+def final_models(params: Tensor, average: Tensor | None, personal: Mapping[int, Tensor]) -> dict[str, Tensor]:
+    """Return the result of `Trainer.params` from the global model, its average, and personal models by client."""
+    models = {"params": params.cpu().clone()}
+    if average is not None:
+        models["average"] = average.cpu().clone()
+    if personal:
+        models["personal"] = torch.stack(list(personal.values()))
+        models["personal_clients"] = torch.tensor(list(personal))
+    return models

@@ -26,7 +26,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from fedsim.common import plugins
 from fedsim.common.errors import LethalJob, RunError, ServerLost
 from fedsim.execution.cluster import Cluster
-from fedsim.execution.workers import ClientActor, ServerActor
+from fedsim.execution.workers import Actor, ClientActor, ServerActor
 
 MOST_DEATHS = 3
 """The run ends after this many deaths of a process that trains one job alone, or repeats another call."""
@@ -85,6 +85,16 @@ class Attempts:
         return Path(f"{self._prefix}-{name}")
 
 
+def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
+    """Return an actor's method that takes `build` (see `_Host.run`) and then the arguments of the object's method."""
+
+    def call(self: _Host, build: list[Any], *args: Any) -> Any:
+        return self.run(build, method, args)
+
+    call.__name__, call.__doc__ = method.__name__, method.__doc__
+    return ray.method(num_returns=returns)(call)
+
+
 class _Host:
     """A process of a pool: holds an object, and builds it for a run.
 
@@ -93,6 +103,9 @@ class _Host:
     """
 
     holds: type[ClientActor] | type[ServerActor]
+    ready = _answers(Actor.ready)
+    times = _answers(Actor.times)
+    peak_bytes = _answers(Actor.peak_bytes)
 
     def __init__(self, prefix: str) -> None:
         self._built: Any = None
@@ -136,43 +149,26 @@ class _Host:
             return method(self._held, *args)
 
 
-def _answers(method: Callable[..., Any], returns: int = 1) -> Any:
-    """Return an actor's method that takes `build` (see `_Host.run`) and then the arguments of the object's method."""
-
-    def call(self: _Host, build: list[Any], *args: Any) -> Any:
-        return self.run(build, method, args)
-
-    call.__name__, call.__doc__ = method.__name__, method.__doc__
-    return ray.method(num_returns=returns)(call)
-
-
 class ClientHost(_Host):
     """The process of a ClientActor."""
 
     holds = ClientActor
-    ready = _answers(ClientActor.ready)
     train = _answers(ClientActor.train)
-    losses = _answers(ClientActor.losses)
-    share_of_losses = _answers(ClientActor.share_of_losses)
+    trial_losses = _answers(ClientActor.trial_losses)
     evaluate = _answers(ClientActor.evaluate)
     evaluate_personal = _answers(ClientActor.evaluate_personal)
-    times = _answers(ClientActor.times)
-    peak_bytes = _answers(ClientActor.peak_bytes)
 
 
 class ServerHost(_Host):
     """The process of a ServerActor. Ray does not restart it: its state is lost with it."""
 
     holds = ServerActor
-    ready = _answers(ServerActor.ready)
     propose = _answers(ServerActor.propose, returns=3)
     audit = _answers(ServerActor.audit)
     accept = _answers(ServerActor.accept, returns=3)
     step = _answers(ServerActor.step, returns=3)
     save = _answers(ServerActor.save)
     load = _answers(ServerActor.load)
-    times = _answers(ServerActor.times)
-    peak_bytes = _answers(ServerActor.peak_bytes)
 
 
 def client(gpu_share: float, node: str, prefix: str) -> Any:
@@ -181,7 +177,7 @@ def client(gpu_share: float, node: str, prefix: str) -> Any:
     It claims no CPU, so that it finds a place after its node is lost even if all CPUs are taken. With a share of a GPU,
     it runs on a node with GPUs.
     """
-    strategy: Any = "SPREAD" if gpu_share else _near(node)
+    strategy: Any = "SPREAD" if gpu_share else NodeAffinitySchedulingStrategy(node_id=node, soft=True)
     return ray.remote(
         num_cpus=0, num_gpus=gpu_share, max_restarts=-1, max_task_retries=-1, scheduling_strategy=strategy
     )(ClientHost).remote(prefix)
@@ -192,12 +188,8 @@ def server(gpu_share: float, node: str, prefix: str) -> Any:
 
     On this process's node it is lost only with the run itself.
     """
-    strategy: Any = "DEFAULT" if gpu_share else _near(node)
+    strategy: Any = "DEFAULT" if gpu_share else NodeAffinitySchedulingStrategy(node_id=node, soft=True)
     return ray.remote(num_cpus=0, num_gpus=gpu_share, scheduling_strategy=strategy)(ServerHost).remote(prefix)
-
-
-def _near(node: str) -> Any:
-    return NodeAffinitySchedulingStrategy(node_id=node, soft=True)
 
 
 def identity(server: Any) -> str:
@@ -237,14 +229,6 @@ def _failed(cause: BaseException, server: str) -> BaseException:
     return RunError(f"a worker process failed: {type(cause).__name__}: {cause}")
 
 
-def gpu_share(gpus: int, processes: int) -> float:
-    """Return the share of a GPU for each of `processes`, rounded down so that the shares fit on every GPU."""
-    if not gpus:
-        return 0.0
-    per_gpu = -(-processes // gpus)
-    return int(10_000 / per_gpu) / 10_000
-
-
 def stop(handles: Sequence[Any]) -> None:
     """Kill the actors at once."""
     if ray.is_initialized():
@@ -265,8 +249,11 @@ class Processes:
 
     @staticmethod
     def of(cluster: Cluster, workers: int, gpus: bool) -> Processes:
-        """Start `workers` client actors and a server actor."""
-        share, prefix = gpu_share(cluster.gpus, workers + 1) if gpus else 0.0, f"fedsim-{uuid4().hex}"
+        """Start `workers` client actors and a server actor; with `gpus`, each has an equal share of a GPU."""
+        share, prefix = 0.0, f"fedsim-{uuid4().hex}"
+        if gpus:
+            per_gpu = -(-(workers + 1) // cluster.gpus)
+            share = int(10_000 / per_gpu) / 10_000  # rounded down, so that the shares fit on every GPU
         clients = [client(share, node, prefix) for node in cluster.places(workers)]
         return Processes(cluster, share, clients, server(share, cluster.node, prefix), prefix)
 

@@ -14,20 +14,19 @@ from typing import Any
 import numpy as np
 import ray
 import torch
-from numpy.typing import NDArray
 
+from fedsim.common.shared_tensors import shared_tensor
 from fedsim.common.stopwatch import SERVER, WORKER, Times
-from fedsim.data.federated_data import Split
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
 from fedsim.execution.client_state import ClientStates
-from fedsim.execution.inline_trainer import kept_of, named, named_personal, saved_parts, starts_of
+from fedsim.execution.inline_trainer import final_models, saved_parts, starts_of
 from fedsim.execution.ray_actors import Build, Processes, fetch, identity
 from fedsim.execution.serialization import packed, unpacked
 from fedsim.execution.workers import TrainerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
-from fedsim.training.job import Cohort, Reports
+from fedsim.training.job import Cohort, Floats, Ints, Reports, nth_jobs
 
 _BUILT: list[Any] = []
 """For calls that build nothing: those of the server, which is not restarted, and those that need no workbench."""
@@ -77,10 +76,8 @@ class RayTrainer:
 
     def _submit(self, cohort: Cohort, params: Any) -> None:
         self._starts[int(cohort.versions[0])] = params
-        turns = _turns(cohort.clients)
-        for turn in range(
-            turns.max(initial=0) + 1
-        ):  # a client's jobs are sent in order: each continues the one before
+        turns = nth_jobs(np.arange(len(cohort)), cohort.clients)
+        for turn in range(turns.max(initial=0) + 1):  # a client's next job continues its previous one
             self._spread(cohort.part(turns == turn), params)
         while self._later:
             self._later.pop(0)()
@@ -111,11 +108,10 @@ class RayTrainer:
     def reports(self, cohort: Cohort) -> Reports:
         """Wait for the calls with these jobs; their updates stay in the object store."""
         places = [self._chunks[job] for job in cohort.ids.tolist()]
-        chunks = list({id(chunk): chunk for chunk, _ in places}.values())
+        chunks = list(dict.fromkeys(chunk for chunk, _ in places))
         of_chunks: list[Reports] = self._get([chunk.reports for chunk in chunks])
-        first = np.cumsum([0, *(len(reports) for reports in of_chunks)]).tolist()
-        base = {id(chunk): a for chunk, a in zip(chunks, first, strict=False)}
-        which = np.array([base[id(chunk)] + i for chunk, i in places], dtype=np.int64)
+        first = dict(zip(chunks, np.cumsum([0, *map(len, of_chunks)]).tolist(), strict=False))
+        which = np.array([first[chunk] + i for chunk, i in places], dtype=np.int64)
         return Reports.joined(of_chunks).part(which)
 
     def forget(self, cohort: Cohort) -> None:
@@ -131,14 +127,18 @@ class RayTrainer:
         self._load[chunk.worker] -= int(self._costs[client])
         return chunk, place
 
-    def losses(self, clients: NDArray[np.int64], version: int) -> NDArray[np.float64]:
+    def losses(self, clients: Ints, version: int) -> Floats:
         """Spread the clients over the actors and wait."""
-        return np.concatenate(self._get(self._losses(self._params, clients, version)))
+        return self._joined(self._losses(self._params, clients, version))
 
-    def _losses(self, params: Any, clients: NDArray[np.int64], version: int | None) -> list[Any]:
+    def _losses(self, params: Any, clients: Ints, version: int | None) -> list[Any]:
         groups = np.array_split(clients, len(self._clients))
         pairs = zip(self._clients, groups, strict=True)
-        return [client.losses.remote(self._build, params, group, version) for client, group in pairs]
+        return [client.trial_losses.remote(self._build, params, group, version) for client, group in pairs]
+
+    def _joined(self, losses: list[Any]) -> Floats:
+        """Fetch the losses [1, k] of groups of clients with one model; return those of all clients [K]."""
+        return np.asarray(np.concatenate(self._get(losses), axis=1)[0])
 
     def _audit(self, cohort: Cohort) -> None:
         """Let the client actors train the jobs of an audit, and the server compare their updates with its history."""
@@ -157,16 +157,14 @@ class RayTrainer:
         stepped, self._params, self._average = self._server_step(arrivals, taken)
         models = (before, self._params)
         audit_losses = [] if audit is None else [self._losses(model, audit.clients, None) for model in models]
-        for version in [v for v in self._starts if v < arrivals.oldest_version]:
-            del self._starts[version]
+        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
         needs = [chunk.needs for chunk, _ in taken]
 
         def result() -> Stepped:
             done: Stepped = self._get(stepped)
             needs.clear()
             if "audited" in done.columns:
-                losses = [np.concatenate(self._get(calls)) for calls in audit_losses]
-                done.columns["audited"] |= dict(zip(LOSSES, losses, strict=True))
+                done.columns["audited"] |= dict(zip(LOSSES, map(self._joined, audit_losses), strict=True))
             return done
 
         return result
@@ -182,18 +180,15 @@ class RayTrainer:
 
     def _server_step(self, arrivals: StepInput, taken: list[tuple[_Chunk, int]]) -> Any:
         """Return references to the step, the parameters and their average, as `ServerActor.accept` returns them."""
-        number: dict[int, int] = {}
-        takes = [(number.setdefault(id(chunk), len(number)), i) for chunk, i in taken]
-        chunks = {id(chunk): chunk for chunk, _ in taken}
-        stores = [ref for key in number for ref in (chunks[key].reports, chunks[key].rows)]
+        numbers: dict[_Chunk, int] = {}
+        takes = [(numbers.setdefault(chunk, len(numbers)), i) for chunk, i in taken]
+        stores = [ref for chunk in numbers for ref in (chunk.reports, chunk.rows)]
         if not self._searches and arrivals.audit is None:
             return self._server.step.remote(_BUILT, arrivals, takes, *stores)
         proposal = self._server.propose.remote(_BUILT, arrivals, takes, *stores)
         searching = self._clients if self._searches else []
-        losses = [
-            client.share_of_losses.remote(self._build, *proposal, w, len(searching))
-            for w, client in enumerate(searching)
-        ]
+        workers = len(searching)
+        losses = [c.trial_losses.remote(self._build, *proposal, w, workers) for w, c in enumerate(searching)]
         if arrivals.audit is not None:
             self._audit(arrivals.audit)
         return self._server.accept.remote(_BUILT, *losses)
@@ -205,7 +200,7 @@ class RayTrainer:
         idle while the server waits for these jobs' updates and computes the next model.
         """
         rows = self._splits[split]
-        calls = self._personal_calls(split) if personal else self._calls(split, rows)
+        calls = self._calls(split, personal)
         parts: list[Any] = []
 
         def start() -> None:
@@ -219,31 +214,26 @@ class RayTrainer:
         self._later.append(start)
         return result
 
-    def _calls(self, split: str, rows: Split) -> list[tuple[Any, tuple[Any, ...]]]:
-        """Return the methods that evaluate parts of a split's rows, and their arguments."""
-        pieces = zip(self._clients, chunks_of(rows, len(self._clients)), strict=False)
-        models = self._params, self._average
-        return [(client.evaluate, (*models, split, a, b)) for client, (a, b) in pieces]
-
-    def _personal_calls(self, split: str) -> list[tuple[Any, tuple[Any, ...]]]:
-        """Return the methods that evaluate groups of clients, and their arguments."""
-        sizes, kept = self._splits[split].sizes, self._memories.settled
-        own = [kept.get(client) if size > 0 else None for client, size in enumerate(sizes.tolist())]
-        models = self._params, self._average
-        pieces = zip(self._clients, np.array_split(np.arange(len(own)), len(self._clients)), strict=True)
+    def _calls(self, split: str, personal: bool) -> list[tuple[Any, tuple[Any, ...]]]:
+        """Return the methods that evaluate parts of a split, and their arguments."""
+        rows, workers, common = self._splits[split], len(self._clients), (self._params, self._average, split)
+        if not personal:
+            ranges = zip(self._clients, chunks_of(rows, workers), strict=False)
+            return [(client.evaluate, (*common, start, stop)) for client, (start, stop) in ranges]
+        kept = self._memories.settled
+        own = [kept.get(client) if size > 0 else None for client, size in enumerate(rows.sizes.tolist())]
+        groups = zip(self._clients, np.array_split(np.arange(len(own)), workers), strict=True)
         return [
-            (client.evaluate_personal, (*models, split, int(piece[0]), *own[piece[0] : piece[-1] + 1]))
-            for client, piece in pieces
-            if len(piece)
+            (client.evaluate_personal, (*common, int(group[0]), *own[group[0] : group[-1] + 1]))
+            for client, group in groups
+            if len(group)
         ]
 
     def save(self) -> dict[str, Any]:
         """Fetch the server's state, the start models of open jobs, and what clients keep."""
         server, versions = self._server.save.remote(_BUILT), list(self._starts)
-        clients = sorted(self._memories.settled)
         starts = self._get([self._starts[version] for version in versions])
-        rows = self._get([self._memories.settled[client] for client in clients])
-        kept = {c: torch.tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
+        kept = {client: row.clone() for client, row in self._kept().items()}
         models = {v: torch.tensor(start) for v, start in zip(versions, starts, strict=True)}
         return saved_parts(unpacked(self._get(server)), models, kept)
 
@@ -253,20 +243,24 @@ class RayTrainer:
         self._get(self._server.load.remote(_BUILT, packed(server)))
         self._params = ray.put(server["params"].cpu().numpy())
         self._average = None if server["average"] is None else ray.put(server["average"].cpu().numpy())
-        for client, row in kept_of(saved):
+        for client, row in zip(saved["keepers"], saved["kept"], strict=True):
             self._memories.begin(client, ray.put(row.cpu().numpy()))
         self._starts = {version: ray.put(start.cpu().numpy()) for version, start in starts_of(saved).items()}
         for cohort in open_jobs:
             self._submit(cohort, self._starts[int(cohort.versions[0])])
 
+    def _kept(self) -> dict[int, torch.Tensor]:
+        """Fetch by client what clients keep [P], in order of client; the tensors are views, which may be read-only."""
+        clients = sorted(self._memories.settled)
+        rows = self._get([self._memories.settled[client] for client in clients])
+        return {c: shared_tensor(row) for c, row in zip(clients, rows, strict=True) if row is not None}
+
     def params(self) -> dict[str, torch.Tensor]:
         """Fetch the current parameters, their average and the clients' personal models."""
-        params, average = self._get(self._params), None if self._average is None else self._get(self._average)
-        final = named(torch.tensor(params), None if average is None else torch.tensor(average))
-        clients = sorted(self._memories.settled) if self._method.personal else []
-        rows = self._get([self._memories.settled[c] for c in clients])
-        own = {c: row for c, row in zip(clients, rows, strict=True) if row is not None}
-        return final | named_personal(own, torch.from_numpy(np.stack(list(own.values())))) if own else final
+        average = None if self._average is None else self._get(self._average)
+        average = None if average is None else shared_tensor(average)
+        kept = self._kept() if self._method.personal else {}
+        return final_models(shared_tensor(self._get(self._params)), average, kept)
 
     def peak_bytes(self) -> int:
         """Return the sum of the peaks of all actors, in bytes."""
@@ -275,10 +269,8 @@ class RayTrainer:
 
     def times(self) -> list[Times]:
         """Return the stopwatch times of the server actor and of every client actor."""
-        workers = [
-            client.times.remote(self._build, f"{WORKER} {w}") for w, client in enumerate(self._clients)
-        ]
-        times: list[Times] = self._get([self._server.times.remote(_BUILT, SERVER), *workers])
+        calls = [c.times.remote(self._build, f"{WORKER} {w}") for w, c in enumerate(self._clients)]
+        times: list[Times] = self._get([self._server.times.remote(_BUILT, SERVER), *calls])
         return times
 
     def close(self) -> None:
@@ -291,12 +283,3 @@ class RayTrainer:
 
     def _get(self, refs: Any) -> Any:
         return fetch(refs, self._server_id)
-
-
-def _turns(clients: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return [k] how often each of `clients` [k] occurs before its place."""
-    order = np.argsort(clients, kind="stable")
-    _, first, counts = np.unique(clients[order], return_index=True, return_counts=True)
-    turns = np.empty(len(clients), dtype=np.int64)
-    turns[order] = np.arange(len(clients)) - np.repeat(first, counts)
-    return turns

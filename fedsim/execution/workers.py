@@ -21,15 +21,16 @@ from fedsim.execution.serialization import packed, unpacked
 from fedsim.server.audit_comparison import Audited
 from fedsim.server.server import Proposal, Server, ServerSpec
 from fedsim.server.step_input import StepInput
-from fedsim.training.job import Cohort, Reports
-from fedsim.training.loaded_model import shared_tensor
+from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.training.loaded_model import Scores, shared_tensor
 from fedsim.training.settings import WorkbenchSpec
 from fedsim.training.workbench import Workbench
 
-_Kept = NDArray[np.float32] | None
+Array = NDArray[np.float32]
+"""Parameters or an update [P], or several [k, P], as processes exchange them."""
 
 
-def _tensor(kept: _Kept) -> torch.Tensor | None:
+def _tensor(kept: Array | None) -> torch.Tensor | None:
     return None if kept is None else torch.tensor(kept)
 
 
@@ -53,20 +54,33 @@ class TrainerSpec:
 
     def plugin_files(self) -> dict[str, str]:
         """Return by path the text of each plug-in file that the run names: only the driver's node may have them."""
-        names = [
-            self.bench.model,
-            self.bench.client,
-            *(adversary.name for adversary in self.bench.adversaries),
-        ]
-        names += [self.server.rule, *(str(wrapper["name"]) for wrapper in self.server.wrap)]
-        return plugins.sources(names)
+        names = [self.bench.model, self.bench.client, self.server.rule]
+        names += [adversary.name for adversary in self.bench.adversaries]
+        return plugins.sources([*names, *(str(wrapper["name"]) for wrapper in self.server.wrap)])
 
 
-class ClientActor:
+class Actor:
+    """The object of a process."""
+
+    clock: Stopwatch
+    """The times of this run, or since the process was restarted."""
+
+    def ready(self) -> None:
+        """Do nothing; the caller waits for the process and for what it builds."""
+
+    def times(self, label: str) -> Times:
+        """Return the times of the stopwatch."""
+        return self.clock.dump(label)
+
+    def peak_bytes(self) -> int:
+        """Return the highest resident memory of this process so far."""
+        return peak_share()
+
+
+class ClientActor(Actor):
     """Trains and evaluates virtual clients, any of them in any process."""
 
     bench: Workbench
-    clock: Stopwatch
 
     def build(self, spec: WorkbenchSpec, data: FederatedData, spans: bool) -> None:
         """Build the workbench of a run; that of an earlier run is dropped."""
@@ -75,29 +89,16 @@ class ClientActor:
         with self.clock.part("start"):
             self.bench = Workbench(spec, data)
 
-    def ready(self) -> None:
-        """Do nothing; the caller waits for the process and its workbench."""
-
-    def times(self, label: str) -> Times:
-        """Return the stopwatch times of this run, or since the process was restarted."""
-        return self.clock.dump(label)
-
-    def peak_bytes(self) -> int:
-        """Return the highest resident memory of this process so far."""
-        return peak_share()
-
-    def train(
-        self, cohort: Cohort, params: NDArray[np.float32], *kept: _Kept
-    ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
+    def train(self, cohort: Cohort, params: Array, *kept: Array | None) -> tuple[Reports | Array | None, ...]:
         """Train jobs from the same parameters; return their reports, their updates [k, P] and what each client keeps.
 
         `kept`: what each job's client kept from its previous job; empty, and not returned, if clients keep nothing.
         """
         start = shared_tensor(params).to(self.bench.device)
         rows = torch.empty(len(cohort), len(start), device=self.bench.device)
-        before = [_tensor(k) for k in kept] if kept else None
         with self.clock.part("train"):
-            reports, after = self.bench.train(cohort, [start] * len(cohort), rows, before)
+            starts, before = [start] * len(cohort), [_tensor(k) for k in kept]
+            reports, after = self.bench.train(cohort, starts, rows, before)
         keeps = [None if a is None else a.numpy() for a in after] if kept else []
         return reports, rows.cpu().numpy(), *keeps
 
@@ -105,9 +106,9 @@ class ClientActor:
         self,
         guard: Callable[[str, int], AbstractContextManager[None]],
         cohort: Cohort,
-        params: NDArray[np.float32],
-        *kept: _Kept,
-    ) -> tuple[Reports | NDArray[np.float32] | _Kept, ...]:
+        params: Array,
+        *kept: Array | None,
+    ) -> tuple[Reports | Array | None, ...]:
         """Train each job alone, within `guard(name, id)`; the results are bit-identical to those of `train`."""
         done: list[tuple[Any, ...]] = []
         for i, job in enumerate(map(cohort.job, range(len(cohort)))):
@@ -120,58 +121,34 @@ class ClientActor:
         reports, rows, *after = zip(*done, strict=True)
         return Reports.joined(reports), np.concatenate(rows), *(after[0] if after else ())
 
-    def losses(
-        self, params: NDArray[np.float32], clients: NDArray[np.int64], version: int | None
-    ) -> NDArray[np.float64]:
-        """Return the mean training loss [k] of clients with the model [P]; see `Workbench.trial_losses`."""
-        return np.asarray(self.trial_losses(params[None], clients, version)[0])
-
     def trial_losses(
-        self, models: NDArray[np.float32], clients: NDArray[np.int64], version: int | None
-    ) -> NDArray[np.float64]:
-        """Return the mean training loss [T, k] of clients with each of `models` [T, P]."""
+        self, models: Array, clients: Ints, version: int | None, worker: int = 0, workers: int = 1
+    ) -> Floats:
+        """Return the mean training loss [T, k] of clients with each of `models` [T, P], or with one model [P].
+
+        The clients are the share of `clients` that belongs to `worker` of `workers`.
+        """
+        share = np.array_split(clients, workers)[worker]
         with self.clock.part("evaluate"):
-            return self.bench.trial_losses(shared_tensor(models).to(self.bench.device), clients, version)
+            models_here = shared_tensor(np.atleast_2d(models)).to(self.bench.device)
+            return self.bench.trial_losses(models_here, share, version)
 
-    def share_of_losses(
-        self,
-        models: NDArray[np.float32],
-        clients: NDArray[np.int64],
-        version: int,
-        worker: int,
-        workers: int,
-    ) -> NDArray[np.float64]:
-        """Return `trial_losses` of the share of the clients that belongs to `worker` of `workers`."""
-        return self.trial_losses(models, np.array_split(clients, workers)[worker], version)
-
-    def evaluate(
-        self,
-        params: NDArray[np.float32],
-        average: NDArray[np.float32] | None,
-        split: str,
-        start: int,
-        stop: int,
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    def evaluate(self, params: Array, average: Array | None, split: str, start: int, stop: int) -> Scores:
         """Evaluate the parameters, or their average if there is one, on a range of a split's rows."""
         model = shared_tensor(params if average is None else average).to(self.bench.device)
         with self.clock.part("evaluate"):
             return self.bench.evaluate(model, split, start, stop)
 
     def evaluate_personal(
-        self,
-        params: NDArray[np.float32],
-        average: NDArray[np.float32] | None,
-        split: str,
-        first: int,
-        *kept: _Kept,
-    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        self, params: Array, average: Array | None, split: str, first: int, *kept: Array | None
+    ) -> Scores:
         """Evaluate clients `first`, `first + 1`, ... each with its personal model."""
         model = shared_tensor(params if average is None else average).to(self.bench.device)
         with self.clock.part("evaluate"):
             return self.bench.evaluate_personal(model, [_tensor(k) for k in kept], split, first)
 
 
-class ServerActor:
+class ServerActor(Actor):
     """Holds the server of a run."""
 
     server: Server
@@ -180,23 +157,13 @@ class ServerActor:
     audited: list[Audited | None]
     """Results of the audits of that step."""
 
-    def build(self, spec: ServerSpec, initial: NDArray[np.float32], spans: bool) -> None:
+    def build(self, spec: ServerSpec, initial: Array, spans: bool) -> None:
         """Build the server of a run, after dropping that of an earlier run with its history."""
         for name in ("server", "proposal", "audited"):
             self.__dict__.pop(name, None)
-        self.server = Server(spec, torch.tensor(initial), Stopwatch(IDLE, spans=spans))
+        self.clock = Stopwatch(IDLE, spans=spans)
+        self.server = Server(spec, torch.tensor(initial), self.clock)
         _one_thread()  # after the rule is imported: its libraries may start threads
-
-    def ready(self) -> None:
-        """Do nothing; the caller waits for the process and its server."""
-
-    def peak_bytes(self) -> int:
-        """Return the highest resident memory of this process so far."""
-        return peak_share()
-
-    def times(self, label: str) -> Times:
-        """Return the stopwatch times of this run so far."""
-        return self.server.clock.dump(label)
 
     def save(self) -> dict[str, Any]:
         """Return the server's state after the last step, `packed`."""
@@ -207,8 +174,8 @@ class ServerActor:
         self.server.load(unpacked(saved))
 
     def propose(
-        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
+        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | Array
+    ) -> tuple[Array, Ints, int]:
         """Compute the direction of a step; return the models to try, the clients to try them on, and the step.
 
         `stores` alternates between the reports and the updates [k, P] of each chunk; the step uses job `i` of chunk `c`
@@ -223,25 +190,22 @@ class ServerActor:
         self.proposal, self.audited = self.server.propose(arrivals, rows), []
         return self.proposal.trials.cpu().numpy(), self.proposal.clients, arrivals.step
 
-    def audit(self, clients: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
+    def audit(self, clients: Ints, rows: Array) -> None:
         """Compare the updates that clients would send now with the history; see `Server.audit`."""
         self.audited.append(self.server.audit(self.proposal, clients, shared_tensor(rows)))
 
-    def accept(
-        self, *losses: NDArray[np.float64]
-    ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
+    def accept(self, *losses: Floats) -> tuple[Stepped, Array, Array | None]:
         """Take the proposed step, with `losses` [T, k] by group of clients; return it, parameters and average."""
         trial_losses = np.concatenate(losses, axis=1) if losses and len(losses[0]) else None
-        stepped = Stepped(
-            self.server.accept(self.proposal, trial_losses, self.audited), self.proposal.reports
-        )
+        columns = self.server.accept(self.proposal, trial_losses, self.audited)
+        stepped = Stepped(columns, self.proposal.reports)
         del self.proposal
         average = self.server.average
         return stepped, self.server.params.cpu().numpy(), None if average is None else average.cpu().numpy()
 
     def step(
-        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | NDArray[np.float32]
-    ) -> tuple[Stepped, NDArray[np.float32], NDArray[np.float32] | None]:
+        self, arrivals: StepInput, takes: list[tuple[int, int]], *stores: Reports | Array
+    ) -> tuple[Stepped, Array, Array | None]:
         """Propose and accept in one call, for rules without trial models."""
         self.propose(arrivals, takes, *stores)
         return self.accept()

@@ -21,8 +21,8 @@ from fedsim.records.run_folder import CONFIG, WORLD
 from fedsim.runs.build import about_clients, costs_of
 from fedsim.server.rule import Algorithm
 from fedsim.server.rule_factory import build_rule
-from fedsim.training.attack import Droppers, nth_jobs
-from fedsim.training.job import Cohort
+from fedsim.training.attack import Droppers
+from fedsim.training.job import Cohort, nth_jobs
 from fedsim.worlds.interval_index import NEVER
 from fedsim.worlds.job_outcomes import Outcomes, without
 from fedsim.worlds.trace import Trace, read_trace

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, zip_longest
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -16,6 +17,7 @@ from fedsim.common.option_requirements import With
 Width = Annotated[int, Field(ge=1)]
 Chance = Annotated[float, Field(ge=0, lt=1)]
 Norm = Literal["none", "group", "response"]
+Layer = tuple[str, nn.Module]
 
 
 def cnn(
@@ -46,47 +48,48 @@ def cnn(
     """
     _check(in_shape, kernel, padding, len(dropout), len(hidden) + 1)
     pad = kernel // 2 if padding == "same" else 0
-    sides, model = [in_shape[1], in_shape[2]], nn.Sequential()
+    sides, layers = [in_shape[1], in_shape[2]], OrderedDict[str, nn.Module]()
     for number, (before, after) in enumerate(pairwise([in_shape[0], *channels]), start=1):
-        half = 2 if pool == "each" or number == len(channels) else 1
-        sides = [(side + 2 * pad - kernel + 1) // half for side in sides]
+        pooled = pool == "each" or number == len(channels)
+        sides = [(side + 2 * pad - kernel + 1) // (2 if pooled else 1) for side in sides]
         if min(sides) < 1:
-            raise ConfigError(_too_small(in_shape, number, kernel, padding))
-        model.add_module(f"conv{number}", nn.Conv2d(before, after, kernel, padding=pad))
-        _add_after(model, number, after, norm, groups, relu, half)
+            raise ConfigError(
+                f"model 'cnn': an image of {in_shape[1]}x{in_shape[2]} is used up at convolution {number} "
+                f"(kernel {kernel}, padding {padding!r}, then pooling by 2); use fewer entries of channels, "
+                "a smaller kernel, or padding 'same'"
+            )
+        layers[f"conv{number}"] = nn.Conv2d(before, after, kernel, padding=pad)
+        layers.update(_after(number, after, norm, groups, relu, pooled))
     if channels and channel_dropout:
-        model.add_module("channel_dropout", nn.Dropout2d(channel_dropout))
-    _add_dense(model, [([in_shape[0], *channels][-1]) * math.prod(sides), *hidden], n_classes, dropout)
-    return model
+        layers["channel_dropout"] = nn.Dropout2d(channel_dropout)
+    layers.update(_dense([[in_shape[0], *channels][-1] * math.prod(sides), *hidden], n_classes, dropout))
+    return nn.Sequential(layers)
 
 
-def _add_after(
-    model: nn.Sequential, number: int, width: int, norm: Norm, groups: int, relu: bool, half: int
-) -> None:
-    """Add the layers after a convolution; the place of "response" depends on the block (see `cnn`)."""
+def _after(number: int, width: int, norm: Norm, groups: int, relu: bool, pooled: bool) -> Iterator[Layer]:
+    """Yield the layers after a convolution; the place of "response" depends on the block (see `cnn`)."""
     if norm == "group":
-        model.add_module(f"norm{number}", nn.GroupNorm(math.gcd(groups, width), width))
+        yield f"norm{number}", nn.GroupNorm(math.gcd(groups, width), width)
     if relu:
-        model.add_module(f"relu_conv{number}", nn.ReLU())
+        yield f"relu_conv{number}", nn.ReLU()
     if norm == "response" and number > 1:
-        model.add_module(f"norm{number}", nn.LocalResponseNorm(2))
-    if half == 2:
-        model.add_module(f"pool{number}", nn.MaxPool2d(2))
+        yield f"norm{number}", nn.LocalResponseNorm(2)
+    if pooled:
+        yield f"pool{number}", nn.MaxPool2d(2)
     if norm == "response" and number == 1:
-        model.add_module(f"norm{number}", nn.LocalResponseNorm(2))
+        yield f"norm{number}", nn.LocalResponseNorm(2)
 
 
-def _add_dense(model: nn.Sequential, widths: list[int], n_classes: int, dropout: Sequence[float]) -> None:
-    model.add_module("flatten", nn.Flatten())
-    chances = [*dropout, *[0.0] * (len(widths) - len(dropout))]
-    for number, (before, after) in enumerate(pairwise([*widths, n_classes]), start=1):
-        if chances[number - 1]:
-            model.add_module(f"dropout{number}", nn.Dropout(chances[number - 1]))
+def _dense(widths: list[int], n_classes: int, dropout: Sequence[float]) -> Iterator[Layer]:
+    yield "flatten", nn.Flatten()
+    for number, (width, chance) in enumerate(zip_longest(widths, dropout, fillvalue=0), start=1):
+        if chance:
+            yield f"dropout{number}", nn.Dropout(chance)
         if number == len(widths):
-            model.add_module("out", nn.Linear(before, after))
+            yield "out", nn.Linear(width, n_classes)
         else:
-            model.add_module(f"fc{number}", nn.Linear(before, after))
-            model.add_module(f"relu_fc{number}", nn.ReLU())
+            yield f"fc{number}", nn.Linear(width, widths[number])
+            yield f"relu_fc{number}", nn.ReLU()
 
 
 def _check(in_shape: tuple[int, ...], kernel: int, padding: str, chances: int, linear: int) -> None:
@@ -98,11 +101,3 @@ def _check(in_shape: tuple[int, ...], kernel: int, padding: str, chances: int, l
         raise ConfigError(f"model 'cnn': padding 'same' needs an odd kernel, found kernel = {kernel}")
     if chances > linear:
         raise ConfigError(f"model 'cnn': {chances} chances of dropout for {linear} linear layers")
-
-
-def _too_small(in_shape: tuple[int, ...], number: int, kernel: int, padding: str) -> str:
-    return (
-        f"model 'cnn': an image of {in_shape[1]}x{in_shape[2]} is used up at convolution {number} "
-        f"(kernel {kernel}, padding {padding!r}, then pooling by 2); use fewer entries of channels, "
-        "a smaller kernel, or padding 'same'"
-    )

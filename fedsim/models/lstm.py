@@ -33,7 +33,7 @@ class CharacterLSTM(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map numbers of characters [B, T], kept as float32, to logits [B, n_classes]."""
         try:
-            found: torch.Tensor = self.embedding(x.long())
+            hidden: torch.Tensor = self.embedding(x.long())
         except IndexError as error:
             most = self.embedding.num_embeddings - 1
             raise ConfigError(
@@ -41,8 +41,8 @@ class CharacterLSTM(nn.Module):
                 f"{x.max():g}: give alphabet, how many there are, or take another model"
             ) from error
         for name in self.recurrent:
-            found = self.get_submodule(name)(found)[0]
-        logits: torch.Tensor = self.out(found[:, -1])
+            hidden = self.get_submodule(name)(hidden)[0]
+        logits: torch.Tensor = self.out(hidden[:, -1])
         return logits
 
 

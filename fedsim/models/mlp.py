@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
@@ -22,11 +23,10 @@ def mlp(*, in_shape: tuple[int, ...], n_classes: int, hidden: Sequence[Width] = 
     """
     from torch import nn  # seconds, and a configuration that names this is read without it
 
-    model = nn.Sequential()
-    model.add_module("flatten", nn.Flatten())
+    layers = OrderedDict[str, nn.Module](flatten=nn.Flatten())
     widths = [math.prod(in_shape), *hidden]
     for number, (before, after) in enumerate(pairwise(widths), start=1):
-        model.add_module(f"fc{number}", nn.Linear(before, after))
-        model.add_module(f"relu{number}", nn.ReLU())
-    model.add_module("out", nn.Linear(widths[-1], n_classes))
-    return model
+        layers[f"fc{number}"] = nn.Linear(before, after)
+        layers[f"relu{number}"] = nn.ReLU()
+    layers["out"] = nn.Linear(widths[-1], n_classes)
+    return nn.Sequential(layers)

@@ -7,6 +7,7 @@ learnt. The scales of the blocks, alpha and beta, keep the variance of activatio
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated
@@ -58,8 +59,8 @@ class Residual(nn.Module):
         out = functional.relu(x) * (_RELU_GAIN / self.beta)
         around = x if self.shortcut is None else self.shortcut(out)
         out = self.conv2(functional.relu(self.conv1(out)) * _RELU_GAIN)
-        found: torch.Tensor = around + self.alpha * out
-        return found
+        scaled: torch.Tensor = self.alpha * out
+        return around + scaled
 
 
 def nfresnet(
@@ -81,17 +82,14 @@ def nfresnet(
         raise ConfigError(
             f"model 'nfresnet' needs images [channels, height, width]; this task has samples of shape {in_shape}"
         )
-    model = nn.Sequential()
-    model.add_module("stem", ScaledConv2d(in_shape[0], stem, 3))
+    layers = OrderedDict[str, nn.Module](stem=ScaledConv2d(in_shape[0], stem, 3))
     variance = 1.0
     for stage, (before, after) in enumerate(pairwise([stem, *stages]), start=1):
         for block in range(1, blocks + 1):
             width, stride = (before, 1 if stage == 1 else 2) if block == 1 else (after, 1)
             part = Residual(width, after, stride, alpha, math.sqrt(variance))
-            model.add_module(f"stage{stage}_{block}", part)
+            layers[f"stage{stage}_{block}"] = part
             variance = (variance if part.shortcut is None else 1.0) + alpha**2
-    model.add_module("relu", nn.ReLU())
-    model.add_module("mean", nn.AdaptiveAvgPool2d(1))
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("out", nn.Linear(stages[-1], n_classes))
-    return model
+    layers.update(relu=nn.ReLU(), mean=nn.AdaptiveAvgPool2d(1), flatten=nn.Flatten())
+    layers["out"] = nn.Linear(stages[-1], n_classes)
+    return nn.Sequential(layers)

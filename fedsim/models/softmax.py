@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,8 +15,7 @@ def softmax(
 ) -> nn.Module:
     """One linear layer over the flattened sample.
 
-    zero_init starts from all zeros, the usual choice for a convex problem; otherwise as `torch.nn.Linear`
-    does.
+    zero_init: start from zeros, the usual choice for a convex problem, and not as `torch.nn.Linear` does.
     """
     from torch import nn  # seconds, and a configuration that names this is read without it
 
@@ -23,7 +23,4 @@ def softmax(
     if zero_init:
         for parameter in out.parameters():
             nn.init.zeros_(parameter)
-    model = nn.Sequential()
-    model.add_module("flatten", nn.Flatten())
-    model.add_module("out", out)
-    return model
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), out=out))

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 from fedsim.config.run import RunConfig
-from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.execution.actor_pool import RayPool, start_pool
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.training.precision import untouched
@@ -79,7 +79,7 @@ def _open_pool(
         with suppress(Exception):  # the run itself raises errors of its parts
             spec = prepare(config, device_of(device, anywhere=False), cache)
             workers = spec.auto_workers(cores(), torch.cuda.device_count())
-    return begun(workers, device, ray_address)
+    return start_pool(workers, device, ray_address)
 
 
 def device_of(device: Device, anywhere: bool, pool: RayPool | None = None) -> str:

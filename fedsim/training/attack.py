@@ -17,29 +17,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common import arguments, plugins
-from fedsim.common.errors import ConfigError
 from fedsim.common.rng import rng, uniforms
-from fedsim.training.job import Cohort, Ints, Report
+from fedsim.training.job import Cohort, Ints, Report, nth_jobs
 
 if TYPE_CHECKING:
-    import torch  # slow to import, and not needed to read a configuration that names an attack
+    from torch import Tensor  # slow to import, and not needed to read a configuration that names an attack
 
-    from fedsim.training.client_method import ClientMethod
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """The update and the report that a client is about to send."""
 
-    row: torch.Tensor
+    row: Tensor
     """[P] The update, start - end. An attack must not change it in place; it returns another tensor."""
     report: Report
-    before: torch.Tensor | None
+    before: Tensor | None
     """[P] The honest update of the client's previous job, for attacks that remember; None in its first job."""
     draws: np.random.Generator
     """Seeded with (seed, client, nth job, position of the attack in the configuration)."""
 
-    def with_row(self, row: torch.Tensor) -> Message:
+    def with_row(self, row: Tensor) -> Message:
         """Return the message with another update."""
         return replace(self, row=row)
 
@@ -57,7 +56,7 @@ class Attack:
 
     send: Callable[[Message], Message] | None = None
     """Changes the message after training."""
-    labels: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+    labels: Callable[[Tensor, int], Tensor] | None = None
     """Maps the true labels [N] and the number of classes to the labels [N] that the attacker trains on."""
     remembers: bool = False
     """Whether `send` reads `message.before`."""
@@ -105,7 +104,7 @@ class Adversary:
         drawn = np.sort(order[: max(1, round(self.share * n_clients))])
         return replace(self, clients=tuple(drawn.tolist()), share=None)
 
-    def strikes(self, seed: int, cohort: Cohort) -> NDArray[np.bool_]:
+    def strikes(self, seed: int, cohort: Cohort) -> Flags:
         """Return [k] which jobs are attacked."""
         first = np.searchsorted(self._sorted_clients, cohort.clients, "left")
         end = np.searchsorted(self._sorted_clients, cohort.clients, "right")
@@ -132,7 +131,7 @@ class Droppers:
         droppers = tuple(a for a in adversaries if a.attack().drops)
         return Droppers(droppers, seed) if droppers else None
 
-    def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
+    def drop(self, cohort: Cohort) -> Flags:
         """Return [k] which jobs' updates never arrive."""
         return np.asarray(np.any([a.strikes(self.seed, cohort) for a in self.adversaries], axis=0))
 
@@ -142,25 +141,7 @@ def rememberers(adversaries: Sequence[Adversary]) -> set[int]:
     return {client for a in adversaries if a.attack().remembers for client in a.clients or ()}
 
 
-def with_memory(method: ClientMethod, name: str, adversaries: Sequence[Adversary]) -> ClientMethod:
-    """Return the client method `name`, which keeps a vector from job to job if an attack needs it.
-
-    Raises ConfigError if the method keeps a vector of its own.
-    """
-    attack = next((a.name for a in adversaries if a.attack().remembers), None)
-    if attack is None:
-        return method
-    if method.keeps or method.personal is not None:
-        raise ConfigError(
-            f"adversary {attack!r}: needs the memory that the client method {name!r} uses itself: use 'plain' or "
-            "'fedprox'"
-        )
-    return replace(method, keeps=True)
-
-
-def attacked(
-    adversaries: Sequence[Adversary], seed: int, jobs: Mapping[str, Any]
-) -> dict[str, NDArray[np.bool_]]:
+def attacked(adversaries: Sequence[Adversary], seed: int, jobs: Mapping[str, Any]) -> dict[str, Flags]:
     """Return which jobs of a finished run were attacked, [J] for each of its adversaries.
 
     The key is the adversary's name, such as `scale`. With several adversaries its position precedes the name, such as
@@ -177,14 +158,3 @@ def attacked(
     cohort = Cohort(ids, clients, nth_jobs(ids, clients), versions, np.ones(len(ids)), times)
     names = [a.name if len(adversaries) == 1 else f"{i} {a.name}" for i, a in enumerate(adversaries)]
     return {name: a.strikes(seed, cohort) for name, a in zip(names, adversaries, strict=True)}
-
-
-def nth_jobs(ids: Ints, clients: Ints) -> Ints:
-    """Return [J] how many earlier jobs each job's client has."""
-    order = np.lexsort((ids, clients))
-    ordered = clients[order]
-    first = np.flatnonzero(np.diff(ordered, prepend=-1))
-    sizes = np.diff(np.append(first, len(ids)))
-    nths = np.empty(len(ids), dtype=np.int64)
-    nths[order] = np.arange(len(ids)) - np.repeat(first, sizes)
-    return nths

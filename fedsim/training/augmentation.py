@@ -12,12 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import hashes
-
-Ints = NDArray[np.int64]
+from fedsim.training.job import Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +52,18 @@ class Augmenter:
     def __init__(self, augment: Augment, shape: Sequence[int], device: torch.device) -> None:
         check_images(augment, shape)
         self.channels, height, width = shape
-        source, inside = _pixel_sources(augment, height, width)
-        self._source, self._inside = torch.from_numpy(source).to(device), torch.from_numpy(inside).to(device)
+        crop, side = augment.crop, 2 * augment.crop + 1
+        shift, mirrored = np.divmod(np.arange(augment.views), 1 + augment.flip)
+        down, right = np.divmod(shift, side)
+        across = np.where(mirrored[:, None] == 1, np.arange(width)[::-1], np.arange(width))
+        rows = (np.arange(height) + (down - crop)[:, None])[:, :, None]
+        columns = (across + (right - crop)[:, None])[:, None, :]
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        source = np.clip(rows, 0, height - 1) * width + np.clip(columns, 0, width - 1)
+        self._source = torch.from_numpy(source.reshape(augment.views, -1)).long().to(device)
+        """[V, height * width] The source pixel of each pixel of a view."""
+        self._inside = torch.from_numpy(inside.reshape(augment.views, -1).astype(np.float32)).to(device)
+        """[V, height * width] 1, or 0 where the pixel is padding."""
 
     def __call__(self, x: torch.Tensor, views: torch.Tensor) -> torch.Tensor:
         """Return images `x` [n, ...], each in its view [n], in the shape of `x`."""
@@ -76,17 +84,3 @@ def check_images(augment: Augment, shape: Sequence[int]) -> None:
         raise ConfigError(
             f"train.augment.crop: expected less than the {side} pixels of an image's side, found {augment.crop}"
         )
-
-
-def _pixel_sources(augment: Augment, height: int, width: int) -> tuple[Ints, NDArray[np.float32]]:
-    """Return [V, height * width] the source pixel of each pixel of a view, and 1, or 0 where it is padding."""
-    crop, side = augment.crop, 2 * augment.crop + 1
-    shift, mirrored = np.divmod(np.arange(augment.views), 1 + augment.flip)
-    down, right = np.divmod(shift, side)
-    across = np.where(mirrored[:, None] == 1, np.arange(width)[::-1], np.arange(width))
-    rows = (np.arange(height) + (down - crop)[:, None])[:, :, None]
-    columns = (across + (right - crop)[:, None])[:, None, :]
-    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
-    source = np.clip(rows, 0, height - 1) * width + np.clip(columns, 0, width - 1)
-    shape = (augment.views, height * width)
-    return source.reshape(shape).astype(np.int64), inside.reshape(shape).astype(np.float32)

@@ -18,9 +18,9 @@ from fedsim.common import arguments
 from fedsim.common.errors import RunError
 
 if TYPE_CHECKING:
-    import torch  # slow to import, and not needed to read a configuration that names a method
+    from torch import Tensor  # slow to import, and not needed to read a configuration that names a method
 
-Tensors = tuple["torch.Tensor", ...]
+Tensors = tuple["Tensor", ...]
 """One tensor per parameter of the model, in the order of `named_parameters`; usually views into a flat vector [P]."""
 Correct = Callable[[Tensors, Tensors, float], Tensors]
 """`correct(grads, weights, lr) -> grads`: changes a minibatch's gradient before weight decay, momentum and step."""
@@ -30,11 +30,11 @@ Correct = Callable[[Tensors, Tensors, float], Tensors]
 class Batch:
     """Samples [B, ...] and labels [B] on the device that trains."""
 
-    x: torch.Tensor
-    y: torch.Tensor
+    x: Tensor
+    y: Tensor
 
 
-Objective = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor"]]
+Objective = Callable[[Batch], tuple["Tensor", "Tensor"]]
 """`objective(batch) -> (objective, losses)`: a scalar to minimize, differentiable in `local.weights`, and the losses
 [B] of the samples, of which the client reports the mean and the root mean square."""
 
@@ -43,11 +43,11 @@ Objective = Callable[[Batch], tuple["torch.Tensor", "torch.Tensor"]]
 class Trained:
     """The result of a job."""
 
-    end: torch.Tensor
+    end: Tensor
     """[P] The parameters after training; the update is `start - end`."""
     loss: float
     """Mean loss over the samples trained on."""
-    kept: torch.Tensor | None = None
+    kept: Tensor | None = None
     """[P] A vector that the client keeps for its next job. It is discarded if the update is not finite or never used.
     """
     loss_before: float = math.nan
@@ -62,7 +62,7 @@ class Local(Protocol):
         """The parameters that `sgd` changes and that an objective depends on."""
 
     @property
-    def rows(self) -> torch.Tensor:
+    def rows(self) -> Tensor:
         """[n] The positions of the client's training samples in the data set."""
 
     @property
@@ -71,16 +71,16 @@ class Local(Protocol):
 
     def sgd(
         self,
-        start: torch.Tensor,
+        start: Tensor,
         *,
         purpose: str = "batches",
-        rows: torch.Tensor | None = None,
+        rows: Tensor | None = None,
         epochs: int | None = None,
         lr: float | None = None,
         most_steps: int | None = None,
         correct: Correct | None = None,
         objective: Objective | None = None,
-    ) -> tuple[torch.Tensor, float]:
+    ) -> tuple[Tensor, float]:
         """Run the configured minibatch SGD from `start` [P]; return the end [P], a new tensor, and the mean loss.
 
         Args:
@@ -99,30 +99,28 @@ class Local(Protocol):
     def draws(self, purpose: str) -> np.random.Generator:
         """Return a new generator, seeded with (seed, purpose, client, nth job)."""
 
-    def batch(self, rows: torch.Tensor) -> Batch:
+    def batch(self, rows: Tensor) -> Batch:
         """Return the samples at `rows`."""
 
-    def batches(self, rows: torch.Tensor) -> Iterator[Batch]:
+    def batches(self, rows: Tensor) -> Iterator[Batch]:
         """Yield the samples at `rows` in minibatches of the configured size, in the given order."""
 
-    def views(self, flat: torch.Tensor) -> Tensors:
+    def views(self, flat: Tensor) -> Tensors:
         """Return views into `flat` [P], one per parameter."""
 
-    def logits(self, weights: Tensors, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, weights: Tensors, x: Tensor) -> Tensor:
         """Return the logits [B, classes] of the model with these weights, differentiable in them."""
 
-    def features(
-        self, weights: Tensors, x: torch.Tensor, layers: int
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def features(self, weights: Tensors, x: Tensor, layers: int) -> tuple[Tensor, list[Tensor]]:
         """Return the logits and the outputs [B, ...] of the first `layers` layers that have parameters."""
 
-    def mean_loss(self, flat: torch.Tensor, rows: torch.Tensor) -> float:
+    def mean_loss(self, flat: Tensor, rows: Tensor) -> float:
         """Return the mean cross-entropy of the model `flat` [P] on the samples at `rows`, without dropout."""
 
 
-Train = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], Trained]
+Train = Callable[[Local, "Tensor", "Tensor | None"], Trained]
 """`train(local, start [P], kept [P] or None)`; `kept` is None in the first job of a client."""
-Personal = Callable[[Local, "torch.Tensor", "torch.Tensor | None"], "torch.Tensor"]
+Personal = Callable[[Local, "Tensor", "Tensor | None"], "Tensor"]
 """`personal(local, model [P], kept [P] or None) -> [P]`: the client's personal model."""
 
 
@@ -169,21 +167,23 @@ def checked(result: Any, parameters: int, client: int) -> Trained:
     where = f"client {client}: the client method's train"
     if not isinstance(result, Trained):
         raise RunError(f"{where} must return a Trained, it returned {type(result).__name__}")
-    end = _vector(result.end, parameters, f"{where} must return 'end' as")
-    kept = None if result.kept is None else _vector(result.kept, parameters, f"{where} must return 'kept' as")
+    end = checked_vector(result.end, parameters, f"{where} must return 'end' as")
+    kept = result.kept
+    if kept is not None:
+        kept = checked_vector(kept, parameters, f"{where} must return 'kept' as")
     loss = _number(result.loss, f"{where} must return 'loss'")
     loss_before = _number(result.loss_before, f"{where} must return 'loss_before'")
     return replace(result, end=end, kept=kept, loss=loss, loss_before=loss_before)
 
 
-def checked_personal(model: Any, parameters: int, client: int) -> torch.Tensor:
-    """Return the personal model of a client, detached. Raises RunError if it is no tensor [parameters]."""
-    return _vector(model, parameters, f"client {client}: the client method's personal must return")
-
-
-def checked_losses(losses: Any, samples: int, client: int) -> torch.Tensor:
-    """Return the losses of an objective, detached. Raises RunError if they are no tensor [samples]."""
-    return _vector(losses, samples, f"client {client}: the objective must return the loss of each sample,")
+def checked_vector(value: Any, size: int, must: str) -> Tensor:
+    """Return `value` detached from autograd. Raises RunError, which begins with `must`, if it is no tensor [size]."""
+    shape = getattr(value, "shape", None)
+    if shape is None or tuple(shape) != (size,) or not hasattr(value, "detach"):
+        fault = f"shape {list(shape)}" if shape and hasattr(value, "detach") else type(value).__name__
+        raise RunError(f"{must} a tensor [{size}], found {fault}")
+    vector: Tensor = value.detach()
+    return vector
 
 
 def _number(value: Any, must: str) -> float:
@@ -191,13 +191,3 @@ def _number(value: Any, must: str) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RunError(f"{must} as a number, found {type(value).__name__}") from error
-
-
-def _vector(value: Any, size: int, must: str) -> torch.Tensor:
-    """Return `value` detached from autograd. Raises RunError if it is no tensor [size]."""
-    shape = getattr(value, "shape", None)
-    if shape is None or tuple(shape) != (size,) or not hasattr(value, "detach"):
-        fault = f"shape {list(shape)}" if shape and hasattr(value, "detach") else type(value).__name__
-        raise RunError(f"{must} a tensor [{size}], found {fault}")
-    vector: torch.Tensor = value.detach()
-    return vector

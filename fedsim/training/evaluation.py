@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.data.federated_data import Split
 
@@ -46,9 +47,7 @@ class Samples:
         self._range: tuple[str, int, int] | None = None
         self._kept = torch.empty(0)
 
-    def batches(
-        self, x: torch.Tensor, rows: torch.Tensor, of: tuple[str, int, int] | None = None
-    ) -> Iterable[torch.Tensor]:
+    def batches(self, x: Tensor, rows: Tensor, of: tuple[str, int, int] | None = None) -> Iterable[Tensor]:
         """Return the samples `x[rows]`, [EVAL_ROWS, ...] at a time.
 
         Args:

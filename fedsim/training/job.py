@@ -75,18 +75,20 @@ class Cohort:
 
     def job(self, i: int) -> Job:
         """Return the i-th job."""
-        return Job(
-            int(self.ids[i]),
-            int(self.clients[i]),
-            int(self.nths[i]),
-            int(self.versions[i]),
-            float(self.shares[i]),
-            int(self.dispatch_us[i]),
-        )
+        numbers = self.ids.item(i), self.clients.item(i), self.nths.item(i), self.versions.item(i)
+        return Job(*numbers, self.shares.item(i), self.dispatch_us.item(i))
 
     def part(self, which: slice | NDArray[np.generic]) -> Cohort:
         """Return the jobs `which`."""
         return Cohort(*(getattr(self, f.name)[which] for f in fields(self)))
+
+
+def nth_jobs(ids: Ints, clients: Ints) -> Ints:
+    """Return [J] how many earlier jobs each job's client has."""
+    order = np.lexsort((ids, clients))
+    ordered, nths = clients[order], np.empty(len(ids), dtype=np.int64)
+    nths[order] = np.arange(len(ids)) - np.searchsorted(ordered, ordered)
+    return nths
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +122,12 @@ class Reports:
     @staticmethod
     def joined(parts: Sequence[Reports]) -> Reports:
         """Return the reports of all parts, in order."""
-        if not parts:
-            return Reports.nothing(0)
+        parts = parts or [Reports.nothing(0)]
         return Reports(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Reports)))
 
     def report(self, i: int) -> Report:
         """Return the i-th report."""
-        values = {f.name: getattr(self, f.name)[i].item() for f in fields(self)}
-        return Report(**values)
+        return Report(**{f.name: getattr(self, f.name).item(i) for f in fields(self)})
 
     def enter(self, which: Ints, reports: Reports) -> None:
         """Write `reports` to the positions `which`."""

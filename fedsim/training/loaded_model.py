@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.data.federated_data import FederatedData
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.client_method import Tensors
 from fedsim.training.evaluation import EVAL_ROWS, SCORED_ROWS, Samples
-from fedsim.training.job import Ints
+from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import correct_of, losses_of
 from fedsim.training.minibatches import loss_rows
 from fedsim.training.modes import may_draw, resolve_mode
@@ -25,7 +26,7 @@ from fedsim.training.network import build_network
 from fedsim.training.precision import Precision, device_named, lowered, rounding
 from fedsim.training.settings import WorkbenchSpec
 
-Scores = tuple[NDArray[np.float64], NDArray[np.bool_]]
+Scores = tuple[Floats, NDArray[np.bool_]]
 """The losses [n] of samples, and whether each is classified correctly."""
 
 
@@ -36,6 +37,12 @@ def shared_tensor(array: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(array)
 
 
+def joined(parts: Iterable[Scores]) -> Scores:
+    """Return the scores of all parts, in order."""
+    losses, correct = zip(*parts, strict=True)
+    return np.concatenate(losses), np.concatenate(correct)
+
+
 class LoadedModel:
     """A network whose parameters are one flat buffer `flat` [P], all samples as tensors, and each client's rows."""
 
@@ -44,8 +51,7 @@ class LoadedModel:
         self.device = device_named(spec.device)
         network = build_network(spec.model, spec.model_options, spec.in_shape, spec.n_classes)
         self.flat = torch.zeros(network.P, device=self.device)
-        network.load(self.flat)
-        self.network, self.module = network, network.module
+        self.network, self.module = network, network.load(self.flat)
         self.weights: Tensors = tuple(network.module.parameters())
         self.x, self.y = (shared_tensor(a).to(self.device) for a in (data.x, data.y))
         self.splits, self._samples = data.splits(spec.some), Samples()
@@ -60,8 +66,9 @@ class LoadedModel:
         elif self.mode == "vmap":
             self._side_by_side = Vmap(network, self.sgd, self.x, self.y, self.augmenter)
 
-    def _rows(self, client: int) -> torch.Tensor:
-        return torch.from_numpy(self.splits["train"].rows(client)).to(self.device)
+    def rows(self, client: int, split: str = "train") -> Tensor:
+        """Return the positions [n] of a client's samples of a split in the data set."""
+        return torch.from_numpy(self.splits[split].rows(client)).to(self.device)
 
     @contextmanager
     def seeded(self, draws: np.random.Generator) -> Iterator[None]:
@@ -74,15 +81,13 @@ class LoadedModel:
                 torch.cuda.manual_seed(seed)
             yield
 
-    def logits(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits [B, classes] of samples, computed in the precision of training."""
-        with lowered(self.sgd.precision, self.device):
-            logits: torch.Tensor = self.module(x)
+    def logits(self, x: Tensor, precision: Precision | None = None) -> Tensor:
+        """Return the logits [B, classes] of samples, by default computed in the precision of training."""
+        with lowered(precision or self.sgd.precision, self.device):
+            logits: Tensor = self.module(x)
         return logits.float()
 
-    def _forward(
-        self, rows: torch.Tensor, precision: Precision, of: tuple[str, int, int] | None = None
-    ) -> Scores:
+    def _forward(self, rows: Tensor, precision: Precision, of: tuple[str, int, int] | None = None) -> Scores:
         self.module.eval()
         losses, correct = [], []
         with torch.inference_mode():
@@ -94,17 +99,13 @@ class LoadedModel:
                 correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
 
-    def _across(self, x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    def _across(self, x: Tensor, precision: Precision) -> Tensor:
         """Return the logits [classes, N] of samples."""
         if isinstance(self._side_by_side, Dense):
             return self._side_by_side.across(self.flat, x, precision)
-        with lowered(precision, self.device):
-            logits: torch.Tensor = self.module(x)
-        return logits.float().T.contiguous()
+        return self.logits(x, precision).T.contiguous()
 
-    def losses(
-        self, params: torch.Tensor, rows: torch.Tensor, precision: Precision | None = None
-    ) -> NDArray[np.float64]:
+    def losses(self, params: Tensor, rows: Tensor, precision: Precision | None = None) -> Floats:
         """Return the per-sample losses of a model [P] on rows, by default in the precision of training."""
         self.flat.copy_(params)
         return self._forward(rows, precision or self.sgd.precision)[0]
@@ -114,16 +115,14 @@ class LoadedModel:
         versions = np.broadcast_to(version, clients.shape)
         return loss_rows(self.splits["train"], clients, versions, self.sgd.loss_samples, self.seed)
 
-    def _mean_losses(
-        self, models: Sequence[torch.Tensor], rows: Sequence[Ints], precision: Precision
-    ) -> NDArray[np.float64]:
+    def _mean_losses(self, models: Sequence[Tensor], rows: Sequence[Ints], precision: Precision) -> Floats:
         """Return the mean loss [k] of each of `models` [k] x [P] on its own rows of samples."""
         if isinstance(self._side_by_side, Dense):
             return self._side_by_side.mean_losses(models, rows, precision)
         each = zip(models, map(torch.from_numpy, rows), strict=True)
         return np.array([self.losses(model, own.to(self.device), precision).mean() for model, own in each])
 
-    def trial_losses(self, models: torch.Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
+    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> Floats:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P].
 
         With a `version`, clients use the samples and the precision with which jobs of that version report their loss;
@@ -136,14 +135,12 @@ class LoadedModel:
             losses = [self._mean_losses([model] * len(clients), rows, precision) for model in models]
         return np.array(losses, dtype=np.float64).reshape(len(models), len(clients))
 
-    def evaluate(self, params: torch.Tensor, split: str, start: int, stop: int) -> Scores:
+    def evaluate(self, params: Tensor, split: str, start: int, stop: int) -> Scores:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split."""
         rows = torch.from_numpy(self.splits[split].indices[start:stop]).to(self.device)
         return self._evaluated(params, rows, (split, start, stop))
 
-    def _evaluated(
-        self, params: torch.Tensor, rows: torch.Tensor, of: tuple[str, int, int] | None = None
-    ) -> Scores:
+    def _evaluated(self, params: Tensor, rows: Tensor, of: tuple[str, int, int] | None = None) -> Scores:
         self.flat.copy_(params)
         with rounding("float32", self.device):
             return self._forward(rows, "float32", of)

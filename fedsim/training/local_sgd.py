@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
 from fedsim.common.rng import rng
-from fedsim.training.client_method import Batch, Correct, Objective, Tensors, checked_losses
+from fedsim.training.client_method import Batch, Correct, Objective, Tensors, checked_vector
 from fedsim.training.job import Floats, Ints, Job
+from fedsim.training.loaded_model import LoadedModel
 from fedsim.training.minibatches import orders
 from fedsim.training.precision import lowered
-
-if TYPE_CHECKING:
-    from fedsim.training.loaded_model import LoadedModel
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Descent:
 
     sgd: LocalSGD
     purpose: str = "batches"
-    rows: torch.Tensor | None = None
+    rows: Tensor | None = None
     most_steps: int | None = None
     correct: Correct | None = None
     objective: Objective | None = None
@@ -42,29 +40,22 @@ class ClientTools:
 
     def __init__(self, model: LoadedModel, job: Job) -> None:
         self.model, self.job, self.weights = model, job, model.weights
-        self.rows = torch.from_numpy(model.splits["train"].rows(job.client)).to(model.device)
+        self.rows = model.rows(job.client)
         self.wants_loss = model.spec.losses
         self.loss_rms = self.batch_rms = math.nan
         """Root mean square of the sample losses in the job's first descent, and in that descent's last minibatch."""
 
     def sgd(
-        self,
-        start: torch.Tensor,
-        *,
-        purpose: str = "batches",
-        rows: torch.Tensor | None = None,
-        epochs: int | None = None,
-        lr: float | None = None,
-        most_steps: int | None = None,
-        correct: Correct | None = None,
-        objective: Objective | None = None,
-    ) -> tuple[torch.Tensor, float]:
-        """Run the configured SGD from `start` [P]; return the end [P], a new tensor, and the mean loss."""
-        configured = self.model.sgd
-        epochs = configured.epochs if epochs is None else epochs
-        sgd = replace(configured, epochs=epochs, lr=configured.lr if lr is None else lr)
+        self, start: Tensor, *, epochs: int | None = None, lr: float | None = None, **options: Any
+    ) -> tuple[Tensor, float]:
+        """Run the configured SGD from `start` [P]; return the end [P], a new tensor, and the mean loss.
+
+        `options` are those of a `Descent`.
+        """
+        sgd = self.model.sgd
+        sgd = replace(sgd, epochs=sgd.epochs if epochs is None else epochs, lr=sgd.lr if lr is None else lr)
         self.model.flat.copy_(start)
-        loss = self.descend(Descent(sgd, purpose, rows, most_steps, correct, objective))
+        loss = self.descend(Descent(sgd, **options))
         return self.model.flat.clone(), loss
 
     def descend(self, descent: Descent) -> float:
@@ -82,21 +73,22 @@ class ClientTools:
             self.loss_rms, self.batch_rms = _rms(each), _rms(each[-len(losses[-1]) :])
         return float(each.mean())
 
-    def _minibatch_losses(self, descent: Descent) -> list[torch.Tensor]:
+    def _minibatch_losses(self, descent: Descent) -> list[Tensor]:
         """Take the steps of a descent; return the losses [B] of each minibatch before its step."""
         sgd, rows = descent.sgd, self.rows if descent.rows is None else descent.rows
         lr = sgd.lr * sgd.lr_decay**self.job.version
         epochs, most_steps = self._allowed(descent, len(rows))
         objective, correct = descent.objective or self._cross_entropy, descent.correct
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
-        losses: list[torch.Tensor] = []
+        must = f"client {self.job.client}: the objective must return the loss of each sample,"
+        losses: list[Tensor] = []
         for batch in self._epochs(rows, epochs, descent.purpose):
             if len(losses) == most_steps:
                 break
             value, each = objective(batch)
             grads = torch.autograd.grad(value, self.weights, materialize_grads=True)
             _step(self.weights, correct(grads, self.weights, lr) if correct else grads, lr, sgd, velocity)
-            losses.append(checked_losses(each, len(batch.y), self.job.client))
+            losses.append(checked_vector(each, len(batch.y), must))
         return losses
 
     def _allowed(self, descent: Descent, n: int) -> tuple[int, int | None]:
@@ -106,11 +98,11 @@ class ClientTools:
             return epochs, descent.most_steps
         steps = epochs * math.ceil(n / (self.model.sgd.batch_size or max(n, 1)))
         most = max(1, math.floor(share * steps + 1e-9))
-        return math.ceil(share * epochs), most if descent.most_steps is None else min(
-            most, descent.most_steps
-        )
+        if descent.most_steps is not None:
+            most = min(most, descent.most_steps)
+        return math.ceil(share * epochs), most
 
-    def _epochs(self, rows: torch.Tensor, epochs: int, purpose: str) -> Iterator[Batch]:
+    def _epochs(self, rows: Tensor, epochs: int, purpose: str) -> Iterator[Batch]:
         if not epochs or not len(rows):
             return
         client, nth, size = (np.full(epochs, value) for value in (self.job.client, self.job.nth, len(rows)))
@@ -128,7 +120,7 @@ class ClientTools:
         views = augment.drawn(self.model.seed, purpose, client, nth, lap, places)
         return Batch(augmenter(whole.x, torch.from_numpy(views).to(whole.x.device)), whole.y)
 
-    def _cross_entropy(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    def _cross_entropy(self, batch: Batch) -> tuple[Tensor, Tensor]:
         each = functional.cross_entropy(self.model.logits(batch.x), batch.y, reduction="none")
         return each.mean(), each
 
@@ -136,11 +128,11 @@ class ClientTools:
         """Return a new generator, seeded with (seed, purpose, client, nth job)."""
         return rng(self.model.seed, purpose, self.job.client, self.job.nth)
 
-    def batch(self, rows: torch.Tensor) -> Batch:
+    def batch(self, rows: Tensor) -> Batch:
         """Return the samples at `rows`."""
         return Batch(self.model.x[rows], self.model.y[rows])
 
-    def batches(self, rows: torch.Tensor) -> Iterator[Batch]:
+    def batches(self, rows: Tensor) -> Iterator[Batch]:
         """Yield the samples at `rows` in minibatches of the configured size, in the given order."""
         return self._cut(self.batch(rows))
 
@@ -149,46 +141,39 @@ class ClientTools:
         for a in range(0, len(whole.y), size):
             yield Batch(whole.x[a : a + size], whole.y[a : a + size])
 
-    def views(self, flat: torch.Tensor) -> Tensors:
+    def views(self, flat: Tensor) -> Tensors:
         """Return views into `flat` [P], one per parameter."""
         return tuple(self.model.network.views(flat).values())
 
-    def logits(self, weights: Tensors, x: torch.Tensor) -> torch.Tensor:
+    def logits(self, weights: Tensors, x: Tensor) -> Tensor:
         """Return the logits [B, classes] of the model with these weights."""
-        names = (slot.name for slot in self.model.network.slots)
-        parameters = dict(zip(names, weights, strict=True))
+        slots = self.model.network.slots
+        parameters = {slot.name: weight for slot, weight in zip(slots, weights, strict=True)}
         with lowered(self.model.sgd.precision, self.model.device):
-            logits: torch.Tensor = functional_call(self.model.module, parameters, (x,))
+            logits: Tensor = functional_call(self.model.module, parameters, (x,))
         return logits.float()
 
-    def features(
-        self, weights: Tensors, x: torch.Tensor, layers: int
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def features(self, weights: Tensors, x: Tensor, layers: int) -> tuple[Tensor, list[Tensor]]:
         """Return the logits and the outputs of the first `layers` layers with parameters, in order of execution."""
-        outputs: list[torch.Tensor] = []
+        outputs: list[Tensor] = []
 
         def record(layer: nn.Module, inputs: Any, output: Any) -> None:
-            outputs.append(
-                (output[0] if isinstance(output, tuple) else output).float()
-            )  # without an RNN's state
+            own = output[0] if isinstance(output, tuple) else output  # without an RNN's state
+            outputs.append(own.float())
 
         modules = dict(self.model.module.named_modules())
         blocks = self.model.network.block_names[:layers]
-        hooks = [modules.get(name, self.model.module).register_forward_hook(record) for name in blocks]
-        try:
+        with ExitStack() as hooks:
+            for name in blocks:
+                hooks.enter_context(modules.get(name, self.model.module).register_forward_hook(record))
             return self.logits(weights, x), outputs
-        finally:
-            for hook in hooks:
-                hook.remove()
 
-    def mean_loss(self, flat: torch.Tensor, rows: torch.Tensor) -> float:
+    def mean_loss(self, flat: Tensor, rows: Tensor) -> float:
         """Return the mean cross-entropy of the model `flat` [P] on the samples at `rows`, without dropout."""
         return float(self.model.losses(flat, rows).mean())
 
 
-def _step(
-    weights: Tensors, grads: Tensors, lr: float, sgd: LocalSGD, velocity: list[torch.Tensor] | None
-) -> None:
+def _step(weights: Tensors, grads: Tensors, lr: float, sgd: LocalSGD, velocity: list[Tensor] | None) -> None:
     """Take a step of SGD with heavy-ball momentum and L2 weight decay, as torch.optim.SGD does without dampening."""
     with torch.no_grad():
         if sgd.weight_decay:

@@ -20,13 +20,11 @@ def correct_of(across: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return [N] whether the label is the first class with the largest logit; logits are [classes, N]."""
     own, largest = labels[None], across.amax(dim=0)
     correct = across.gather(0, own)[0] == largest
-    if _count_largest(across, largest) != len(labels):  # rare: equal logits, or NaN
+    if across.is_cuda:
+        n_largest = int(torch.count_nonzero(across == largest))
+    else:  # NumPy is faster than torch here
+        n_largest = int(np.count_nonzero(across.numpy() == largest.numpy()))
+    if n_largest != len(labels):  # rare: equal logits, or NaN
         before = torch.arange(len(across), device=across.device)[:, None] < own
         correct &= ~((across == largest) & before).any(dim=0)
     return correct
-
-
-def _count_largest(across: torch.Tensor, largest: torch.Tensor) -> int:
-    if across.is_cuda:
-        return int(torch.count_nonzero(across == largest))
-    return int(np.count_nonzero(across.numpy() == largest.numpy()))  # NumPy is faster than torch here

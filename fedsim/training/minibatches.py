@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.common.errors import DataError
 from fedsim.common.rng import hashes, mixed
 from fedsim.data.federated_data import Split
 from fedsim.training.job import Cohort, Floats, Ints
-
-if TYPE_CHECKING:
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 _POSITION_BITS, _NOISE_BITS = 20, 28
 _MOST_SEGMENTS = 2 ** (64 - _POSITION_BITS - _NOISE_BITS)
@@ -107,16 +106,16 @@ class Group:
 
     jobs: Ints
     """[g] Positions of the jobs in the cohort."""
-    index: torch.Tensor
+    index: Tensor
     """[S, g, B] Rows of the samples of each step; padding is row 0."""
-    weight: torch.Tensor
+    weight: Tensor
     """[S, g, B] 1 / (samples of the minibatch), and 0 for padding."""
     counts: Floats
     """[S, g] Samples of each minibatch."""
     active: list[int]
     """[S] Number of jobs that still train in each step; they come first."""
     lr: float
-    views: torch.Tensor | None = None
+    views: Tensor | None = None
     """[S, g, B] View of each sample; None without augmentation."""
 
     def on(self, device: torch.device) -> Group:
@@ -125,7 +124,7 @@ class Group:
         return replace(self, index=self.index.to(device), weight=self.weight.to(device), views=views)
 
 
-def minibatch_losses(each: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def minibatch_losses(each: Tensor, weight: Tensor) -> Tensor:
     """Return [2, S, g] the mean and the mean square of the losses `each` [S, g, B] in each minibatch.
 
     `weight` is the `Group.weight`, which is 0 for padding.
@@ -135,7 +134,7 @@ def minibatch_losses(each: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.stack([(each * weight).sum(dim=2).double(), squares])
 
 
-def job_losses(counts: Floats, by_minibatch: torch.Tensor) -> tuple[Floats, Floats, Floats]:
+def job_losses(counts: Floats, by_minibatch: Tensor) -> tuple[Floats, Floats, Floats]:
     """Return [g] the mean and the root mean square of the losses of a job, and the latter of its last minibatch.
 
     Args:
@@ -170,58 +169,48 @@ def groups(
             yield _group(cohort, steps, alike[a : a + most], split, sgd, seed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Uses:
-    """Which samples g jobs train on: arrays [n] with an entry for each use of a sample."""
+def _uses(cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed: int) -> tuple[Ints, ...]:
+    """Draw the samples that jobs train on: five arrays [n] with an entry for each use of a sample.
 
-    job: Ints
-    epoch: Ints
-    step: Ints
-    sample: Ints
-    """Position of the sample among the client's samples."""
-    column: Ints
-    """Position of the sample in its minibatch."""
-
-    @staticmethod
-    def of(cohort: Cohort, steps: Steps, jobs: Ints, batch_size: int | None, seed: int) -> _Uses:
-        """Draw the order of the samples in each epoch of the jobs at positions `jobs` [g] of a cohort."""
-        sizes, epochs = steps.sizes[jobs], steps.epochs[jobs]
-        segment = np.repeat(np.arange(len(jobs)), epochs)  # a segment is an epoch of a job
-        epoch = np.arange(len(segment)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
-        lengths, owner = sizes[segment], jobs[segment]
-        sample = orders(seed, "batches", cohort.clients[owner], cohort.nths[owner], epoch, lengths)
-        place = np.arange(len(sample)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        job, lap = np.repeat(segment, lengths), np.repeat(epoch, lengths)
-        batch, column = np.divmod(place, sizes[job] if batch_size is None else batch_size)
-        step = lap * steps.per_epoch[jobs][job] + batch
-        uses = _Uses(job, lap, step, sample, column)
-        kept = np.flatnonzero(step < steps.total[jobs][job])
-        if len(kept) == len(step):
-            return uses
-        return _Uses(*(getattr(uses, field.name)[kept] for field in fields(_Uses)))
+    These are the job, from 0 to g - 1, the epoch, the step, the position of the sample among the client's samples, and
+    its position in the minibatch. `jobs` [g] are positions in the cohort.
+    """
+    sizes, epochs = steps.sizes[jobs], steps.epochs[jobs]
+    segment = np.repeat(np.arange(len(jobs)), epochs)  # a segment is an epoch of a job
+    epoch = np.arange(len(segment)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
+    lengths, owner = sizes[segment], jobs[segment]
+    sample = orders(seed, "batches", cohort.clients[owner], cohort.nths[owner], epoch, lengths)
+    place = np.arange(len(sample)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    job, lap = np.repeat(segment, lengths), np.repeat(epoch, lengths)
+    batch, column = np.divmod(place, sizes[job] if batch_size is None else batch_size)
+    step = lap * steps.per_epoch[jobs][job] + batch
+    used = np.flatnonzero(step < steps.total[jobs][job])
+    if len(used) == len(step):
+        return job, lap, step, sample, column
+    return job[used], lap[used], step[used], sample[used], column[used]
 
 
 def _group(cohort: Cohort, steps: Steps, jobs: Ints, split: Split, sgd: LocalSGD, seed: int) -> Group:
     total, clients, nths = steps.total[jobs], cohort.clients[jobs], cohort.nths[jobs]
-    uses = _Uses.of(cohort, steps, jobs, sgd.batch_size, seed)
+    job, epoch, step, sample, column = _uses(cohort, steps, jobs, sgd.batch_size, seed)
     shape = s, g, width = int(total.max(initial=0)), len(jobs), int(steps.widths[jobs[0]])
-    minibatch = uses.step * g + uses.job
+    minibatch = step * g + job
     counts = np.bincount(minibatch, minlength=s * g).astype(np.float64)
 
-    def padded(values: NDArray[Any]) -> torch.Tensor:
+    def padded(values: NDArray[Any]) -> Tensor:
         table = np.zeros(s * g * width, dtype=values.dtype)
-        table[minibatch * width + uses.column] = values
+        table[minibatch * width + column] = values
         return torch.from_numpy(table).view(shape)
 
     views = None
     if sgd.augment is not None:
-        views = sgd.augment.drawn(seed, "batches", clients[uses.job], nths[uses.job], uses.epoch, uses.sample)
+        views = padded(sgd.augment.drawn(seed, "batches", clients[job], nths[job], epoch, sample))
     return Group(
         jobs=jobs,
-        index=padded(split.indices[split.offsets[clients][uses.job] + uses.sample]),
+        index=padded(split.indices[split.offsets[clients][job] + sample]),
         weight=padded((1.0 / counts[minibatch]).astype(np.float32)),
         counts=counts.reshape(s, g),
         active=np.searchsorted(-total, -np.arange(s), side="left").tolist(),
         lr=sgd.lr * sgd.lr_decay ** int(cohort.versions[jobs[0]]),
-        views=None if views is None else padded(views),
+        views=views,
     )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 import psutil
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, short
 from fedsim.common.rng import torch_seed
 from fedsim.common.units import show_bytes
 
+Shape = tuple[int, ...]
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
@@ -40,7 +43,7 @@ class Network:
 
     name: str
     options: Mapping[str, Any]
-    in_shape: tuple[int, ...]
+    in_shape: Shape
     n_classes: int
     module: nn.Module
     slots: tuple[Slot, ...]
@@ -57,12 +60,12 @@ class Network:
         """Number of parameters."""
         return self.slots[-1].stop
 
-    def initial(self, seed: int) -> torch.Tensor:
+    def initial(self, seed: int) -> Tensor:
         """Return initial parameters [P] on the CPU, a function of the model and `seed` alone."""
         module = _make(self.name, self.options, self.in_shape, self.n_classes, torch_seed(seed, "init"))
         return torch.cat([p.detach().reshape(-1) for p in module.parameters()])
 
-    def load(self, flat: torch.Tensor) -> nn.Module:
+    def load(self, flat: Tensor) -> nn.Module:
         """Make the module's parameters views into `flat` [P], without a copy, and return the module.
 
         Changes of `flat` in place change the module, and vice versa. The module moves to the device of `flat`. Raises
@@ -76,15 +79,13 @@ class Network:
             parameter.data = flat[slot.start : slot.stop].view(slot.shape)
         return self.module
 
-    def views(self, flat: torch.Tensor) -> dict[str, torch.Tensor]:
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Return views into `flat` [..., P] by parameter name, each [..., *shape]; for `functional_call`."""
         lead = flat.shape[:-1]
         return {s.name: flat[..., s.start : s.stop].view((*lead, *s.shape)) for s in self.slots}
 
 
-def build_network(
-    name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int
-) -> Network:
+def build_network(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int) -> Network:
     """Build the model `name` for samples of shape `in_shape`, leaving torch's global random state unchanged.
 
     Raises ConfigError for unknown names or options, and for a model that does not fit into memory, has running
@@ -103,7 +104,7 @@ def build_network(
     )
 
 
-def _check_memory(name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int) -> None:
+def _check_memory(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int) -> None:
     """Raise ConfigError for a model that does not fit into memory, from its shapes alone."""
     try:
         with torch.device("meta"):
@@ -123,9 +124,7 @@ def _check_memory(name: str, options: Mapping[str, Any], in_shape: tuple[int, ..
         )
 
 
-def _make(
-    name: str, options: Mapping[str, Any], in_shape: tuple[int, ...], n_classes: int, seed: int
-) -> nn.Module:
+def _make(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed: it reseeds the accelerators too, whose state this fork does not restore.
         torch.default_generator.manual_seed(seed)
@@ -158,13 +157,16 @@ def _check_parameters(name: str, module: nn.Module) -> None:
         raise ConfigError(f"model {name!r} has no parameters")
 
 
-def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> None:
+def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
     """Raise ConfigError for a model that changes its buffers in training: clients would depend on earlier clients."""
     if next(module.buffers(), None) is None:
         return
     before = {path: buffer.clone() for path, buffer in module.named_buffers()}
     try:
-        _train_forward(module, in_shape)
+        with _in_mode(module, training=True), torch.no_grad():
+            # Buffers of a new model may fit to its parameters, and change with others.
+            changed = {path: p + torch.rand_like(p) for path, p in module.named_parameters()}
+            functional_call(module, changed, (torch.zeros(2, *in_shape),))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
             f"model {name!r} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
@@ -177,24 +179,21 @@ def _check_buffers(name: str, module: nn.Module, in_shape: tuple[int, ...]) -> N
             )
 
 
-def _train_forward(module: nn.Module, in_shape: tuple[int, ...]) -> None:
-    """Run a forward pass in training mode with changed parameters, to which buffers of a new model may not fit."""
-    first = [parameter.detach().clone() for parameter in module.parameters()]
-    was_training = module.training
-    try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            for parameter in module.parameters():
-                parameter.add_(torch.rand_like(parameter))
-            module.train()(torch.zeros(2, *in_shape))
-            for parameter, original in zip(module.parameters(), first, strict=True):
-                parameter.copy_(original)
-    finally:
-        module.train(was_training)
-
-
-def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+def _equal(a: Tensor, b: Tensor) -> bool:
     """Return whether two buffers are equal, NaN to NaN."""
     return torch.equal(a, b) or (a.is_floating_point() and torch.equal(a.nan_to_num(), b.nan_to_num()))
+
+
+@contextmanager
+def _in_mode(module: nn.Module, *, training: bool) -> Iterator[None]:
+    """Put a module into training or evaluation mode, and restore its mode and torch's random state afterwards."""
+    before = module.training
+    try:
+        with torch.random.fork_rng(devices=[]):
+            module.train(training)
+            yield
+    finally:
+        module.train(before)
 
 
 def _slots(module: nn.Module) -> tuple[Slot, ...]:
@@ -214,9 +213,7 @@ def _blocks(slots: tuple[Slot, ...]) -> tuple[list[tuple[int, int]], list[str]]:
     return blocks, names
 
 
-def _forward_costs(
-    name: str, module: nn.Module, in_shape: tuple[int, ...], n_classes: int
-) -> tuple[int, int]:
+def _forward_costs(name: str, module: nn.Module, in_shape: Shape, n_classes: int) -> tuple[int, int]:
     """Return `flops` and `widest` of a Network; check that the model maps one sample to logits.
 
     Counted by hooks, because torch's own counter imports torch._dynamo, which is slow.
@@ -227,46 +224,35 @@ def _forward_costs(
         operations.append(_flops(part, output))
         numbers.append(_numbers(inputs) + _numbers(output) * (2 if isinstance(part, nn.RNNBase) else 1))
 
-    hooks = [
-        m.register_forward_hook(count)
-        for m in module.modules()
-        if next(m.children(), None) is None or next(m.parameters(False), None) is not None
-    ]
-    try:
-        out = _eval_forward(name, module, torch.zeros(1, *in_shape))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for part in module.modules():
+            if next(part.children(), None) is None or next(part.parameters(False), None) is not None:
+                hooks.enter_context(part.register_forward_hook(count))
+        out = _eval_forward(name, module, in_shape)
     _check_logits(name, out, n_classes)
     return sum(operations), max(numbers)
 
 
-def _eval_forward(name: str, module: nn.Module, samples: torch.Tensor) -> object:
-    was_training = module.training
-    samples.requires_grad_(
-        samples.is_floating_point()
-    )  # torch then refuses to change them, which later samples rely on
+def _eval_forward(name: str, module: nn.Module, in_shape: Shape) -> object:
     try:
-        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            out: object = module.eval()(samples)
+        with _in_mode(module, training=False), torch.enable_grad():
+            # With a gradient, because torch then refuses to change samples, which clients use again.
+            out: object = module(torch.zeros(1, *in_shape, requires_grad=True))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
             raise ConfigError(
                 f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
                 "inplace = true only in layers after the first"
             ) from error
-        shape = tuple(samples.shape[1:])
-        raise ConfigError(f"model {name!r} does not take samples of shape {shape}: {error}") from error
-    finally:
-        module.train(was_training)
+        raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
     return out
 
 
 def _check_logits(name: str, out: object, n_classes: int) -> None:
-    shape = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != [1, n_classes]:
         raise ConfigError(f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {shape}")
-    if isinstance(out, torch.Tensor) and not out.requires_grad:
+    if isinstance(out, Tensor) and not out.requires_grad:
         raise ConfigError(
             f"model {name!r}: expected logits that are differentiable in its parameters, found some without a "
             "gradient: leave out detach() and torch.no_grad()"
@@ -276,7 +262,7 @@ def _check_logits(name: str, out: object, n_classes: int) -> None:
 def _numbers(values: object) -> int:
     """Return the size of a tensor, or of the first of several: recurrent layers return their state too."""
     first = values[0] if isinstance(values, tuple) and values else values
-    return first.numel() if isinstance(first, torch.Tensor) else 0
+    return first.numel() if isinstance(first, Tensor) else 0
 
 
 def _flops(part: nn.Module, output: object) -> int:
@@ -291,8 +277,6 @@ def _flops(part: nn.Module, output: object) -> int:
     if isinstance(part, nn.RNNBase) and isinstance(output, tuple):
         steps: int = output[0].numel() // output[0].shape[-1]
         return 2 * steps * sum(p.numel() for p in own if p.ndim > 1)
-    weight = getattr(part, "weight", None)
-    linear = isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
-    if linear and isinstance(weight, torch.Tensor) and isinstance(output, torch.Tensor):
-        return 2 * output.numel() * math.prod(weight.shape[1:])
+    if isinstance(part, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) and isinstance(output, Tensor):
+        return 2 * output.numel() * math.prod(part.weight.shape[1:])
     return 2 * sum(p.numel() for p in own)

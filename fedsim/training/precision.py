@@ -16,14 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 _CPU = torch.device("cpu")
-_CUBLAS, _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
-"""With a workspace of fixed size cuBLAS chooses the same kernels each time."""
 
 
 def device_named(name: str) -> torch.device:
@@ -33,7 +31,9 @@ def device_named(name: str) -> torch.device:
     """
     device = torch.device(name)
     if device.type == "cuda":
-        os.environ.setdefault(_CUBLAS, _WORKSPACE)
+        os.environ.setdefault(
+            "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+        )  # of fixed size: the same kernels each time
     return device
 
 
@@ -73,27 +73,17 @@ def rounding(precision: Precision, device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
-    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = products.allow_tf32, convolutions.allow_tf32
-    products.allow_tf32 = convolutions.allow_tf32 = precision == "tf32"
-    try:
-        with _deterministic():
-            yield
-    finally:
-        products.allow_tf32, convolutions.allow_tf32 = before
-
-
-@contextmanager
-def _deterministic() -> Iterator[None]:
-    """Make torch use deterministic kernels, and warn of operations that have none."""
-    convolutions = torch.backends.cudnn
-    memory: Any = torch.utils.deterministic  # its type stubs lack the module's properties
-    before = convolutions.deterministic, convolutions.benchmark, memory.fill_uninitialized_memory
-    mode = torch.get_deterministic_debug_mode()
-    convolutions.deterministic, convolutions.benchmark, memory.fill_uninitialized_memory = True, False, False
-    torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import a compiler
-    try:
+    products, convolutions, tf32 = torch.backends.cuda.matmul, torch.backends.cudnn, precision == "tf32"
+    with ExitStack() as stack:
+        for place, name, value in (
+            (products, "allow_tf32", tf32),
+            (convolutions, "allow_tf32", tf32),
+            (convolutions, "deterministic", True),
+            (convolutions, "benchmark", False),
+            (torch.utils.deterministic, "fill_uninitialized_memory", False),
+        ):
+            stack.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, value)
+        stack.callback(torch.set_deterministic_debug_mode, torch.get_deterministic_debug_mode())
+        torch.set_deterministic_debug_mode("warn")  # use_deterministic_algorithms would import a compiler
         yield
-    finally:
-        torch.set_deterministic_debug_mode(mode)
-        convolutions.deterministic, convolutions.benchmark, memory.fill_uninitialized_memory = before

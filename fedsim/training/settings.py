@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from fedsim.common import plugins
-from fedsim.training.attack import Adversary, with_memory
+from fedsim.common.errors import ConfigError
+from fedsim.training.attack import Adversary
 from fedsim.training.augmentation import Augment
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.precision import Precision
@@ -59,6 +60,17 @@ class WorkbenchSpec:
     adversaries: tuple[Adversary, ...] = ()
 
     def method(self) -> ClientMethod:
-        """Build the client method. Raises ConfigError if an attack needs the memory that it uses itself."""
+        """Build the client method, which keeps a vector from job to job also if an attack needs it.
+
+        Raises ConfigError if an attack needs the memory that the method uses itself.
+        """
         method: ClientMethod = plugins.build("client", self.client, self.client_options)
-        return with_memory(method, self.client, self.adversaries)
+        attack = next((a.name for a in self.adversaries if a.attack().remembers), None)
+        if attack is None:
+            return method
+        if method.keeps or method.personal is not None:
+            raise ConfigError(
+                f"adversary {attack!r}: needs the memory that the client method {self.client!r} uses itself: use "
+                "'plain' or 'fedprox'"
+            )
+        return replace(method, keeps=True)

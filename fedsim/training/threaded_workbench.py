@@ -12,14 +12,15 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.common import threads
 from fedsim.data.federated_data import FederatedData
+from fedsim.training.attacked_jobs import Kept, Results
 from fedsim.training.client_method import ClientMethod
 from fedsim.training.evaluation import EVAL_ROWS
-from fedsim.training.job import Cohort, Ints, Reports
-from fedsim.training.loaded_model import Scores
+from fedsim.training.job import Cohort, Floats, Ints, Reports
+from fedsim.training.loaded_model import Scores, joined
 from fedsim.training.modes import may_draw
 from fedsim.training.modes.vmap import WIDTH
 from fedsim.training.network import Network
@@ -37,13 +38,7 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
     """Return whether several threads are faster than one, by a rule of the work and never by a timing.
 
     One thread is faster on a GPU and for small models. It is required if training may draw from torch's generator, of
-    which a process has one, and if clients keep vectors from job to job.
-
-    Args:
-        spec: settings of the workbench.
-        network: the model.
-        method: the client method.
-        sizes: training samples of the clients [K].
+    which a process has one, and if clients keep vectors from job to job. `sizes` [K] are the clients' training samples.
     """
     return is_large(spec, network, sizes) and not is_serial(spec, network, method)
 
@@ -51,8 +46,7 @@ def worth(spec: WorkbenchSpec, network: Network, method: ClientMethod, sizes: In
 def is_large(spec: WorkbenchSpec, network: Network, sizes: Ints) -> bool:
     """Return whether a forward pass over one client's minibatch is long enough for several threads or processes.
 
-    Args:
-        sizes: [K] training samples of the clients.
+    `sizes` [K] are the clients' training samples.
     """
     mean = float(sizes.mean()) if len(sizes) else 0.0
     return min(spec.sgd.batch_size or mean, mean) * network.flops >= _LEAST_OPERATIONS
@@ -76,12 +70,8 @@ class ThreadedWorkbench:
         self._worth = worth(spec, self.first.network, self.method, self.splits["train"].sizes)
 
     def train(
-        self,
-        cohort: Cohort,
-        starts: Sequence[torch.Tensor],
-        rows: torch.Tensor,
-        kept: Sequence[torch.Tensor | None] | None = None,
-    ) -> tuple[Reports, list[torch.Tensor | None]]:
+        self, cohort: Cohort, starts: Sequence[Tensor], rows: Tensor, kept: Sequence[Kept] | None = None
+    ) -> Results:
         """Train each job from its start [P] into its row of `rows` [k, P]."""
         k = len(cohort)
         shares = self._shares(k, {"loop": 1, "vmap": WIDTH, "dense": -(-k // self._threads())}[self.mode])
@@ -96,13 +86,13 @@ class ThreadedWorkbench:
             reports.enter(np.arange(k)[share], part)
         return reports, [None] * k
 
-    def trial_losses(self, models: torch.Tensor, clients: Ints, version: int | None) -> NDArray[np.float64]:
+    def trial_losses(self, models: Tensor, clients: Ints, version: int | None) -> Floats:
         """Return the mean training loss [T, k] of each of `clients` [k] with each of `models` [T, P]."""
         shares = self._shares(len(clients), -(-len(clients) // self._threads()))
         if len(shares) < 2:
             return self.first.trial_losses(models, clients, version)
 
-        def work(bench: Workbench, share: slice) -> NDArray[np.float64]:
+        def work(bench: Workbench, share: slice) -> Floats:
             return bench.trial_losses(models, clients[share], version)
 
         losses = np.empty((len(models), len(clients)))
@@ -110,7 +100,7 @@ class ThreadedWorkbench:
             losses[:, share] = part
         return losses
 
-    def evaluate(self, params: torch.Tensor, split: str, start: int, stop: int) -> Scores:
+    def evaluate(self, params: Tensor, split: str, start: int, stop: int) -> Scores:
         """Return per-sample losses and correctness of entries `start` to `stop` of a split."""
         if self._threads() < 2 or stop - start <= EVAL_ROWS:
             return self.first.evaluate(params, split, start, stop)
@@ -118,12 +108,9 @@ class ThreadedWorkbench:
         def work(bench: Workbench, at: int) -> Scores:
             return bench.evaluate(params, split, at, min(at + EVAL_ROWS, stop))
 
-        losses, correct = zip(*self._in_threads(work, range(start, stop, EVAL_ROWS)), strict=True)
-        return np.concatenate(losses), np.concatenate(correct)
+        return joined(self._in_threads(work, range(start, stop, EVAL_ROWS)))
 
-    def evaluate_personal(
-        self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
-    ) -> Scores:
+    def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models."""
         if self._threads() < 2 or len(kept) < 2:
             return self.first.evaluate_personal(params, kept, split, first)
@@ -131,8 +118,7 @@ class ThreadedWorkbench:
         def work(bench: Workbench, i: int) -> Scores:
             return bench.evaluate_personal(params, kept[i : i + 1], split, first + i)
 
-        losses, correct = zip(*self._in_threads(work, range(len(kept))), strict=True)
-        return np.concatenate(losses), np.concatenate(correct)
+        return joined(self._in_threads(work, range(len(kept))))
 
     def _threads(self) -> int:
         return threads.most() if self._worth else 1

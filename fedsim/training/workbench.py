@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedsim.data.federated_data import FederatedData
-from fedsim.training.attacked_jobs import Attackers
-from fedsim.training.client_method import Trained, checked, checked_personal
+from fedsim.training.attacked_jobs import Attackers, Jobs, Kept, Results
+from fedsim.training.client_method import Trained, checked, checked_vector
 from fedsim.training.job import Cohort, Job, Report, Reports
-from fedsim.training.loaded_model import LoadedModel, Scores
+from fedsim.training.loaded_model import LoadedModel, Scores, joined
 from fedsim.training.local_sgd import ClientTools, Descent
 from fedsim.training.minibatches import groups, job_losses
 from fedsim.training.modes.dense import Dense
@@ -37,16 +39,11 @@ class Workbench(LoadedModel):
             Attackers(spec.adversaries, spec.seed, self.y, data.n_classes) if spec.adversaries else None
         )
 
-    def run(self, job: Job, params: torch.Tensor, out: torch.Tensor) -> Report:
-        """Train `job` from `params` [P], write the update `start - end` into `out` [P] and return the report."""
-        return self.work(job, params, out, None)[0]
+    def work(self, job: Job, params: Tensor, out: Tensor, kept: Kept = None) -> tuple[Report, Kept]:
+        """Train `job` from `params` [P], write the update `start - end` into `out` [P] and return the report.
 
-    def work(
-        self, job: Job, params: torch.Tensor, out: torch.Tensor, kept: torch.Tensor | None
-    ) -> tuple[Report, torch.Tensor | None]:
-        """As `run`, with the vector `kept` [P] from the client's previous job; also return the one to keep, on the CPU.
-
-        If the update is not finite, the client keeps the previous vector.
+        `kept` [P] is the vector from the client's previous job. Also returns the one to keep, on the CPU: the previous
+        one if the update is not finite.
         """
         local = ClientTools(self, job)
         self.flat.copy_(params)
@@ -65,110 +62,94 @@ class Workbench(LoadedModel):
         report = Report(before, trained.loss, local.loss_rms, local.batch_rms, after, accuracy, finite)
         return report, trained.kept.cpu() if finite and trained.kept is not None else kept
 
-    def _trained(self, local: ClientTools, params: torch.Tensor, kept: torch.Tensor | None) -> Trained:
+    def _trained(self, local: ClientTools, params: Tensor, kept: Kept) -> Trained:
         """Train with the client method from `params` [P], which `flat` holds too; then `flat` holds the end."""
         if self.method.train is None:
             return Trained(self.flat, local.descend(Descent(self.sgd)))
-        self.module.train()  # the previous job or evaluation may have left another mode
-        with self._seeded_if_needed(local):
-            result = self.method.train(local, params, self._on_device(kept))
+        result = self._called(self.method.train, local, params, kept)
         trained = checked(result, len(self.flat), local.job.client)
         self.flat.copy_(trained.end)
         return trained
 
     def train(
-        self,
-        cohort: Cohort,
-        starts: Sequence[torch.Tensor],
-        rows: torch.Tensor,
-        kept: Sequence[torch.Tensor | None] | None = None,
-    ) -> tuple[Reports, list[torch.Tensor | None]]:
+        self, cohort: Cohort, starts: Sequence[Tensor], rows: Tensor, kept: Sequence[Kept] | None = None
+    ) -> Results:
         """Train each job from its start [P] into its row of `rows` [k, P]; `kept` is as in `work`.
 
         Rows and reports are the ones that clients send, after the attacks of adversaries.
         """
+        jobs = Jobs(cohort, starts, rows, kept or [None] * len(cohort))
         with rounding(self.sgd.precision, self.device):
             if self._attackers is None:
-                return self._honest(cohort, starts, rows, kept)
-            return self._attackers.train(self._honest, self._relabel, cohort, starts, rows, kept)
+                return self._honest(jobs)
+            return self._attackers.train(self._honest, self._relabel, jobs)
 
-    def _relabel(self, y: torch.Tensor) -> None:
+    def _relabel(self, y: Tensor) -> None:
         """Train on the labels `y` [N] from now on."""
         self.y = y
         if self._side_by_side is not None:
             self._side_by_side.y = y
 
-    def _honest(
-        self,
-        cohort: Cohort,
-        starts: Sequence[torch.Tensor],
-        rows: torch.Tensor,
-        kept: Sequence[torch.Tensor | None] | None,
-    ) -> tuple[Reports, list[torch.Tensor | None]]:
+    def _honest(self, jobs: Jobs) -> Results:
+        """Train the jobs without the attacks of adversaries."""
+        cohort, starts, rows = jobs.cohort, jobs.starts, jobs.rows
         if self._side_by_side is None:
-            before = kept or [None] * len(cohort)
-            results = [self.work(cohort.job(i), starts[i], rows[i], before[i]) for i in range(len(cohort))]
+            each = range(len(cohort))
+            results = [self.work(cohort.job(i), starts[i], rows[i], jobs.kept[i]) for i in each]
             return Reports.of([report for report, _ in results]), [after for _, after in results]
-        reports = self._train_groups(self._side_by_side, cohort, starts, rows)
+        reports = self._train_groups(self._side_by_side, jobs)
         if self.spec.losses:
             loss_rows = self._loss_rows(cohort.clients, cohort.versions)
             reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
         for i, client in enumerate(cohort.clients.tolist()):
             if self.spec.after:
                 self.flat.copy_(starts[i] - rows[i])
-                each, correct = self._forward(self._rows(client), self.sgd.precision)
-                reports.loss_after[i], reports.accuracy_after[i] = each.mean(), correct.mean()
+                losses, correct = self._forward(self.rows(client), self.sgd.precision)
+                reports.loss_after[i], reports.accuracy_after[i] = losses.mean(), correct.mean()
         reports.finite[:] = _finite(rows)
         return reports, [None] * len(cohort)
 
-    def _train_groups(
-        self, mode: Dense | Vmap, cohort: Cohort, starts: Sequence[torch.Tensor], rows: torch.Tensor
-    ) -> Reports:
-        """Train the jobs in groups into `rows` [k, P]; report the losses of training alone."""
-        reports, trained = Reports.nothing(len(cohort)), []
+    def _train_groups(self, mode: Dense | Vmap, jobs: Jobs) -> Reports:
+        """Train the jobs in groups; report the losses of training alone."""
+        reports, trained = Reports.nothing(len(jobs.cohort)), []
         train = self.splits["train"]
-        for group in groups(cohort, train, self.sgd, self.seed, mode.max_clients, mode.width_multiple):
-            losses = mode.train(group.on(self.device), [starts[job] for job in group.jobs.tolist()], rows)
+        for group in groups(jobs.cohort, train, self.sgd, self.seed, mode.max_clients, mode.width_multiple):
+            starts = [jobs.starts[i] for i in group.jobs.tolist()]
+            losses = mode.train(group.on(self.device), starts, jobs.rows)
             trained.append((group.jobs, group.counts, losses))
-        for jobs, counts, losses in trained:  # after the last group: reading losses waits for the GPU
+        for which, counts, losses in trained:  # after the last group: reading losses waits for the GPU
             means = job_losses(counts, losses)
-            reports.loss_train[jobs], reports.loss_rms[jobs], reports.batch_rms[jobs] = means
+            reports.loss_train[which], reports.loss_rms[which], reports.batch_rms[which] = means
         return reports
 
-    def _seeded_if_needed(self, local: ClientTools) -> AbstractContextManager[None]:
-        """Return a context with torch's generators seeded, if the model or the client method may draw from them."""
-        return self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext()
+    def _called(self, function: Callable[..., Any], local: ClientTools, params: Tensor, kept: Kept) -> Any:
+        """Call a client method's function; seed torch's generators if the model or the method may draw from them."""
+        self.module.train()  # the previous job or evaluation may have left another mode
+        with self.seeded(local.draws("method")) if self.random or self.method.draws else nullcontext():
+            return function(local, params, None if kept is None else kept.to(self.device))
 
-    def _on_device(self, kept: torch.Tensor | None) -> torch.Tensor | None:
-        return None if kept is None else kept.to(self.device)
-
-    def evaluate_personal(
-        self, params: torch.Tensor, kept: Sequence[torch.Tensor | None], split: str, first: int
-    ) -> Scores:
+    def evaluate_personal(self, params: Tensor, kept: Sequence[Kept], split: str, first: int) -> Scores:
         """As `evaluate`, for the samples of the clients `first`, `first + 1`, ... with their personal models.
 
         `params` [P] is the global model, `kept` the vectors that these clients keep.
         """
-        scores = [self._with_personal_model(params, row, split, first + i) for i, row in enumerate(kept)]
-        return np.concatenate([s[0] for s in scores]), np.concatenate([s[1] for s in scores])
+        return joined(self._with_personal_model(params, row, split, first + i) for i, row in enumerate(kept))
 
-    def _with_personal_model(
-        self, params: torch.Tensor, kept: torch.Tensor | None, split: str, client: int
-    ) -> Scores:
-        rows = torch.from_numpy(self.splits[split].rows(client)).to(self.device)
+    def _with_personal_model(self, params: Tensor, kept: Kept, split: str, client: int) -> Scores:
+        rows = self.rows(client, split)
         if not len(rows):
             return np.zeros(0), np.zeros(0, dtype=bool)
         model = params
         if self.method.personal:
             local = ClientTools(self, Job(-1, client, -1, 0))
-            self.module.train()
-            with self._seeded_if_needed(local), rounding(self.sgd.precision, self.device):
-                personal = self.method.personal(local, params, self._on_device(kept))
-            model = checked_personal(personal, len(self.flat), client)
+            with rounding(self.sgd.precision, self.device):
+                personal = self._called(self.method.personal, local, params, kept)
+            must = f"client {client}: the client method's personal must return"
+            model = checked_vector(personal, len(self.flat), must)
         return self._evaluated(model, rows)
 
 
-def _finite(rows: torch.Tensor) -> NDArray[np.bool_]:
+def _finite(rows: Tensor) -> NDArray[np.bool_]:
     """Return [k] which rows [k, P] are finite.
 
     A finite sum has finite terms alone, and is faster to compute; only other rows are checked entry by entry.

@@ -329,7 +329,7 @@ def test_a_client_that_takes_no_step_stays_where_it_is(mine: Any, changes: str) 
     )
     bench = Workbench(spec, data)
     start = bench.network.initial(0)
-    report = bench.run(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
+    report, _ = bench.work(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
     assert not row.any()
     assert np.isnan(report.loss_train) == np.isnan(report.loss_rms) == (changes != "lr=0.0")
 
@@ -351,7 +351,7 @@ def test_a_parameter_that_no_loss_depends_on_stays_as_it_is(mine: Any) -> None:
         )
         bench = Workbench(spec, noise(2, (5, 9), 8))
         start = bench.network.initial(0)
-        bench.run(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
+        bench.work(Job(0, 1, 0, 0), start, row := torch.ones_like(start))
         assert row[:650].any()
         assert not row[650:].any()
 

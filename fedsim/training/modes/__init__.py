@@ -16,37 +16,12 @@ from fedsim.training.client_method import ClientMethod
 from fedsim.training.modes.dense import behaves_as, linear_layers
 from fedsim.training.settings import Mode
 
-_DRAW_NOTHING = (
-    nn.Sequential,
-    nn.Linear,
-    nn.Flatten,
-    nn.Identity,
-    nn.Embedding,
-    nn.Conv1d,
-    nn.Conv2d,
-    nn.Conv3d,
-    nn.ConvTranspose1d,
-    nn.ConvTranspose2d,
-    nn.ConvTranspose3d,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.MaxPool3d,
-    nn.AvgPool1d,
-    nn.AvgPool2d,
-    nn.AvgPool3d,
-    nn.AdaptiveAvgPool1d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveAvgPool3d,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.ELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Sigmoid,
-    nn.Tanh,
-    nn.Softplus,
+_DRAW_NOTHING: tuple[type[nn.Module], ...] = (
+    *(nn.Sequential, nn.Linear, nn.Flatten, nn.Identity, nn.Embedding),
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+    *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.GroupNorm, nn.LayerNorm),
+    *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh, nn.Softplus),
 )
 """Modules that are known to draw nothing at random."""
 
@@ -59,9 +34,10 @@ def resolve_mode(
     `auto` depends on the model, the method and the device alone, never on a timing: `dense` if the model allows it;
     else `vmap` on a GPU if the model allows it; else `loop`. Raises ConfigError if the wanted mode is impossible.
     """
+    own = "" if method.train is None else "the client method trains each client in its own way"
     reasons: dict[Mode, str] = {
-        "dense": _not_dense(module, method),
-        "vmap": _not_vmap(module, method),
+        "dense": own or _not_dense(module),
+        "vmap": own or _not_vmap(module),
         "loop": "",
     }
     if wanted == "auto":
@@ -76,37 +52,29 @@ def resolve_mode(
     return wanted
 
 
-def _not_plain(method: ClientMethod) -> str:
-    return "" if method.train is None else "the client method trains each client in its own way"
-
-
 def may_draw(module: nn.Module) -> str:
     """Return the class name of a layer that may draw at random while it trains, such as dropout; else "".
 
     A user's module, including a subclass of one of torch's, counts as drawing unless it has `draws = False`.
     """
-    unsure = (
-        part for part in module.modules() if not behaves_as(part, _DRAW_NOTHING) and not _draws_nothing(part)
-    )
-    return next((type(part).__name__ for part in unsure), "")
+    return next((type(part).__name__ for part in module.modules() if not _draws_nothing(part)), "")
 
 
 def _draws_nothing(part: nn.Module) -> bool:
     if behaves_as(part, nn.RNNBase):
         return not part.dropout
-    return behaves_as(part, nn.LocalResponseNorm) or getattr(part, "draws", True) is False
+    return behaves_as(part, (*_DRAW_NOTHING, nn.LocalResponseNorm)) or getattr(part, "draws", True) is False
 
 
-def _not_vmap(module: nn.Module, method: ClientMethod) -> str:
+def _not_vmap(module: nn.Module) -> str:
     recurrent = [type(part).__name__ for part in module.modules() if isinstance(part, nn.RNNBase)]
     if recurrent:
         return f"torch.func cannot map over a recurrent layer ({recurrent[0]})"
     if drawn := may_draw(module):
-        return _not_plain(method) or f"the model may draw at random while it trains ({drawn})"
+        return f"the model may draw at random while it trains ({drawn})"
     other = [type(part).__name__ for part in module.modules() if not behaves_as(part, _DRAW_NOTHING)]
-    return _not_plain(method) or (f"{other[0]} is not known to work with torch.func.vmap" if other else "")
+    return f"{other[0]} is not known to work with torch.func.vmap" if other else ""
 
 
-def _not_dense(module: nn.Module, method: ClientMethod) -> str:
-    other = "" if linear_layers(module) else "the model is not a sequence of Linear layers with ReLU between"
-    return _not_plain(method) or other
+def _not_dense(module: nn.Module) -> str:
+    return "" if linear_layers(module) else "the model is not a sequence of Linear layers with ReLU between"

@@ -8,23 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsim.training.augmentation import Augmenter
 from fedsim.training.evaluation import EVAL_ROWS
+from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import losses_of
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.precision import Precision, lowered
-
-if TYPE_CHECKING:
-    from fedsim.training.augmentation import Augmenter
-    from fedsim.training.job import Floats
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 _KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
@@ -52,7 +48,7 @@ class Layer:
     relu: bool
     """Whether ReLU follows."""
 
-    def of(self, params: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def of(self, params: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return its matrix [rows, columns] and its bias [rows] as views into `params` [P]."""
         matrix = params[self.weight : self.weight + self.rows * self.columns].view(self.rows, self.columns)
         return matrix, params[self.bias : self.bias + self.rows] if self.bias >= 0 else None
@@ -69,21 +65,15 @@ def behaves_as(part: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], 
 
 def _has_hooks(part: nn.Module) -> bool:
     """Return whether a module has hooks: a hook that is registered for a moment is then not alone."""
-    for register in (
-        part.register_forward_pre_hook,
-        part.register_forward_hook,
-        part.register_full_backward_pre_hook,
-        part.register_full_backward_hook,
-    ):
-        try:
-            handle = register(lambda *arguments: None)
-        except RuntimeError:  # it has a backward hook of torch's older kind
-            return True
-        hooks = handle.hooks_dict_ref()
-        others = hooks is not None and len(hooks) > 1
-        handle.remove()
-        if others:
-            return True
+    forward = part.register_forward_pre_hook, part.register_forward_hook
+    backward = part.register_full_backward_pre_hook, part.register_full_backward_hook
+    try:
+        for register in (*forward, *backward):
+            with register(lambda *arguments: None) as handle:
+                if len(handle.hooks_dict_ref() or ()) > 1:
+                    return True
+    except RuntimeError:  # it has a backward hook of torch's older kind
+        return True
     return False
 
 
@@ -102,9 +92,9 @@ def linear_layers(module: nn.Module) -> list[Layer]:
     at = 0
     for part in module:
         if isinstance(part, nn.Linear):
-            weight, bias = at, at + part.weight.numel() if part.bias is not None else -1
-            at += part.weight.numel() + (part.out_features if part.bias is not None else 0)
-            layers.append(Layer(part.out_features, part.in_features, weight, bias, relu=False))
+            bias = -1 if part.bias is None else at + part.weight.numel()
+            layers.append(Layer(part.out_features, part.in_features, at, bias, relu=False))
+            at += sum(parameter.numel() for parameter in part.parameters())
         elif isinstance(part, nn.ReLU) and layers:
             layers.append(replace(layers.pop(), relu=True))
         elif not (isinstance(part, nn.Flatten) and part.start_dim == 1 and not layers):
@@ -139,12 +129,7 @@ class Dense:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self,
-        module: nn.Module,
-        sgd: LocalSGD,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        augmenter: Augmenter | None = None,
+        self, module: nn.Module, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None
     ) -> None:
         self.layers, self.sgd, self.augmenter = linear_layers(module), sgd, augmenter
         self.x, self.y = x.flatten(1), y
@@ -158,11 +143,11 @@ class Dense:
         self.filled = x.is_cuda
         """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 
-    def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
         padded = self.max_clients if self.filled else g
-        model = _Models(self.layers, starts, padded, momentum=bool(self.sgd.momentum))
+        model = _Models(self.layers, starts, padded, group.lr, momentum=bool(self.sgd.momentum))
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():
             for s, active in enumerate(group.active):
@@ -171,11 +156,11 @@ class Dense:
                 x = self.x.index_select(0, index.reshape(-1))
                 if self.augmenter is not None and group.views is not None:
                     x = self.augmenter(x, _padded(group.views[s], a).reshape(-1))
-                self._step(model, x.view(*index.shape, -1), index, weight, losses[s, :active], group.lr)
+                self._step(model, x.view(*index.shape, -1), index, weight, losses[s, :active])
             model.differences(starts, rows, group.jobs.tolist())
             return minibatch_losses(losses, group.weight)
 
-    def across(self, params: torch.Tensor, x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    def across(self, params: Tensor, x: Tensor, precision: Precision) -> Tensor:
         """Return the logits [classes, N] of a model [P] for samples `x` [N, ...], a class per row."""
         out = x.flatten(1)
         with lowered(precision, x.device):
@@ -186,9 +171,7 @@ class Dense:
             out = weight @ out.T if bias is None else torch.addmm(bias[:, None], weight, out.T)
         return out.float()
 
-    def mean_losses(
-        self, starts: Sequence[torch.Tensor], rows: Sequence[NDArray[np.int64]], precision: Precision
-    ) -> Floats:
+    def mean_losses(self, starts: Sequence[Tensor], rows: Sequence[Ints], precision: Precision) -> Floats:
         """Return the mean loss [k] of each of k models [P] on its own rows of samples."""
         if not starts:
             return np.zeros(0)
@@ -203,14 +186,12 @@ class Dense:
                 losses[places] = self._tiled_losses(starts[places[0]], [rows[i] for i in places], precision)
             return losses
 
-    def _mean_loss(self, params: torch.Tensor, rows: NDArray[np.int64], precision: Precision) -> torch.Tensor:
+    def _mean_loss(self, params: Tensor, rows: Ints, precision: Precision) -> Tensor:
         parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
         each = [losses_of(self.across(params, self.x[part], precision), self.y[part]) for part in parts]
         return torch.cat(each).double().mean()
 
-    def _tiled_losses(
-        self, params: torch.Tensor, rows: Sequence[NDArray[np.int64]], precision: Precision
-    ) -> Floats:
+    def _tiled_losses(self, params: Tensor, rows: Sequence[Ints], precision: Precision) -> Floats:
         """Return the mean loss [k] of one model on each of k groups of rows, computed in tiles of equal size."""
         sizes = np.array([len(r) for r in rows])
         tiles = -(-sizes // _TILE)
@@ -224,7 +205,7 @@ class Dense:
         owner = np.repeat(np.arange(len(sizes)), sizes)
         return np.asarray(np.bincount(owner, weights=each.ravel()[at], minlength=len(sizes)) / sizes)
 
-    def _tile_losses(self, params: torch.Tensor, index: torch.Tensor, precision: Precision) -> torch.Tensor:
+    def _tile_losses(self, params: Tensor, index: Tensor, precision: Precision) -> Tensor:
         """Return the losses [T, _TILE] of rows `index` [T, _TILE]; the bits of a tile are independent of the others."""
         count = len(index)
         idle = EVAL_ROWS // _TILE - count if self.filled else 0
@@ -238,15 +219,7 @@ class Dense:
                 out = out.relu_() if layer.relu else out
         return losses_of(out.float(), self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
 
-    def _step(
-        self,
-        model: _Models,
-        x: torch.Tensor,
-        index: torch.Tensor,
-        weight: torch.Tensor,
-        losses: torch.Tensor,
-        lr: float,
-    ) -> None:
+    def _step(self, model: _Models, x: Tensor, index: Tensor, weight: Tensor, losses: Tensor) -> None:
         """Take a step on the minibatches `x` [a, B, columns], whose rows are `index` [a, B].
 
         Writes the losses [active, B] of the samples before the step into `losses`.
@@ -255,16 +228,15 @@ class Dense:
         labels = self.y.index_select(0, index.reshape(-1)).view(*index.shape, 1)
         delta = _logit_gradient(inputs.pop(), labels, weight, losses)
         for number in reversed(range(len(self.layers))):
-            below = inputs[number]
+            below, before = inputs[number], delta
             if number:
                 before = torch.bmm(delta, weights[number])
                 if self.layers[number - 1].relu:
                     before = torch.ops.aten.threshold_backward(before, below, 0.0)
-            self._descend(model, number, delta, below, len(losses), lr)
-            if number:
-                delta = before
+            self._descend(model, number, delta, below, len(losses))
+            delta = before
 
-    def _forward(self, model: _Models, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def _forward(self, model: _Models, x: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Return the weights in the precision of training, and the input of each layer, the logits last."""
         a, kind = len(x), torch.bfloat16 if self.sgd.precision == "bfloat16" else x.dtype
         inputs, weights = [x.to(kind)], [w[:a].to(kind) for w in model.weights]
@@ -277,11 +249,9 @@ class Dense:
             inputs.append(out.relu_() if layer.relu else out)
         return weights, inputs
 
-    def _descend(
-        self, model: _Models, number: int, delta: torch.Tensor, below: torch.Tensor, active: int, lr: float
-    ) -> None:
+    def _descend(self, model: _Models, number: int, delta: Tensor, below: Tensor, active: int) -> None:
         """Step with one layer's gradients, which are 0 for the clients from `active` on: they have finished."""
-        a, sgd = len(delta), self.sgd
+        a, lr, sgd = len(delta), model.lr, self.sgd
         w, b = model.weights[number], model.biases[number]
         if model.velocity is None and not sgd.weight_decay and delta.dtype == w.dtype:
             w[:a].baddbmm_(delta.transpose(1, 2), below, alpha=-lr)
@@ -299,9 +269,7 @@ class Dense:
             tensor[:active].add_(gradient[:active], alpha=-lr)
 
 
-def _logit_gradient(
-    logits: torch.Tensor, labels: torch.Tensor, weight: torch.Tensor, losses: torch.Tensor
-) -> torch.Tensor:
+def _logit_gradient(logits: Tensor, labels: Tensor, weight: Tensor, losses: Tensor) -> Tensor:
     """Return the gradient [a, B, classes] of the weighted cross-entropy, and write the losses of the active clients."""
     log_p = torch.log_softmax(logits.float(), dim=2)
     own = log_p.gather(2, labels)
@@ -311,7 +279,7 @@ def _logit_gradient(
     return delta.mul_(weight.unsqueeze(2)).to(logits.dtype)
 
 
-def _padded(rows: torch.Tensor, a: int) -> torch.Tensor:
+def _padded(rows: Tensor, a: int) -> Tensor:
     """Return the first `a` of `rows` [g, B], followed by rows of zeros if there are fewer."""
     return functional.pad(rows, (0, 0, 0, a - len(rows))) if a > len(rows) else rows[:a]
 
@@ -320,38 +288,32 @@ class _Models:
     """The parameters of g clients by layer: weights [g, rows, columns], biases [g, 1, rows]."""
 
     def __init__(
-        self, layers: Sequence[Layer], starts: Sequence[torch.Tensor], padded: int, momentum: bool
+        self, layers: Sequence[Layer], starts: Sequence[Tensor], padded: int, lr: float, momentum: bool
     ) -> None:
-        self.layers = layers
-        same = all(start is starts[0] for start in starts)
+        self.lr, same = lr, all(start is starts[0] for start in starts)
         every = [starts[0]] if same else [*starts, *[starts[0]] * (padded - len(starts))]
 
-        def gathered(at: int, *shape: int) -> torch.Tensor:
+        def gathered(at: int, *shape: int) -> Tensor:
             size = shape[0] * shape[1]
             stacked = torch.stack([start[at : at + size].view(shape) for start in every])
             return stacked.expand(padded, *shape).contiguous() if same else stacked
 
         self.weights = [gathered(layer.weight, layer.rows, layer.columns) for layer in layers]
         self.biases = [gathered(layer.bias, 1, layer.rows) if layer.bias >= 0 else None for layer in layers]
-        if padded == 1 and same:
-            self.weights = [w.clone() for w in self.weights]
-            self.biases = [None if b is None else b.clone() for b in self.biases]
-        self.tensors = [
-            t for pair in zip(self.weights, self.biases, strict=True) for t in pair if t is not None
-        ]
+        by_layer = zip(self.weights, self.biases, strict=True)
+        self.tensors = [tensor for pair in by_layer for tensor in pair if tensor is not None]
         self.velocity = {id(t): torch.zeros_like(t) for t in self.tensors} if momentum else None
 
-    def differences(self, starts: Sequence[torch.Tensor], rows: torch.Tensor, jobs: Sequence[int]) -> None:
+    def differences(self, starts: Sequence[Tensor], rows: Tensor, jobs: Sequence[int]) -> None:
         """Write start minus end of client i into row `jobs[i]`."""
         if rows.shape[1] < _NARROW:
             base = starts[0] if all(start is starts[0] for start in starts) else torch.stack(list(starts))
             flat = torch.cat([t[: len(jobs)].flatten(1) for t in self.tensors], dim=1)
             rows[torch.tensor(jobs, device=rows.device)] = base - flat
             return
-        for layer, w, b in zip(self.layers, self.weights, self.biases, strict=True):
-            for at, tensor in ((layer.weight, w), (layer.bias, b)):
-                if tensor is None:
-                    continue
-                size, ends = tensor[0].numel(), tensor.flatten(1)
-                for i, job in enumerate(jobs):
-                    torch.sub(starts[i][at : at + size], ends[i], out=rows[job, at : at + size])
+        start = 0
+        for tensor in self.tensors:
+            ends, stop = tensor.flatten(1), start + tensor[0].numel()
+            for i, job in enumerate(jobs):
+                torch.sub(starts[i][start:stop], ends[i], out=rows[job, start:stop])
+            start = stop

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
+from fedsim.training.augmentation import Augmenter
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
+from fedsim.training.network import Network
 from fedsim.training.precision import lowered
-
-if TYPE_CHECKING:
-    from fedsim.training.augmentation import Augmenter
-    from fedsim.training.network import Network
-    from fedsim.training.settings import LocalSGD
+from fedsim.training.settings import LocalSGD
 
 WIDTH = 16
 """Clients of a group. Idle clients fill up the last group, because the number of clients may change the bits of a
@@ -30,31 +27,23 @@ class Vmap:
     """Trains groups of clients on samples `x` [N, ...] with labels `y` [N]."""
 
     def __init__(
-        self,
-        network: Network,
-        sgd: LocalSGD,
-        x: torch.Tensor,
-        y: torch.Tensor,
-        augmenter: Augmenter | None = None,
+        self, network: Network, sgd: LocalSGD, x: Tensor, y: Tensor, augmenter: Augmenter | None
     ) -> None:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
         matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
         columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
         self.max_clients = WIDTH if x.is_cuda or not must_train_alone(matrices) else 1
         self.width_multiple = 1 if x.is_cuda else width_multiple_of(columns)
-        module: nn.Module = network.module
 
-        def loss(
-            weights: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
+        def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             with lowered(sgd.precision, x.device):
-                logits = functional_call(module, weights, (x,))
+                logits = functional_call(network.module, weights, (x,))
             each = functional.cross_entropy(logits.float(), y, reduction="none")
             return (each * weight).sum(), each
 
         self._gradients = vmap(grad_and_value(loss, has_aux=True))
 
-    def train(self, group: Group, starts: Sequence[torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g, sgd = len(group.jobs), self.sgd
         idle = self.max_clients - g
@@ -77,7 +66,7 @@ class Vmap:
         rows[torch.from_numpy(group.jobs).to(rows.device)] = (first - flat)[:g]
         return minibatch_losses(losses, group.weight)
 
-    def _samples(self, index: torch.Tensor, views: torch.Tensor | None) -> torch.Tensor:
+    def _samples(self, index: Tensor, views: Tensor | None) -> Tensor:
         """Return the samples at `index` [clients, B], each in its view of `views` [g, B]."""
         x = self.x[index]
         if self.augmenter is None or views is None:

@@ -72,7 +72,7 @@ def test_the_true_row_is_what_the_client_would_send(tmp_path: Path) -> None:
     bench, step = Workbench(setup.bench, setup.data), (before - after).double()
     for client in range(12):
         row = torch.empty_like(before)
-        bench.run(Job(0, client, 0, 3), before, row)
+        bench.work(Job(0, client, 0, 3), before, row)
         bench.flat.copy_(before)
         own = setup.data.train.rows(client)
         loss = torch.nn.functional.cross_entropy(bench.module(bench.x[own]), bench.y[own])

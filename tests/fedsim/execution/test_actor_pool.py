@@ -12,7 +12,7 @@ import torch
 import programs
 from fedsim.common.errors import ConfigError
 from fedsim.execution import cluster
-from fedsim.execution.actor_pool import RayPool, begun
+from fedsim.execution.actor_pool import RayPool, start_pool
 from fedsim.runs.resources import device_of
 
 
@@ -92,7 +92,7 @@ def test_shares_of_gpus_are_taken_where_the_run_computes_on_them(
 ) -> None:
     sees(monkeypatch, here)
     nodes.gpus = there
-    pool = begun("auto", device, "10.0.0.1:6379")
+    pool = start_pool("auto", device, "10.0.0.1:6379")
     assert pool is not None
     with pool:
         assert pool.workers == 3
@@ -129,7 +129,6 @@ def test_a_cluster_without_cpus_is_refused(cpus: list[int], monkeypatch: pytest.
     ray = SimpleNamespace(is_initialized=lambda: False, nodes=lambda: every, shutdown=lambda: left.append(1))
     monkeypatch.setattr(cluster, "load", lambda own: ray)
     monkeypatch.setattr(cluster, "_join", lambda address, quiet: None)
-    monkeypatch.setattr(cluster, "_node", lambda: "0")
     with pytest.raises(ConfigError, match="ray_address: expected a cluster with CPUs, found none at 'auto'"):
         cluster.connect("auto", cpus=1)
     assert left == [1]

@@ -228,9 +228,9 @@ def test_workers_share_the_losses_of_fewer_clients_than_they_are(mode: Mode) -> 
     actor = ClientActor()
     actor.build(dataclasses.replace(BENCH, mode=mode), shared, False)
     models, clients = initial.numpy()[None], np.array([7, 3])
-    every = [actor.share_of_losses(models, clients, 0, worker, 5) for worker in range(5)]
+    every = [actor.trial_losses(models, clients, 0, worker, 5) for worker in range(5)]
     assert [found.shape for found in every] == [(1, 1), (1, 1), (1, 0), (1, 0), (1, 0)]
-    assert np.array_equal(np.concatenate(every, axis=1)[0], actor.losses(models[0], clients, 0))
+    assert np.array_equal(np.concatenate(every, axis=1), actor.trial_losses(models[0], clients, 0))
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3])
@@ -279,7 +279,9 @@ def test_own_models_are_sent_of_those_who_are_evaluated() -> None:
         trainer._memories.begin(client, f"row of {client}")
     rows, nothing = np.arange(3), np.arange(0)
     trainer._splits = {"test": Split.of([rows] * 4), "test_some": Split.of([nothing, rows, rows, nothing])}
-    sent = {split: [args[3:] for _, args in trainer._personal_calls(split)] for split in trainer._splits}
+    sent = {
+        split: [args[3:] for _, args in trainer._calls(split, personal=True)] for split in trainer._splits
+    }
     assert sent == {
         "test": [(0, "row of 0", "row of 1"), (2, None, "row of 3")],
         "test_some": [(0, None, "row of 1"), (2, None, None)],

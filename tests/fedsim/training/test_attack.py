@@ -18,8 +18,8 @@ from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.result import Progress
 from fedsim.runs.resume import resume
-from fedsim.training.attack import Adversary, Message, attacked, nth_jobs
-from fedsim.training.job import Cohort, Report
+from fedsim.training.attack import Adversary, Message, attacked
+from fedsim.training.job import Cohort, Report, nth_jobs
 from small import run, small
 
 K = 12

@@ -50,7 +50,7 @@ def data() -> FederatedData:
 def row_of(data: FederatedData, sgd: LocalSGD, job: Job, client: str = "plain") -> torch.Tensor:
     params = build_network("mlp", {"hidden": [8]}, (1, 8, 8), 10).initial(0)
     row = torch.empty_like(params)
-    Workbench(dataclasses.replace(SPEC, sgd=sgd, client=client), data).run(job, params, row)
+    Workbench(dataclasses.replace(SPEC, sgd=sgd, client=client), data).work(job, params, row)
     return row
 
 

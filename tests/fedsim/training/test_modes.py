@@ -475,5 +475,5 @@ def test_a_job_is_the_same_as_ever(data: FederatedData) -> None:
     made = bench(data, "mlp", "loop")
     rows, _ = trained(made, cohort(4))
     out = torch.empty(made.network.P)
-    made.run(Job(2, 2, 2, 0), made.network.initial(0), out)
+    made.work(Job(2, 2, 2, 0), made.network.initial(0), out)
     assert torch.equal(out, rows[2])

@@ -65,7 +65,7 @@ def test_it_is_sgd(data: FederatedData, sgd: LocalSGD) -> None:
     bench = Workbench(dataclasses.replace(SPEC, sgd=sgd), data)
     job, params = Job(id=9, client=4, nth=2, version=3), start()
     row = torch.empty_like(params)
-    report = bench.run(job, params, row)
+    report, _ = bench.work(job, params, row)
     expected, loss = oracle(data, job, sgd, params)
     torch.testing.assert_close(params - row, expected, rtol=1e-4, atol=1e-6)
     assert report.loss_before == pytest.approx(loss, rel=1e-5)
@@ -116,11 +116,11 @@ def test_a_job_does_not_depend_on_what_was_trained_before(data: FederatedData) -
     job, params = Job(0, 1, 0, 0), start()
     fresh, used = Workbench(SPEC, data), Workbench(SPEC, data)
     first, second = torch.empty_like(params), torch.empty_like(params)
-    fresh.run(job, params, first)
+    fresh.work(job, params, first)
     for other in (3, 5, 2):
-        used.run(Job(other, other, 1, 0), params + 0.1, second)
+        used.work(Job(other, other, 1, 0), params + 0.1, second)
     used.evaluate(params, "test", 0, 50)
-    used.run(job, params, second)
+    used.work(job, params, second)
     assert torch.equal(first, second)
 
 
@@ -133,7 +133,7 @@ def test_a_method_does_not_depend_on_what_was_done_before(data: FederatedData) -
 
     def trained(bench: Workbench) -> tuple[float, list[float]]:
         row = torch.empty_like(params)
-        return bench.run(job, params, row).loss_before, row.tolist()
+        return bench.work(job, params, row)[0].loss_before, row.tolist()
 
     expected = trained(Workbench(spec, data))
     own = Workbench(spec, data).evaluate_personal(params, [None], "test", 1)[0].tolist()
@@ -147,14 +147,14 @@ def test_the_nth_job_of_a_client_has_its_own_minibatches(data: FederatedData) ->
     bench, params = Workbench(SPEC, data), start()
     rows = torch.empty(3, len(params))
     for i, job in enumerate((Job(0, 1, 0, 0), Job(1, 1, 1, 0), Job(7, 1, 0, 0))):
-        bench.run(job, params, rows[i])
+        bench.work(job, params, rows[i])
     assert not torch.equal(rows[0], rows[1])
     assert torch.equal(rows[0], rows[2]), "the number of the job alone must not matter"
 
 
 def test_without_being_asked_no_loss_is_computed(data: FederatedData) -> None:
     bench, params = Workbench(dataclasses.replace(SPEC, losses=False), data), start()
-    report = bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params))
+    report, _ = bench.work(Job(0, 1, 0, 0), params, torch.empty_like(params))
     assert math.isnan(report.loss_before)
     assert report.loss_train > 0
 
@@ -162,7 +162,7 @@ def test_without_being_asked_no_loss_is_computed(data: FederatedData) -> None:
 def test_loss_and_accuracy_after_training_are_those_of_the_client_s_own_model(data: FederatedData) -> None:
     bench, params = Workbench(dataclasses.replace(SPEC, after=True), data), start()
     row = torch.empty_like(params)
-    report = bench.run(Job(0, 1, 0, 0), params, row)
+    report, _ = bench.work(Job(0, 1, 0, 0), params, row)
     found = per_client(data.train, [bench.evaluate(params - row, "train", 0, len(data.train.indices))])
     assert report.loss_after == pytest.approx(found.loss[1], rel=1e-4)
     assert report.accuracy_after == found.correct[1] / found.n[1]
@@ -171,7 +171,7 @@ def test_loss_and_accuracy_after_training_are_those_of_the_client_s_own_model(da
 
 def test_training_that_diverges_is_reported(data: FederatedData) -> None:
     bench, params = Workbench(dataclasses.replace(SPEC, sgd=LocalSGD(lr=1e30, batch_size=2)), data), start()
-    assert not bench.run(Job(0, 1, 0, 0), params, torch.empty_like(params)).finite
+    assert not bench.work(Job(0, 1, 0, 0), params, torch.empty_like(params))[0].finite
 
 
 def test_evaluation_adds_up_client_by_client(data: FederatedData) -> None:

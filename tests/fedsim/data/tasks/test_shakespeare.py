@@ -169,7 +169,7 @@ def test_a_step_descends_along_the_gradient(play: Path) -> None:
     made = prepare(parse(config(play) | {"train": {"batch_size": "full", "lr": 0.8}}, "here", "run")[0])
     bench, start = Workbench(made.bench, made.data), made.initial()
     row = torch.empty(made.network.P)
-    bench.run(Job(0, 1, 0, 0), start, row)
+    bench.work(Job(0, 1, 0, 0), start, row)
     rows = torch.from_numpy(made.data.train.rows(1))
     weights = made.network.views(start.clone().requires_grad_())
     leaves = {name: view.detach().requires_grad_() for name, view in weights.items()}
