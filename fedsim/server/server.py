@@ -258,7 +258,9 @@ class Server:
         `losses` [T, m] of the present clients after the trials choose its length; None takes length 1. What the audits
         of this step returned comes back as "audited".
         """
-        columns = self._take(proposal.decision, losses) if proposal.decision else {"status": "empty"}
+        columns: dict[str, Any] = {"status": "empty"}
+        if proposal.decision is not None:
+            columns = self._take(proposal.decision, losses)
         columns |= proposal.columns | {"evicted": self.history.evicted - proposal.evicted}
         if parts := [part for part in audited if part is not None]:
             columns["audited"] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
