@@ -149,8 +149,10 @@ def _stack(
     if not np.array_equal(order, np.arange(len(rows))):
         rows = rows[torch.from_numpy(order).to(rows.device)]
     m, scalars = int((table["ages"] == 0).sum()), _scalars(arguments, table)
-    grams = _grams(algorithm, rows, spans)
-    _check_norms(grams, rows, spans, order)
+    used: Blocks = {"none": [], "model": [(0, rows.shape[1])], "blocks": spans}[algorithm.needs.gram]
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        grams = block_products(rows, rows, used)
+    _check_norms(grams, rows, used, order)
     return Stack(grams=grams, m=m, **scalars, **table), rows, order
 
 
@@ -158,8 +160,7 @@ def _check_norms(grams: Floats, rows: torch.Tensor, spans: Blocks, order: NDArra
     """Refuse rows whose squared norms overflow, or round to 0 although the rows are not zero."""
     squares = np.einsum("bii->bi", grams)
     long, short = ~np.isfinite(squares.sum(axis=0)), np.zeros(len(rows), dtype=bool)
-    parts = spans if len(squares) == len(spans) else [(0, rows.shape[1])]
-    for square, (start, stop) in zip(squares, parts, strict=False):
+    for square, (start, stop) in zip(squares, spans, strict=True):
         if (low := square < np.finfo(np.float64).tiny).any():
             short |= low & rows[:, start:stop].any(dim=1).cpu().numpy()
     for wrong, size in ((long, "more"), (short, "less")):
@@ -349,11 +350,3 @@ def _scalars(arguments: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) ->
                 f"argument {name!r}: expected a whole number of at least {least[name]}, found {value!r}"
             )
     return scalars
-
-
-def _grams(algorithm: Algorithm, rows: torch.Tensor, spans: Blocks) -> Floats:
-    wanted = algorithm.needs.gram
-    if wanted == "none":
-        return np.zeros((0, len(rows), len(rows)))
-    with np.errstate(over="ignore", invalid="ignore"):  # `_check_norms` refuses them
-        return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])
