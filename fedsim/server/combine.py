@@ -77,7 +77,7 @@ def combine(
     0); `participations`, updates of the client so far including this step's (default: those in the call);
     `losses_after` and `accuracies_after` (a fraction) of the clients' own models, for rules that need them.
     `blocks` are the sizes of the parameter blocks (default: one block). `n_clients`, `total_samples`
-    (default: of the clients in the call) and `n_seen`, the distinct clients heard from before (default: by
+    (default: of the clients in the call) and `n_seen`, the distinct clients with earlier updates (default: by
     `participations`), describe the whole population. `wrap` are wrappers, names with options, the first the
     innermost. `state` and `vectors` are those of the call before, for rules that remember.
 
@@ -207,8 +207,8 @@ def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
         _check_dense("updates", updates)
     rows = updates.detach() if isinstance(updates, torch.Tensor) else _tensor(updates)
     if rows.ndim != 2 or not rows.numel() or not rows.is_floating_point():
-        found = f"{rows.dtype} of shape {tuple(rows.shape)}"
-        raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {found}")
+        kind = f"{rows.dtype} of shape {tuple(rows.shape)}"
+        raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {kind}")
     bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
     if bad:
         raise ConfigError(f"argument 'updates', row {bad[0]}: expected finite numbers, found NaN or infinity")
