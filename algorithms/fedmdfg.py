@@ -35,6 +35,7 @@ from fedsim.algorithms.mathematics.geometry import (
     inverse_norms,
     norm,
     of_length,
+    row_norms,
     shortened,
     unit_fair_weights,
 )
@@ -159,7 +160,7 @@ def _direction(
     rows = np.flatnonzero(scale)
     if not len(rows):
         return Direction(np.zeros(len(scale)))
-    lengths = scale * np.sqrt(np.maximum(gram.diagonal(), 0.0))
+    lengths = scale * row_norms(gram)
     shrunk = np.divide(scale * lengths, lengths + guard, out=np.zeros_like(scale), where=scale > 0)
     weights, residual = Hull(rows, shrunk, guidance * shrunk).least(gram, solver)
     table, grams = weights[None], gram[None]

@@ -20,6 +20,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
+from fedsim.algorithms.mathematics.geometry import row_norms
 from fedsim.algorithms.mathematics.hull import Bounds, Lambda0, mixed
 from fedsim.algorithms.mathematics.min_norm import Solver
 from fedsim.common.option_requirements import With
@@ -43,13 +44,9 @@ def fedmgda_plus(
     bounds = Bounds(lambda0, epsilon, cap)
 
     def direction(stack: Stack) -> Direction:
-        eta = _median_norm(stack) if server_lr == "median" else server_lr
+        eta = float(np.median(row_norms(stack.gram())[: stack.m])) if server_lr == "median" else server_lr
         step = eta * decay ** (stack.step // 100)
         return mixed(stack, bounds, normalise=normalise, step=step, solver=solver)
 
     needs = Needs(gram="model", scale_free=normalise and server_lr != "median")
     return stateless(direction, needs, ["descent"] if epsilon == 1 and cap is None else [])
-
-
-def _median_norm(stack: Stack) -> float:
-    return float(np.median(np.sqrt(np.maximum(stack.gram().diagonal()[: stack.m], 0.0))))

@@ -4,8 +4,8 @@ The step is the mean of the last updates of all clients, present or not: w <- w 
 update of client k (Algorithm 1, "memory-augmented impatient").
 
 Deviations and choices:
-- The paper starts with a step in which everybody takes part. Here N is the number of clients heard from so
-  far, or all K of them with `divisor="all"`, so that clients never heard from count as not moving.
+- The paper starts with a step in which all clients take part. Here N is the number of clients that have sent an
+  update, or all K of them with `divisor="all"`, so that clients without an update count as not moving.
 - A client with several updates in one step counts with the last.
 """
 

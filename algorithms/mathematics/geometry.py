@@ -96,7 +96,12 @@ def unit_fair_weights(losses: Floats) -> Floats:
     return np.asarray(q / size) if size > 0 else q
 
 
+def row_norms(gram: Floats) -> Floats:
+    """Return ‖row‖ `[n]` for each row; rounding below zero counts as zero."""
+    return np.asarray(np.sqrt(np.maximum(gram.diagonal(), 0.0)))
+
+
 def inverse_norms(gram: Floats) -> Floats:
     """Return 1/‖row‖ `[n]` for each row, 0 for rows that are zero."""
-    norms = np.sqrt(np.maximum(gram.diagonal(), 0.0))
+    norms = row_norms(gram)
     return np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)

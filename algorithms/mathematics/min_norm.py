@@ -120,9 +120,8 @@ def _active_set(g: Floats, low: Floats, high: Floats) -> Floats:
 
 def _start(g: Floats, low: Floats, high: Floats) -> Floats:
     """Return feasible weights; without active bounds mostly the solution itself."""
-    from fedsim.algorithms.mathematics.min_norm_start import (
-        unbounded,  # imports SciPy, which is slow
-    )
+    # imported here: it imports SciPy, which is slow
+    from fedsim.algorithms.mathematics.min_norm_start import unbounded
 
     x = unbounded(g)
     return x if x.any() and ((low <= x) & (x <= high)).all() else _filled(g.diagonal(), low, high)

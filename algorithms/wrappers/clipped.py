@@ -11,7 +11,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedsim.algorithms.mathematics.geometry import inverse_norms
+from fedsim.algorithms.mathematics.geometry import inverse_norms, row_norms
 from fedsim.algorithms.mathematics.stack_views import on_scaled, refuse_scale_free, with_gram
 from fedsim.common.errors import ConfigError
 from fedsim.server.rule import Algorithm, Floats, Stack
@@ -36,7 +36,7 @@ def clipped(
 
     def factors(stack: Stack) -> Floats:
         gram = stack.gram()
-        norms = np.sqrt(np.maximum(gram.diagonal(), 0.0))
+        norms = row_norms(gram)
         limit = multiple * float(np.median(norms[: stack.m])) if norm is None else norm
         return np.where(norms > limit, limit * inverse_norms(gram), 1.0)
 

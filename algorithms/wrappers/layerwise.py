@@ -39,9 +39,8 @@ def layerwise(
             direction, own = rule.weigh(replace(stack, grams=gram[None]), _own(rule, state, first))
             directions[first] = direction
             after.update({f"{first}/{name}": value for name, value in own.items()})
-            return Part(
-                gram, direction.weights.reshape(-1), first, width
-            )  # from [n], or [1, n] of a one-block rule
+            weights = direction.weights.reshape(-1)  # from [n], or [1, n] of a rule for one block
+            return Part(gram, weights, first, width)
 
         parts = [solve(gram, index, 1) for index, gram in enumerate(stack.grams)]
         while merging and (zero := first_zero(parts, zero_tolerance)) is not None:

@@ -54,9 +54,9 @@ def check_rows(folder: Path, name: str, table: pa.Table, clients: int | None) ->
     if clients is not None and "client" in table.column_names:
         foreign = np.flatnonzero(array(table["client"]) >= clients)
         if len(foreign):
-            found = table["client"][int(foreign[0])].as_py()
+            client = table["client"][int(foreign[0])].as_py()
             raise FolderError(
-                f"{path}, row {foreign[0]}: expected one of the run's {clients:,} clients, found client {found}"
+                f"{path}, row {foreign[0]}: expected one of the run's {clients:,} clients, found client {client}"
             )
     if name == "evals":
         accuracy = array(table["accuracy"])
@@ -76,10 +76,10 @@ def _second(keys: pa.Table) -> int | None:
     """Return the first row that repeats the key of an earlier row; None if there is none."""
     columns = [_codes(column) for column in keys.columns]
     order = np.lexsort(columns)
-    again = np.ones(max(len(order) - 1, 0), dtype=bool)
+    repeats = np.ones(max(len(order) - 1, 0), dtype=bool)
     for values in columns:
-        again &= np.diff(values[order]) == 0
-    return int(order[1:][again].min()) if again.any() else None
+        repeats &= np.diff(values[order]) == 0
+    return int(order[1:][repeats].min()) if repeats.any() else None
 
 
 def _codes(column: pa.ChunkedArray) -> Ints:

@@ -184,10 +184,10 @@ def slugs(texts: Iterable[str]) -> list[str]:
     taken: dict[str, None] = {}
     for text in texts:
         plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"
-        name, again = plain, 1
+        name, number = plain, 1
         while name in taken:
-            again += 1
-            name = f"{plain}-{again}"
+            number += 1
+            name = f"{plain}-{number}"
         taken[name] = None
     return list(taken)
 

@@ -84,8 +84,8 @@ def figure(picture: Picture, prefix: str, *, wide: bool = False, command: str = 
     """
     svg = inline_svg(picture.figure, prefix, picture.alt).replace("<svg ", '<svg class="plot" ', 1)
     inner = _scroll(svg, picture.caption) if wide else svg
-    again = f'<code class="again">{escape(command)}</code>' if command else ""
-    caption = f"<figcaption>{escape(picture.caption)}{again}</figcaption>"
+    code = f'<code class="again">{escape(command)}</code>' if command else ""
+    caption = f"<figcaption>{escape(picture.caption)}{code}</figcaption>"
     return f"<figure{_class('wide' if wide else '')}>\n{_legend(picture.keys)}{inner}\n{caption}\n</figure>"
 
 
@@ -112,8 +112,8 @@ def _shower(command: str) -> Callable[[Block], str]:
 
     def drawn(block: Figure) -> str:
         try:
-            again = f"{command} --only {block.name} --figures figures"
-            return figure(block.draw(), block.name, wide=block.wide, command=again)
+            alone = f"{command} --only {block.name} --figures figures"
+            return figure(block.draw(), block.name, wide=block.wide, command=alone)
         except (RunError, TraceError) as error:
             return paragraph(f"Not drawn: {error}.")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from fedsim.analysis.report.document import (
     heading_of,
     slugs,
 )
-from fedsim.analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
+from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.tables.group_tables import (
     participation_differences,
     run_participation,
@@ -79,7 +78,7 @@ def runs_participation(runs: Sequence[Run]) -> Iterator[Block]:
             if run.evaluations():
                 participation[run.label] = run_participation(run)
         except (RunError, TraceError) as error:
-            refused.append(Text(f"{run.label}: not told: {error}.", "note"))
+            refused.append(Text(f"{run.label}: not shown: {error}.", "note"))
     if not participation and not refused:
         return
     yield Heading(HEADING)
@@ -101,7 +100,7 @@ def study_participation_blocks(study: Study) -> Iterator[Block]:
         participation = study_participation(study)
         families = participation_differences(study, participation["measures"])
     except (ConfigError, DataError, RunError, TraceError) as error:
-        yield Text(f"Not told: {error}.", "note")
+        yield Text(f"Not shown: {error}.", "note")
         return
     groups, axis = participation["groups"], study.axis() if study.axes else ""
     spread = _over_seeds(study, groups)
@@ -144,11 +143,8 @@ def _over_seeds(study: Study, groups: pd.DataFrame) -> pd.DataFrame:
 
     rows = []
     for key, part in groups.groupby([*study.axes, "by", "group"], sort=False):
-        values = part["mean_percent"].to_numpy(dtype=float)
-        low, high = interval(mean_of(values), len(values)) or (math.nan, math.nan)
-        std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
-        numbers = (len(values), float(values.mean()), low, high, std)
-        rows.append((*key, *numbers))
+        spread = spread_of(part["mean_percent"].to_numpy(dtype=float))
+        rows.append((*key, len(part), *(spread[name] for name in ("mean", "low", "high", "std"))))
     names = [*study.axes, "by", "group", "seeds", "mean_percent", "low", "high", "std_percent"]
     return pd.DataFrame(rows, columns=names)
 

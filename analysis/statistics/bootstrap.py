@@ -69,6 +69,18 @@ def mean_of(values: Floats) -> Statistic:
     return lambda counts: np.asarray(counts @ values / counts.sum(axis=1))
 
 
+def spread_of(values: Floats) -> dict[str, float]:
+    """Return `mean` and `std` (divided by n - 1) of `values` [n], one per seed, and the mean's interval, `low`, `high`.
+
+    NaN where there are too few seeds.
+    """
+    n = len(values)
+    mean = float(values.mean()) if n else np.nan
+    std = float(values.std(ddof=1)) if n > 1 else np.nan
+    low, high = interval(mean_of(values), n) or (np.nan, np.nan)
+    return {"mean": mean, "std": std, "low": low, "high": high}
+
+
 def client_draws(n: int) -> int:
     """Return the number of resamples for n clients: fewer for thousands of clients, whose intervals are narrow."""
     return min(2000, max(500, 5_000_000 // max(n, 1)))

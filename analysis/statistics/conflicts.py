@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
+from fedsim.server.conflicts import ORTHOGONAL
 
 if TYPE_CHECKING:
     import pandas as pd
-
-ORTHOGONAL = 1e-9
-"""Cosines above minus this are no conflicts: projections leave rounding errors."""
 
 
 @arguments.checked

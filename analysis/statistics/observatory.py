@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from fedsim.analysis.drawing.picture import spans
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.statistics.conflicts import ORTHOGONAL
 from fedsim.common.errors import FolderError
+from fedsim.server.conflicts import ORTHOGONAL
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -159,19 +159,21 @@ def differences_of(
             f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}"
         )
     falling = plugins.smaller_is_better(column) if smaller_is_better is None else smaller_is_better
+    shared = {"metric": column, "at": at, "axis": among, "baseline": base, "smaller_is_better": falling}
     differences = []
     for level, others in _comparisons(study, among, base):
         sides = [_side(frame, others | {among: name}) for name in (level, base)]
-        labels = (column, at, among, level, base)
-        differences.append(_difference(study, labels, others, sides, falling, size))
+        labels = shared | {"level": level, "others": others}
+        differences.append(_difference(labels, sides, study.seeds, size))
     if not differences:
         raise FolderError(
             f"{study.folder}: no level of axis {among!r} has runs beside those of {base!r} at equal other levels; "
             f"levels: {', '.join(study.axes[among])}"
         )
+    corrected = holm([each.p_value for each in differences]).tolist()
     return [
         replace(each, p_holm=p, nearer_zero_is_better=nearer_zero_is_better)
-        for each, p in zip(differences, holm([d.p_value for d in differences]).tolist(), strict=True)
+        for each, p in zip(differences, corrected, strict=True)
     ]
 
 
@@ -202,37 +204,27 @@ def _side(frame: pd.DataFrame, levels: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _difference(
-    study: Study,
-    labels: tuple[str, str, str, str, str],
-    others: dict[str, str],
-    sides: Sequence[pd.DataFrame],
-    falling: bool,
-    size: float | None,
+    labels: Mapping[str, Any], sides: Sequence[pd.DataFrame], planned: Sequence[int], size: float | None
 ) -> PairedDifference:
-    column, at, axis, level, baseline = labels
+    """Compare the sides of a level and of the baseline; `labels` are the fields that do not depend on their values."""
+    column, axis = labels["metric"], labels["axis"]
     measured = [set(side.index[side[column].notna()]) for side in sides]
-    seeds = tuple(seed for seed in study.seeds if seed in measured[0] and seed in measured[1])
+    seeds = tuple(seed for seed in planned if seed in measured[0] and seed in measured[1])
     a, b = (side.loc[list(seeds)] for side in sides)
-    _require_alike(a, b, f"{axis}={level} and {axis}={baseline}")
+    _require_alike(a, b, f"{axis}={labels['level']} and {axis}={labels['baseline']}")
     ours, theirs = (np.asarray(side[column], dtype=np.float64) for side in (a, b))
     values = np.round(ours - theirs, _DIGITS)
     factor, factor_interval = pairing_factor(ours, theirs)
     return PairedDifference(
-        metric=column,
-        at=at,
-        axis=axis,
-        level=level,
-        baseline=baseline,
-        others=others,
+        **labels,
         seeds=seeds,
-        missing=tuple(seed for seed in study.seeds if seed not in seeds),
+        missing=tuple(seed for seed in planned if seed not in seeds),
         level_values=ours,
         baseline_values=theirs,
         values=values,
-        smaller_is_better=falling,
         pairing_factor=factor,
         pairing_interval=factor_interval,
-        point_gap=_gap(a, b, _POINT_OF.get(at)),
+        point_gap=_gap(a, b, _POINT_OF.get(labels["at"])),
         **_tested(values, size),
     )
 

@@ -15,6 +15,7 @@ from rich.table import Table
 from fedsim.analysis.opening.run import Run, open_all
 from fedsim.analysis.opening.study import is_study, open_study
 from fedsim.analysis.statistics.audit import audit_frame, by_age, realised, useful_age
+from fedsim.analysis.tables.closing import fixed
 from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import shown
@@ -62,9 +63,9 @@ def age_rows(ages: pd.DataFrame) -> list[list[str]]:
     for row in ages.to_dict("records"):
         first, last = row["from_age"], row["to_age"]
         age = f"{first}" if first == last else f"{first}–{last}"
-        shares = (_fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
+        shares = (fixed(100 * row[name], 0) for name in ("real", "precision", "recall"))
         angle, right = _interval(row, "cosine", 1, 2), _interval(row, "agreement", 100, 0)
-        rows.append([age, f"{row['n']:,}", angle, _fixed(row["norm_ratio"], 2), *shares, right])
+        rows.append([age, f"{row['n']:,}", angle, fixed(row["norm_ratio"], 2), *shares, right])
     return rows
 
 
@@ -98,13 +99,9 @@ def advice(ages: pd.DataFrame) -> str:
 
 def _interval(row: Mapping[Any, Any], name: str, scale: float, digits: int, sign: str = "") -> str:
     value, low, high = (
-        _fixed(scale * row[key], digits, sign) for key in (name, f"{name}_low", f"{name}_high")
+        fixed(scale * row[key], digits, sign) for key in (name, f"{name}_low", f"{name}_high")
     )
     return value if math.isnan(row[f"{name}_low"]) else f"{value} [{low}, {high}]"
-
-
-def _fixed(value: float, digits: int, sign: str = "") -> str:
-    return "–" if math.isnan(value) else f"{value:{sign}.{digits}f}"
 
 
 def _table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from rich import box
 from rich.table import Table
 
 from fedsim.analysis.opening.study import POINTS, Point, Study, open_study
-from fedsim.analysis.statistics.bootstrap import interval, mean_of
+from fedsim.analysis.statistics.bootstrap import spread_of
 from fedsim.analysis.statistics.paired import PairedDifference, differences_of
 from fedsim.analysis.tables.closing import ACCURACIES
 from fedsim.analysis.tables.difference_tables import PLACES, difference_frame, difference_table, plain, span
@@ -81,10 +80,7 @@ def level_frame(study: Study, at: Point = "end", metrics: Sequence[str] | None =
     for key, part in groups:
         for name in names:
             values = part[name].dropna().to_numpy(dtype=np.float64)
-            low, high = interval(mean_of(values), len(values)) or (math.nan, math.nan)
-            mean = values.mean() if len(values) else math.nan
-            std = values.std(ddof=1) if len(values) > 1 else math.nan
-            numbers = {"n": len(values), "mean": mean, "std": std, "low": low, "high": high}
+            numbers = {"n": len(values), **spread_of(values)}
             rows.append({"metric": name, "at": at, **dict(zip(axes, key, strict=True)), **numbers})
     return pd.DataFrame(rows, columns=["metric", "at", *axes, "n", "mean", "std", "low", "high"])
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
-from fedsim.analysis.statistics.bootstrap import FEW_NOTE, interval, mean_of
+from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.statistics.correlation import correlations
 from fedsim.analysis.statistics.paired import PairedDifference, differences_of
 from fedsim.analysis.statistics.participation import clients, groupings, groups, losses, worst_group
@@ -187,10 +187,10 @@ def _study_groups(study: Study, groups: pd.DataFrame) -> Table:
     by = str(groups["by"].iloc[0])
     note = "mean ± standard deviation over seeds, below it the 95 % bootstrap interval of the mean over seeds"
     table = _table(f"{study.name}: accuracy by {by} at the end of each run, %", note)
-    for heading in (*axes, "group", "clients", "each client once", "each sample once"):
-        table.add_column(
-            shown(heading), justify="right" if "c" in heading and heading not in axes else "left"
-        )
+    for heading in (*axes, "group"):
+        table.add_column(shown(heading))
+    for heading in ("clients", "each client once", "each sample once"):
+        table.add_column(heading, justify="right")
     for key, part in groups.groupby([*axes, "group"], sort=False):
         clients = f"{part['clients'].min()}–{part['clients'].max()}"
         means = [_over_seeds(part[name]) for name in ("mean_percent", "mean_over_samples_percent")]
@@ -213,10 +213,8 @@ def _study_measures(study: Study, measures: pd.DataFrame) -> Table:
 
 
 def _over_seeds(values: pd.Series[Any]) -> str:
-    known = values.dropna().to_numpy(dtype=np.float64)
-    mean = float(known.mean()) if len(known) else math.nan
-    std = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    return f"{plain(mean)} ± {plain(std)}\n{span(interval(mean_of(known), len(known)), '')}"
+    spread = spread_of(values.dropna().to_numpy(dtype=np.float64))
+    return f"{plain(spread['mean'])} ± {plain(spread['std'])}\n{span((spread['low'], spread['high']), '')}"
 
 
 def _table(title: str, caption: str) -> Table:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fedsim.common.errors import ConfigError, RunError, described
+from fedsim.common.arguments import check
+from fedsim.common.errors import ConfigError, RunError
 from fedsim.server.gram import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Stack, State, Vectors
 from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
@@ -75,40 +77,30 @@ def combine(
     0); `participations`, updates of the client so far including this step's (default: those in the call);
     `losses_after` and `accuracies_after` (a fraction) of the clients' own models, for rules that need them.
     `blocks` are the sizes of the parameter blocks (default: one block). `n_clients`, `total_samples`
-    (default: of the clients in the call) and `n_seen`, the distinct clients heard from before (default: by
+    (default: of the clients in the call) and `n_seen`, the distinct clients with earlier updates (default: by
     `participations`), describe the whole population. `wrap` are wrappers, names with options, the first the
     innermost. `state` and `vectors` are those of the call before, for rules that remember.
 
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite, and
     RunError where what the rule returns is no finite weights.
     """
-    _check_mappings(options=options, state=state, vectors=vectors)
+    arguments = dict(locals())
+    for name in ("options", "state", "vectors"):
+        check(f"argument {name!r}", arguments[name], Mapping[str, Any] | None)
     algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
     rows = _rows(updates)
     spans = _spans(rows.shape[1], blocks)
     if algorithm.needs.slices:
         spans = equal_slices(rows.shape[1], len(spans))
-    columns: dict[str, ArrayLike | None] = {
-        "clients": clients,
-        "losses": losses,
-        "n_samples": n_samples,
-        "ages": ages,
-        "staleness": staleness,
-        "participations": participations,
-        "online": online,
-        "losses_after": losses_after,
-        "accuracies_after": accuracies_after,
-    }
-    _check_needed(algorithm, columns)
-    population = {"n_clients": n_clients, "total_samples": total_samples, "n_seen": n_seen}
-    stack, rows, order = _stack(algorithm, rows, spans, columns, population, step)
+    _check_needed(algorithm, arguments)
+    stack, rows, order = _stack(algorithm, rows, spans, arguments)
     name = rule if isinstance(rule, str) else "of the call"
     with untouched():
         direction, after = _weighed(algorithm, stack, state, name)
         with _of_this_rule("vectors", vectors):
             summed = weighted_sum(rows, direction.weights, spans)
             vector, kept = apply_vector_step(algorithm, summed, vectors or {}, step, name)
-    weights = _unsorted(np.atleast_2d(direction.weights), order)
+    weights = np.atleast_2d(direction.weights)[:, np.argsort(order)]
     out = _like(updates, vector)
     return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
 
@@ -120,12 +112,6 @@ def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str)
     if not np.isfinite(direction.weights).all():
         raise RunError(f"step {stack.step}, rule {name!r}: {weights_not_finite(algorithm)}")
     return direction, after
-
-
-def _check_mappings(**arguments: object) -> None:
-    for name, value in arguments.items():
-        if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"argument {name!r}: expected a dict, found {described(value)}")
 
 
 @contextmanager
@@ -141,14 +127,7 @@ def _of_this_rule(argument: str, state: Mapping[str, Any] | None) -> Iterator[No
         ) from error
 
 
-def _unsorted(weights: Floats, order: NDArray[np.intp]) -> Floats:
-    """Return the columns of `weights` in the caller's order."""
-    result = np.empty_like(weights)
-    result[:, order] = weights
-    return result
-
-
-def _check_needed(algorithm: Algorithm, columns: Mapping[str, ArrayLike | None]) -> None:
+def _check_needed(algorithm: Algorithm, arguments: Mapping[str, Any]) -> None:
     if algorithm.needs.search:
         raise ConfigError(
             "search: a line search needs clients that report losses; leave it out and search yourself"
@@ -156,44 +135,32 @@ def _check_needed(algorithm: Algorithm, columns: Mapping[str, ArrayLike | None])
     wanted = ["losses"] if algorithm.needs.losses else []
     wanted += ["losses_after", "accuracies_after"] if algorithm.needs.after else []
     for name in wanted:
-        if columns[name] is None:
+        if arguments[name] is None:
             raise ConfigError(f"argument {name!r}: this rule needs the {name.replace('_', ' ')}, found None")
 
 
 def _stack(
-    algorithm: Algorithm,
-    rows: torch.Tensor,
-    spans: Blocks,
-    columns: Mapping[str, ArrayLike | None],
-    population: Mapping[str, int | None],
-    step: int,
+    algorithm: Algorithm, rows: torch.Tensor, spans: Blocks, arguments: Mapping[str, Any]
 ) -> tuple[Stack, torch.Tensor, NDArray[np.intp]]:
     """Return the stack, the rows in its order, and that order."""
-    table = _table(len(rows), columns)
+    table = _table(len(rows), arguments)
     order = _present_first(table["clients"], table["ages"])
-    table = {name: column if column is None else column[order] for name, column in table.items()}
+    table = {name: column[order] for name, column in table.items()}
     if not np.array_equal(order, np.arange(len(rows))):
         rows = rows[torch.from_numpy(order).to(rows.device)]
-    scalars: dict[str, Any] = {
-        "n_clients": len(set(table["clients"].tolist())),
-        "total_samples": _total(table),
-        "n_seen": _seen_before(table),
-    }
-    least = scalars | {"n_seen": 0, "step": 0}
-    scalars |= {"step": step} | {name: value for name, value in population.items() if value is not None}
-    for name, value in scalars.items():
-        _check_whole(name, value, least[name])
-    grams = _grams(algorithm, rows, spans)
-    _check_norms(grams, rows, spans, order)
-    return Stack(grams=grams, m=int((table["ages"] == 0).sum()), **scalars, **table), rows, order
+    m, scalars = int((table["ages"] == 0).sum()), _scalars(arguments, table)
+    used: Blocks = {"none": [], "model": [(0, rows.shape[1])], "blocks": spans}[algorithm.needs.gram]
+    with np.errstate(over="ignore", invalid="ignore"):  # refused below
+        grams = block_products(rows, rows, used)
+    _check_norms(grams, rows, used, order)
+    return Stack(grams=grams, m=m, **scalars, **table), rows, order
 
 
 def _check_norms(grams: Floats, rows: torch.Tensor, spans: Blocks, order: NDArray[np.intp]) -> None:
     """Refuse rows whose squared norms overflow, or round to 0 although the rows are not zero."""
     squares = np.einsum("bii->bi", grams)
     long, short = ~np.isfinite(squares.sum(axis=0)), np.zeros(len(rows), dtype=bool)
-    parts = spans if len(squares) == len(spans) else [(0, rows.shape[1])]
-    for square, (start, stop) in zip(squares, parts, strict=False):
+    for square, (start, stop) in zip(squares, spans, strict=True):
         if (low := square < np.finfo(np.float64).tiny).any():
             short |= low & rows[:, start:stop].any(dim=1).cpu().numpy()
     for wrong, size in ((long, "more"), (short, "less")):
@@ -204,16 +171,11 @@ def _check_norms(grams: Floats, rows: torch.Tensor, spans: Blocks, order: NDArra
             )
 
 
-def _check_whole(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ConfigError(f"argument {name!r}: expected a whole number of at least {least}, found {value!r}")
-
-
 def _algorithm(
     rule: str | Algorithm, options: Mapping[str, Any], wrap: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> Algorithm:
     if isinstance(rule, str):
-        return build_rule(rule, options, [_wrapper(entry) for entry in _wrappers(wrap)])
+        return build_rule(rule, options, _wrappers(wrap))
     if not isinstance(rule, Algorithm):
         raise ConfigError(f"argument 'rule': expected the name of a rule or an Algorithm, found {rule!r}")
     if options:
@@ -223,17 +185,17 @@ def _algorithm(
     return rule
 
 
-def _wrappers(wrap: Any) -> Sequence[Any]:
+def _wrappers(wrap: Any) -> list[dict[str, Any]]:
+    """Return the tables of wrappers that are pairs of a name and options."""
     if isinstance(wrap, (str, Mapping)) or not isinstance(wrap, Iterable):
         raise ConfigError(f"argument 'wrap': expected a list of (name, options), found {wrap!r}")
-    return list(wrap)
-
-
-def _wrapper(entry: Any) -> dict[str, Any]:
-    name, options = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (None, None)
-    if not (isinstance(name, str) and isinstance(options, Mapping)):
-        raise ConfigError(f"argument 'wrap': expected pairs such as ('clipped', {{}}), found {entry!r}")
-    return {**options, "name": name}
+    tables = []
+    for entry in wrap:
+        name, options = entry if isinstance(entry, (tuple, list)) and len(entry) == 2 else (None, None)
+        if not (isinstance(name, str) and isinstance(options, Mapping)):
+            raise ConfigError(f"argument 'wrap': expected pairs such as ('clipped', {{}}), found {entry!r}")
+        tables.append({**options, "name": name})
+    return tables
 
 
 def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
@@ -245,8 +207,8 @@ def _rows(updates: torch.Tensor | NDArray[Any]) -> torch.Tensor:
         _check_dense("updates", updates)
     rows = updates.detach() if isinstance(updates, torch.Tensor) else _tensor(updates)
     if rows.ndim != 2 or not rows.numel() or not rows.is_floating_point():
-        found = f"{rows.dtype} of shape {tuple(rows.shape)}"
-        raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {found}")
+        kind = f"{rows.dtype} of shape {tuple(rows.shape)}"
+        raise ConfigError(f"argument 'updates': expected floats [n, P] with n, P >= 1, found {kind}")
     bad = (~torch.isfinite(rows).all(dim=1)).nonzero().flatten().tolist()
     if bad:
         raise ConfigError(f"argument 'updates', row {bad[0]}: expected finite numbers, found NaN or infinity")
@@ -291,8 +253,7 @@ def _spans(n_parameters: int, blocks: Sequence[int] | None) -> Blocks:
         raise ConfigError(
             f"argument 'blocks': expected positive sizes of sum {n_parameters} (columns), found {sizes}"
         )
-    ends = np.cumsum(sizes).tolist()
-    return list(zip([0, *ends[:-1]], ends, strict=True))
+    return list(pairwise([0, *np.cumsum(sizes).tolist()]))
 
 
 def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
@@ -311,12 +272,12 @@ def _as_array(name: str, values: ArrayLike) -> NDArray[Any]:
 
 
 def _column(
-    name: str, values: ArrayLike | None, default: NDArray[Any], least: int | None = None
+    arguments: Mapping[str, Any], name: str, default: NDArray[Any], least: int | None = None
 ) -> NDArray[Any]:
-    """Return `values` as an array like `default`; whole numbers of at least `least` where that is given."""
-    if values is None:
+    """Return an argument as an array like `default`; whole numbers of at least `least` where that is given."""
+    if arguments[name] is None:
         return default
-    array = _as_array(name, values)
+    array = _as_array(name, arguments[name])
     if array.shape != default.shape:
         raise ConfigError(
             f"argument {name!r}: expected {len(default)} values, one per row, found shape {array.shape}"
@@ -333,23 +294,22 @@ def _column(
     return column
 
 
-def _table(n: int, columns: Mapping[str, ArrayLike | None]) -> dict[str, Any]:
+def _table(n: int, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a Stack, with defaults for those that are None."""
-    zeros, ones = np.zeros(n, np.int64), np.ones(n, np.int64)
-    table: dict[str, Any] = {
-        "clients": _column("clients", columns["clients"], np.arange(n), least=0),
-        "losses": _column("losses", columns["losses"], np.full(n, np.nan)),
-        "n_samples": _column("n_samples", columns["n_samples"], ones, least=1),
-        "ages": _column("ages", columns["ages"], zeros, least=0),
-        "staleness": _column("staleness", columns["staleness"], zeros, least=0),
+    zeros, ones, unknown = np.zeros(n, np.int64), np.ones(n, np.int64), np.full(n, np.nan)
+    clients = _column(arguments, "clients", np.arange(n), least=0)
+    ages = _column(arguments, "ages", zeros, least=0)
+    after = [name for name in ("losses_after", "accuracies_after") if arguments[name] is not None]
+    return {
+        "clients": clients,
+        "ages": ages,
+        "losses": _column(arguments, "losses", unknown),
+        "n_samples": _column(arguments, "n_samples", ones, least=1),
+        "staleness": _column(arguments, "staleness", zeros, least=0),
+        "online": _column(arguments, "online", ages == 0),
+        "participations": _column(arguments, "participations", _counts(clients), least=1),
+        **{name: _column(arguments, name, unknown) for name in after},
     }
-    table["online"] = _column("online", columns["online"], table["ages"] == 0)
-    for name in ("losses_after", "accuracies_after"):
-        values = columns[name]
-        table[name] = None if values is None else _column(name, values, np.full(n, np.nan))
-    counts = _counts(table["clients"])
-    table["participations"] = _column("participations", columns["participations"], counts, least=1)
-    return table
 
 
 def _counts(clients: Ints) -> Ints:
@@ -371,22 +331,22 @@ def _present_first(clients: Ints, ages: Ints) -> NDArray[np.intp]:
     return np.argsort(ages > 0, kind="stable")
 
 
-def _total(table: Mapping[str, NDArray[Any]]) -> int:
-    _, first = np.unique(table["clients"], return_index=True)
-    return int(table["n_samples"][first].sum())
-
-
-def _seen_before(table: Mapping[str, NDArray[Any]]) -> int:
-    """Count the clients with more updates so far than rows present."""
+def _scalars(arguments: Mapping[str, Any], table: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return the step and the numbers of the whole population, by default those of the clients of the call."""
     clients, first = np.unique(table["clients"], return_index=True)
     present = table["clients"][table["ages"] == 0]
     now = [(present == client).sum() for client in clients]
-    return int((table["participations"][first] > now).sum())
-
-
-def _grams(algorithm: Algorithm, rows: torch.Tensor, spans: Blocks) -> Floats:
-    wanted = algorithm.needs.gram
-    if wanted == "none":
-        return np.zeros((0, len(rows), len(rows)))
-    with np.errstate(over="ignore", invalid="ignore"):  # `_check_norms` refuses them
-        return block_products(rows, rows, spans if wanted == "blocks" else [(0, rows.shape[1])])
+    defaults: dict[str, Any] = {
+        "n_clients": len(clients),
+        "total_samples": int(table["n_samples"][first].sum()),
+        "n_seen": int((table["participations"][first] > now).sum()),
+        "step": None,
+    }
+    least = defaults | {"n_seen": 0, "step": 0}
+    scalars = {n: default if arguments[n] is None else arguments[n] for n, default in defaults.items()}
+    for name, value in scalars.items():
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least[name]:
+            raise ConfigError(
+                f"argument {name!r}: expected a whole number of at least {least[name]}, found {value!r}"
+            )
+    return scalars

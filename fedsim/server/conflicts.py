@@ -1,23 +1,24 @@
 """Conflicts and angles between the rows of a step and its direction, from inner products and weights alone.
 
 Table 2 of FedLF (Pan et al. 2024) counts the clients of a step whose update makes an angle above 90 degrees with the
-direction: MC for the whole model (`model_conflicts`), LC_l for layer l (`block_conflicts`).
+direction: MC for the whole model (`model_conflicts`), LC_l for layer l (`block_conflicts_mean` is their mean).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.server.rule import Direction, Floats, Ints, Stack
+from fedsim.server.rule import Direction, Floats, Stack
 
 ORTHOGONAL = 1e-9
 """Cosines above minus this count as no conflict, because projections leave rounding errors."""
+_REMOVED = ("projection_removed", "external_removed")
+"""Diagnostics of rules and wrappers: shares of the direction's norm that projections removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,42 +32,21 @@ class Diagnosis:
     """[n] cosine between each row and the direction; NaN where one of them is zero."""
     block_cosines: Floats
     """[L, n] the same in each block."""
-    direction_norm: float
-    block_norms: Floats
-    """[L] norm of the direction in each block."""
     conflicting_pairs: int
     """Pairs of present rows with a negative inner product."""
-    model_conflicts: int
-    """MC: present rows that conflict with the direction."""
-    block_conflicts: Ints
-    """[L] LC_l: present rows that conflict with the direction in the block."""
-    absent_conflicts: int
-    """Remembered rows that conflict with the direction."""
-    absent_block_conflicts: Ints
-    """[L] remembered rows that conflict with the direction in the block."""
     projection_removed: float
     """Share of the direction's norm that projections removed; NaN if the rule does not report it."""
 
-    @property
-    def angles_deg(self) -> Floats:
-        """Return the angles `[n]` between each row and the direction, in degrees."""
-        return np.asarray(np.degrees(np.arccos(np.clip(self.cosines, -1.0, 1.0))))
-
-    @property
-    def block_angles_deg(self) -> Floats:
-        """Return the angles `[L, n]` in each block, in degrees."""
-        return np.asarray(np.degrees(np.arccos(np.clip(self.block_cosines, -1.0, 1.0))))
-
-    def numbers(self) -> Mapping[str, float]:
-        """Return the counts and extremes by name, as numbers worth recording."""
+    def numbers(self) -> dict[str, float]:
+        """Return the counts and extremes as columns of `steps.parquet`."""
+        present, absent = self.cosines[: self.m], self.cosines[self.m :]
         return {
             "conflicts": float(self.conflicting_pairs),
-            "model_conflicts": float(self.model_conflicts),
-            "block_conflicts_mean": float(self.block_conflicts.mean()),
-            "absent_conflicts": float(self.absent_conflicts),
-            "smallest_cosine": _smallest(self.cosines[: self.m]),
-            "smallest_absent_cosine": _smallest(self.cosines[self.m :]),
-            "smallest_block_cosine": _smallest(self.block_cosines[:, : self.m]),
+            "model_conflicts": float((present < -ORTHOGONAL).sum()),
+            "block_conflicts_mean": float((self.block_cosines[:, : self.m] < -ORTHOGONAL).sum(axis=1).mean()),
+            "absent_conflicts": float((absent < -ORTHOGONAL).sum()),
+            "smallest_cosine": _smallest(present),
+            "smallest_absent_cosine": _smallest(absent),
             "projection_removed": self.projection_removed,
         }
 
@@ -84,24 +64,14 @@ def diagnose(stack: Stack, direction: Direction, whole: Floats | None = None) ->
         along, square, whole = inner.sum(axis=0), squares.sum(), total
     else:
         (along,), (square,) = _inner(whole[None], table[:1])
-    row_squares = np.maximum(stack.grams.diagonal(axis1=1, axis2=2), 0.0)  # [L, n]
-    cosines = _cosines(along, square, whole.diagonal())
-    block_cosines = _cosines(inner, squares[:, None], row_squares)
-    clash, block_clash = cosines < -ORTHOGONAL, block_cosines < -ORTHOGONAL
-    m = stack.m
+    shares = [direction.diagnostics[name] for name in _REMOVED if name in direction.diagnostics]
     return Diagnosis(
-        m=m,
+        m=stack.m,
         weights=table,
-        cosines=cosines,
-        block_cosines=block_cosines,
-        direction_norm=math.sqrt(float(square)),
-        block_norms=np.sqrt(squares),
-        conflicting_pairs=int((np.triu(whole[:m, :m], 1) < 0).sum()),
-        model_conflicts=int(clash[:m].sum()),
-        block_conflicts=block_clash[:, :m].sum(axis=1),
-        absent_conflicts=int(clash[m:].sum()),
-        absent_block_conflicts=block_clash[:, m:].sum(axis=1),
-        projection_removed=_removed(direction.diagnostics),
+        cosines=_cosines(along, square, whole.diagonal()),
+        block_cosines=_cosines(inner, squares[:, None], stack.grams.diagonal(axis1=1, axis2=2)),
+        conflicting_pairs=int((np.triu(whole[: stack.m, : stack.m], 1) < 0).sum()),
+        projection_removed=max(shares, default=math.nan),
     )
 
 
@@ -142,11 +112,6 @@ def _inner(grams: Floats, table: Floats) -> tuple[Floats, Floats]:
 def _cosines(inner: Floats, square: Floats, row_squares: Floats) -> Floats:
     scale = np.sqrt(square * np.maximum(row_squares, 0.0))
     return np.divide(inner, scale, out=np.full_like(inner, np.nan), where=scale > 0)
-
-
-def _removed(diagnostics: Mapping[str, float]) -> float:
-    names = ("projection_removed", "external_removed")
-    return max((diagnostics[name] for name in names if name in diagnostics), default=math.nan)
 
 
 def _smallest(cosines: Floats) -> float:

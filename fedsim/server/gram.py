@@ -16,6 +16,8 @@ from fedsim.server.rule import Floats
 
 Blocks = Sequence[tuple[int, int]]
 """Half-open column ranges `[start, stop)`, contiguous and covering all P columns."""
+Rows = Sequence[torch.Tensor] | torch.Tensor
+"""n vectors [P], or a tensor [n, P]."""
 
 TILE = 4096
 """Columns per partial product. Tiles add up in float64. Within a tile products run in the rows' own precision, except
@@ -50,14 +52,12 @@ _MOVED = 2**25
 
 
 def block_products(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
-    """Return `[L, k, n]` float64 inner products of the rows of `left` [k, P] and `right` [n, P], block by block."""
-    if left.is_cpu and left.dtype == right.dtype and left.dtype in (torch.float32, torch.float64):
-        return _products_of_blocks(left, right, blocks)
-    return mixed_products([left], right, blocks)
+    """Return `[L, k, n]` float64 inner products of the rows of `left` [k, P] and `right` [n, P], block by block.
 
-
-def _products_of_blocks(left: torch.Tensor, right: torch.Tensor, blocks: Blocks) -> Floats:
-    """Return the products of rows of one precision on the host, without copying the rows."""
+    Rows of one precision on the host are not copied.
+    """
+    if not (left.is_cpu and left.dtype == right.dtype and left.dtype in (torch.float32, torch.float64)):
+        return mixed_products([left], right, blocks)
     out = np.zeros((len(blocks), len(left), len(right)))
     for index, (start, stop) in enumerate(blocks):
         mine, theirs = left[:, start:stop], right[:, start:stop]
@@ -78,8 +78,8 @@ def mixed_products(left: Sequence[torch.Tensor], right: torch.Tensor, blocks: Bl
     device, n, columns = left[0].device, len(right), right.shape[1]
     k = sum(map(len, left))
     total = torch.zeros(len(blocks), k, n, dtype=torch.float64, device=device)
-    moved = n if right.device == device else max(_MOVED // columns, 1)
-    for first in range(0, n, max(moved, 1)):
+    moved = max(n if right.device == device else _MOVED // columns, 1)
+    for first in range(0, n, moved):
         theirs = right[first : first + moved].to(device)
         for (start, stop), products in zip(blocks, total, strict=True):
             _add_products(products[:, first : first + moved], left, theirs, start, stop)

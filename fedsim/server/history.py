@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedsim.common.errors import RunError
 from fedsim.server.gram import (
     Blocks,
+    Rows,
     add_weighted,
     block_products,
     equal_slices,
@@ -51,7 +52,7 @@ class _Tier:
         """Return the places in this tier of those of `slots` that belong to it."""
         return slots[(slots >= self.first) & (slots < self.first + len(self.rows))] - self.first
 
-    def write(self, slots: Ints, rows: Sequence[torch.Tensor] | torch.Tensor) -> None:
+    def write(self, slots: Ints, rows: Rows) -> None:
         """Copy k rows [P] from any device into their slots [k]."""
         self.high = max(self.high, int(slots.max(initial=-1)) + 1 - self.first)
         put(self.rows, slots - self.first, rows)
@@ -63,9 +64,7 @@ class _Tier:
         return self.rows[torch.from_numpy(places).to(self.rows.device)]
 
 
-def put(
-    into: torch.Tensor, places: Ints, rows: Sequence[torch.Tensor] | torch.Tensor, gather: bool | None = None
-) -> None:
+def put(into: torch.Tensor, places: Ints, rows: Rows, gather: bool | None = None) -> None:
     """Copy k rows [P] from any device into `into` [n, P], in one call if their places are neighbours in both.
 
     gather: whether to stack rows that are on the device of `into` and copy them at once. By default on a GPU, where
@@ -139,19 +138,12 @@ class GradientHistory:
         """Remembered rows evicted so far because the plan has room for fewer than the rule may ask for."""
         self._owed: NDArray[np.bool_] = np.zeros(plan.slots, dtype=bool)
         """[slots] rows whose inner products are not computed yet."""
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the size of all rows in bytes."""
-        return sum(tier.rows.nbytes for tier in self.tiers)
+        facts = {"client": self.client, "received": self.received, "received_us": self.received_us}
+        self._columns: dict[str, NDArray[Any]] = {**facts, "owed": self._owed}
+        """The arrays about slots, by their names in a checkpoint."""
 
     def add(
-        self,
-        rows: Sequence[torch.Tensor] | torch.Tensor,
-        clients: Ints,
-        step: int,
-        notes: Mapping[str, NDArray[Any]],
-        now_us: int = 0,
+        self, rows: Rows, clients: Ints, step: int, notes: Mapping[str, NDArray[Any]], now_us: int = 0
     ) -> Ints:
         """Write the rows received by server step `step` over each client's remembered row; returns the slots.
 
@@ -185,18 +177,16 @@ class GradientHistory:
         left = [tier.take(places).to(device) for tier in self.tiers if len(places := tier.of(owed))]
         for tier in self.tiers:
             if tier.high:
-                products = self._products(left, tier.used)  # [L, k, high]
+                if len(left) == 1:
+                    products = block_products(left[0], tier.used, self._spans)  # [L, k, high]
+                else:
+                    products = mixed_products(left, tier.used, self._spans)
                 self.grams[:, tier.span, owed] = products.transpose(0, 2, 1)
                 self.grams[:, owed, tier.span] = products
         # A product of two new rows was computed twice; keep one of the two so that the matrix is exactly symmetric.
         corner = self.grams[:, owed[:, None], owed]
         lower = np.tril(np.ones(corner.shape[1:], dtype=bool))
         self.grams[:, owed[:, None], owed] = np.where(lower, corner, corner.transpose(0, 2, 1))
-
-    def _products(self, left: list[torch.Tensor], right: torch.Tensor) -> Floats:
-        if len(left) == 1 and left[0].dtype == right.dtype:
-            return block_products(left[0], right, self._spans)
-        return mixed_products(left, right, self._spans)
 
     def row(self, slot: int) -> torch.Tensor:
         """Return the row [P] in a slot, a view."""
@@ -247,9 +237,7 @@ class GradientHistory:
             self.client[present] = _FREE
             return
         _, last = np.unique(self.client[present][::-1], return_index=True)
-        superseded: NDArray[np.bool_] = np.ones(len(present), dtype=bool)
-        superseded[len(present) - 1 - last] = False
-        self.client[present[superseded]] = _FREE
+        self.client[np.delete(present, len(present) - 1 - last)] = _FREE
         if len(present):  # rows that the next step would forget need no room
             self.forget(int(self.received[present].max()) + 1)
         if self.plan.remembered:  # an uncapped history overflows only in a fork whose parent had larger steps
@@ -272,10 +260,10 @@ class GradientHistory:
         fresh, kept = self.tiers
         new = self._free(kept, len(old))
         kept.write(new, fresh.rows[torch.from_numpy(old).to(fresh.rows.device)])
-        for column in (self.client, self.received, self.received_us, *self.notes.values()):
+        for column in (*self._columns.values(), *self.notes.values()):
             column[new] = column[old]
         self.client[old], fresh.high = _FREE, 0
-        self._owed[new] = self._owed[old] | self.plan.rounds
+        self._owed[new] |= self.plan.rounds
         if len(self.grams) and not self.plan.rounds:  # the same rows have the same products
             self.grams[:, new] = self.grams[:, old]
             self.grams[:, :, new] = self.grams[:, :, old]
@@ -290,7 +278,7 @@ class GradientHistory:
             "slots": alive,
             "rows": [[tier.rows[place] for place in tier.of(alive).tolist()] for tier in self.tiers],
             "high": [tier.high for tier in self.tiers],
-            "columns": {name: column[alive] for name, column in self._columns().items()},
+            "columns": {name: column[alive] for name, column in self._columns.items()},
             "notes": {name: column[alive] for name, column in self.notes.items()},
             "grams": self.grams[:, alive[:, None], alive],
             "evicted": self.evicted,
@@ -303,7 +291,7 @@ class GradientHistory:
             tier.high = high
             tier.used.zero_()  # memory that was never written may hold NaN
             tier.write(tier.of(slots) + tier.first, rows)
-        for name, column in self._columns().items():
+        for name, column in self._columns.items():
             column[slots] = state["columns"][name]
         for name, values in state["notes"].items():
             self.notes[name] = np.zeros(len(self.client), dtype=values.dtype)
@@ -327,14 +315,6 @@ class GradientHistory:
                 slots = self.add([rows[i] for i in which], columns["client"][which], step, notes, now_us)
                 self.settle(slots)
 
-    def _columns(self) -> dict[str, NDArray[Any]]:
-        return {
-            "client": self.client,
-            "received": self.received,
-            "received_us": self.received_us,
-            "owed": self._owed,
-        }
-
     def forget(self, step: int, before_us: int | None = None) -> None:
         """Forget rows too old for the rule at server step `step`, or received before `before_us`."""
         if math.isfinite(self.memory):
@@ -345,14 +325,13 @@ class GradientHistory:
 
 def _tiers(plan: HistoryPlan, columns: int, device: torch.device, dtype: torch.dtype) -> list[_Tier]:
     """Allocate the tensors; the system allocates memory for written parts only."""
-    if not plan.rounds and not plan.on_host:
-        return [_Tier(torch.empty(plan.slots, columns, dtype=dtype, device=device), 0)]
+    apart = plan.rounds or plan.on_host
+    fresh = torch.empty(plan.present if apart else plan.slots, columns, dtype=dtype, device=device)
+    if not apart:
+        return [_Tier(fresh, 0)]
     place = torch.device("cpu") if plan.on_host else device
     kept = torch.empty(plan.remembered, columns, dtype=torch.bfloat16 if plan.rounds else dtype, device=place)
-    return [
-        _Tier(torch.empty(plan.present, columns, dtype=dtype, device=device), 0),
-        _Tier(kept, plan.present),
-    ]
+    return [_Tier(fresh, 0), _Tier(kept, plan.present)]
 
 
 def slots_needed(n_clients: int, most_updates: int, memory: float) -> int:

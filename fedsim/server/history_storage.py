@@ -165,21 +165,19 @@ class _Limits:
         return [(name, needed, limit) for name, needed, limit in budgets if limit is not None]
 
     def capped(self, plan: HistoryPlan) -> HistoryPlan:
-        """Return the plan with as many remembered rows as fit."""
+        """Return the plan with as many remembered rows as fit. Raises ConfigError if not even one does."""
 
         def with_rows(remembered: int) -> HistoryPlan:
             return replace(plan, remembered=remembered, capped=True)
 
         most = bisect_right(range(plan.remembered), False, key=lambda n: not self.allow(with_rows(n + 1)))
-        if not most:
-            raise self._refusal(with_rows(min(plan.remembered, 1)))
-        return with_rows(most)
-
-    def _refusal(self, least: HistoryPlan) -> ConfigError:
+        if most:
+            return with_rows(most)
+        least = with_rows(min(plan.remembered, 1))
         lines = [
             f"memory.{name}: expected at least {show_bytes(needed)}, for {least.present:,} rows of one step and "
             f"{least.remembered} remembered, found {show_bytes(limit)}"
             for name, needed, limit in self._demands(least)
             if needed > limit
         ]
-        return ConfigError("\n".join(lines))
+        raise ConfigError("\n".join(lines))

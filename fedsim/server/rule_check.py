@@ -15,36 +15,13 @@ from fedsim.server.rule import Algorithm, Direction, LineSearch, Stack, State, V
 
 OF_RULES = ("projection_removed", "kkt_residual", "blocks")
 """Columns of `steps` that rules write."""
-TAKEN = {
-    "step",
-    "time_us",
-    "status",
-    "cause",
-    "updates",
-    "remembered",
-    "evicted",
-    "lost",
-    "late",
-    "nonfinite",
-    "waits",
-    "online",
-    "in_flight",
-    "mean_staleness",
-    "mean_norm",
-    "direction_norm",
-    "step_length",
-    "conflicts",
-    "model_conflicts",
-    "block_conflicts_mean",
-    "absent_conflicts",
-    "smallest_cosine",
-    "smallest_absent_cosine",
-    "max_weight",
-    "each",
-    "audited",
-    "clipped",
-}
-"""Columns of `steps`, and names beside them, that the server writes; `fedsim.records.schemas` has all."""
+_OF_EVENT_LOOP = {"step", "time_us", "cause", "lost", "late", "waits", "online", "in_flight"}
+_OF_UPDATES = {"updates", "nonfinite", "clipped", "evicted", "mean_staleness", "mean_norm"}
+_OF_STEP = {"status", "remembered", "direction_norm", "step_length", "max_weight", "each", "audited"}
+_OF_CONFLICTS = {"conflicts", "model_conflicts", "block_conflicts_mean", "absent_conflicts"}
+_OF_COSINES = {"smallest_cosine", "smallest_absent_cosine"}
+TAKEN = _OF_EVENT_LOOP | _OF_UPDATES | _OF_STEP | _OF_CONFLICTS | _OF_COSINES
+"""Columns of `steps`, and names beside them, that rules may not write; `fedsim.records.schemas` has all."""
 
 
 def initial_state(algorithm: Algorithm, rule: str) -> State:

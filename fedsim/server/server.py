@@ -12,9 +12,10 @@ import torch
 
 from fedsim.common.errors import RunError, SolverError
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.server.audit_comparison import Audited, Held, compared, joined
+from fedsim.server.audit_comparison import Audited, compared
 from fedsim.server.conflicts import diagnose, each_row
-from fedsim.server.gram import Blocks
+from fedsim.server.decision import Decision
+from fedsim.server.gram import Blocks, Rows
 from fedsim.server.history import GradientHistory, slots_needed
 from fedsim.server.history_storage import HistoryPlan
 from fedsim.server.rule import Algorithm, Direction, Floats, GramLevel, Ints, RowsFrom, Stack, State, Vectors
@@ -24,9 +25,6 @@ from fedsim.server.step_input import StepInput
 from fedsim.server.update_screening import SKIP, UpdateScreening, diverged, screen
 from fedsim.training.job import Reports
 from fedsim.training.precision import device_named
-
-Rows = Sequence[torch.Tensor] | torch.Tensor
-"""n vectors [P], or a tensor [n, P]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +74,6 @@ class ServerSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What a rule made of the updates of a step, and from what."""
-
-    stack: Stack
-    """With the inner products that are recorded."""
-    seen: Stack
-    """With the inner products that the rule asked for."""
-    slots: Ints
-    """[n] places of the stack's rows in the history."""
-    direction: Direction
-    vector: torch.Tensor
-    """[P] the combined direction."""
-    rows: Rows
-    """[m] x [P] updates that count."""
-    state: State
-    """The rule's state after the step."""
-    vectors: Vectors
-    """The rule's vectors after the step."""
-
-
-@dataclass(frozen=True, slots=True)
 class Proposal:
     """A step that is decided but for its length."""
 
@@ -110,7 +87,6 @@ class Proposal:
     """Columns of `steps.parquet` that say which updates count."""
     evicted: int
     """Rows that the history had evicted before the step."""
-    now_us: int
     decision: Decision | None
     """None for a step without updates."""
 
@@ -134,14 +110,8 @@ class Server:
         self.state: State = initial_state(self.algorithm, spec.rule)
         self.vectors: Vectors = {}
         self.clock = clock or Stopwatch()
-        self.history = GradientHistory(
-            spec.history or spec.slots(),
-            spec.blocks,
-            self.algorithm.needs,
-            self.device,
-            initial.dtype,
-            spec.conflicts,
-        )
+        size, needs = spec.history or spec.slots(), self.algorithm.needs
+        self.history = GradientHistory(size, spec.blocks, needs, self.device, initial.dtype, spec.conflicts)
         self.participations: Ints = np.zeros(spec.n_clients, dtype=np.int64)
         self._starts: dict[int, torch.Tensor] = {}
         """By version, the parameters that running jobs started from, if rows are measured from the current model."""
@@ -160,12 +130,15 @@ class Server:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Restore the state of a server of the same spec."""
-        self.params = saved["params"].to(self.device)
+        self._load_model(saved, dict(saved["starts"]))
         self._load_rule(saved)
         self.history.restore(saved["history"])
+
+    def _load_model(self, saved: Mapping[str, Any], starts: Mapping[int, torch.Tensor]) -> None:
+        self.params = saved["params"].to(self.device)
         # A copy: arrays from another process may be read-only.
         self.participations = saved["participations"].copy()
-        self._starts = {version: start.to(self.device) for version, start in saved["starts"]}
+        self._starts = {version: start.to(self.device) for version, start in starts.items()}
 
     def _load_rule(self, saved: Mapping[str, Any]) -> None:
         self.average = None if saved["average"] is None else saved["average"].to(self.device)
@@ -180,12 +153,9 @@ class Server:
         `starts` are the models that running jobs started from, by version. The rule's own state carries over for the
         `same_rule` alone.
         """
+        self._load_model(saved, starts)
         if same_rule:
             self._load_rule(saved)
-        self.params = saved["params"].to(self.device)
-        # A copy: arrays from another process may be read-only.
-        self.participations = saved["participations"].copy()
-        self._starts = {version: start.to(self.device) for version, start in starts.items()}
         if self.algorithm.needs.memory:
             any_loss = not self.algorithm.needs.losses
             self.history.inherit(saved["history"], lambda notes: any_loss | np.isfinite(notes["loss"]))
@@ -212,16 +182,15 @@ class Server:
         if self.spec.rows == "current":
             rows = self._from_current(arrivals, rows)
         counted, late = arrivals.split()
+        before_us = arrivals.now_us - self.spec.memory_us if self.spec.memory_us else None
         with self.clock.part("gram"):
-            self.history.forget(
-                arrivals.step, arrivals.now_us - self.spec.memory_us if self.spec.memory_us else None
-            )
+            self.history.forget(arrivals.step, before_us)
             if len(late.clients):
                 self._remember(late, rows[arrivals.m :])
         decision = self._decide(counted, rows[: counted.m]) if counted.m else None
         columns = arrivals.columns(arrived) | {"clipped": screened.clipped}
         trials = self._trials(decision)
-        return Proposal(counted.clients, reports, trials, columns, evicted, arrivals.now_us, decision)
+        return Proposal(counted.clients, reports, trials, columns, evicted, decision)
 
     def _decide(self, arrivals: StepInput, rows: Rows) -> Decision:
         """Let updates join the history, and the rule weigh them and the remembered ones."""
@@ -242,21 +211,17 @@ class Server:
             vector, vectors = apply_vector_step(
                 self.algorithm, vector, self.vectors, arrivals.step, self.spec.rule
             )
-        return Decision(stack, seen, slots, direction, vector, rows, state, vectors)
+        return Decision(stack, seen, slots, direction, vector, rows, state, vectors, arrivals.now_us)
 
     def _trials(self, decision: Decision | None) -> torch.Tensor:
         """Return the parameters `[T, P]` to try a step with."""
-        if decision is None or decision.direction.search is None:
+        if decision is None or (search := decision.direction.search) is None:
             return self.params[:0].reshape(0, len(self.params))
-        vector = decision.vector
-        steps = torch.tensor(decision.direction.search.steps, dtype=vector.dtype, device=vector.device)
-        return self.params - steps[:, None] * vector
+        steps = torch.tensor(search.steps, dtype=decision.vector.dtype, device=decision.vector.device)
+        return self.params - steps[:, None] * decision.vector
 
     def _remember(self, late: StepInput, rows: Rows) -> None:
-        """Let late rows refresh the history, each as if it had come in time for the step of its version.
-
-        They count as received, as if they had come in time.
-        """
+        """Let late rows refresh the history and count as received, as if each had come in time for its version."""
         versions, memory = late.step - late.staleness, self.algorithm.needs.memory
         in_time = replace(late, staleness=np.zeros_like(late.staleness))  # the row's age holds its lateness
         for i in np.argsort(versions, kind="stable").tolist():
@@ -273,8 +238,7 @@ class Server:
             row if version == arrivals.step else row.to(self.device) + (self.params - self._starts[version])
             for row, version in zip(rows, versions, strict=True)
         ]
-        for version in [v for v in self._starts if v < arrivals.oldest_version]:
-            del self._starts[version]
+        self._starts = {v: start for v, start in self._starts.items() if v >= arrivals.oldest_version}
         return shifted
 
     def audit(self, proposal: Proposal, clients: Ints, rows: Rows) -> Audited | None:
@@ -284,15 +248,7 @@ class Server:
         """
         if (decision := proposal.decision) is None or not len(clients):
             return None
-        held = Held(
-            self.history,
-            decision.slots,
-            decision.stack,
-            decision.direction,
-            decision.vector,
-            proposal.now_us,
-        )
-        return compared(held, clients, rows)
+        return compared(self.history, decision, clients, rows)
 
     def accept(
         self, proposal: Proposal, losses: Floats | None = None, audited: Sequence[Audited | None] = ()
@@ -302,23 +258,24 @@ class Server:
         `losses` [T, m] of the present clients after the trials choose its length; None takes length 1. What the audits
         of this step returned comes back as "audited".
         """
-        if (decision := proposal.decision) is None:
-            return {"status": "empty"} | proposal.columns | self._evicted(proposal)
+        columns: dict[str, Any] = {"status": "empty"}
+        if proposal.decision is not None:
+            columns = self._take(proposal.decision, losses)
+        columns |= proposal.columns | {"evicted": self.history.evicted - proposal.evicted}
+        if parts := [part for part in audited if part is not None]:
+            columns["audited"] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return columns
+
+    def _take(self, decision: Decision, losses: Floats | None) -> dict[str, Any]:
+        """Take the step of a decision and return the columns about it."""
         search, length = decision.direction.search, 1.0
         if search is not None and losses is not None:
             length = search.steps[search.choose(losses)]
         self.state, self.vectors = decision.state, decision.vectors
         norm = self._move(length * decision.vector, decision)
         self.history.settle(decision.slots[: decision.stack.m])
-        known = proposal.columns | self._evicted(proposal)
-        if parts := [part for part in audited if part is not None]:
-            known["audited"] = joined(parts)
         with self.clock.part("diagnose"):
-            columns = self._columns(decision, norm)
-        return columns | known | {"step_length": length}
-
-    def _evicted(self, proposal: Proposal) -> dict[str, int]:
-        return {"evicted": self.history.evicted - proposal.evicted}
+            return self._columns(decision, norm) | {"step_length": length}
 
     def _move(self, vector: torch.Tensor, decision: Decision) -> float:
         """Change the parameters and return the length of the step.

@@ -10,7 +10,6 @@ Norms are computed in float64, and only if there is a limit. A job's place in ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,6 +21,8 @@ from fedsim.common.errors import RunError
 if TYPE_CHECKING:
     import torch  # a configuration is read without it
 
+    from fedsim.server.gram import Rows
+    from fedsim.server.rule import Ints
     from fedsim.server.step_input import StepInput
 
 Policy = Literal["skip_and_record", "clip", "stop"]
@@ -42,7 +43,7 @@ SKIP = UpdateScreening()
 class Screened:
     """The updates of a step after the policy."""
 
-    rows: Sequence[torch.Tensor] | torch.Tensor
+    rows: Rows
     """[n] x [P] all updates, the clipped ones shortened."""
     usable: NDArray[np.bool_]
     """[n] whether the step may use each of them."""
@@ -50,9 +51,7 @@ class Screened:
     """Number of updates that were shortened."""
 
 
-def screen(
-    screening: UpdateScreening, arrivals: StepInput, rows: Sequence[torch.Tensor] | torch.Tensor
-) -> Screened:
+def screen(screening: UpdateScreening, arrivals: StepInput, rows: Rows) -> Screened:
     """Apply the policy to rows [n] x [P]; `arrivals.reports` tells which of them are finite.
 
     Raises RunError with policy `stop`.
@@ -80,13 +79,7 @@ def screen(
     return Screened(rows, finite & ~long)
 
 
-def diverged(
-    problem: str,
-    step: int,
-    rule: str,
-    clients: NDArray[np.int64],
-    rows: Sequence[torch.Tensor] | torch.Tensor,
-) -> RunError:
+def diverged(problem: str, step: int, rule: str, clients: Ints, rows: Rows) -> RunError:
     """Return the error for a step whose result is not finite although its rows [m] x [P] are."""
     norms = np.array([_norm(row) for row in rows])
     i = int(np.argmax(norms))

@@ -238,8 +238,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "ragged": ({"n_samples": [[1], [1, 2], [3]]}, "'n_samples': expected numbers, one per row, found list"),
     "a block": ({"blocks": 4}, "'blocks': expected a list of sizes, found 4"),
     "no step": ({"step": None}, "'step': expected a whole number of at least 0, found None"),
-    "options": ({"options": "alpha"}, "'options': expected a dict, found 'alpha'"),
-    "state": ({"state": 5}, "'state': expected a dict, found 5"),
+    "options": ({"options": "alpha"}, "'options': expected a dict or None, found 'alpha'"),
+    "state": ({"state": 5}, "'state': expected a dict or None, found 5"),
     "another rule's state": (
         {"rule": "afl", "state": {"x": 1}},
         r"'state': .* with 'mixture', found \['x'\]",
