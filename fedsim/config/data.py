@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import psutil
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.config.run import RunConfig
+from fedsim.data.dataset_files import folder
 from fedsim.data.federated_data import FederatedData, Task
 from fedsim.data.split import federate
 from fedsim.data.validation import checked
@@ -25,8 +23,8 @@ def federation(config: RunConfig) -> tuple[Task, FederatedData]:
     return task, federate(
         task,
         n_clients=config.task.clients,
-        partitioner=None if partition is None else partition.name,
-        options={} if partition is None else partition.options,
+        partitioner=partition.name if partition else None,
+        options=partition.options if partition else None,
         fractions=config.task.fractions,
         pool=config.task.pool,
         shuffle=config.task.shuffle,
@@ -42,8 +40,5 @@ def _task(config: RunConfig) -> Task:
             f"task.clients: expected at most {free // _CLIENT_BYTES:,}, which fit into the {show_bytes(free)} of free "
             f"memory, found {section.clients:,}"
         )
-    data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA") or "data")
-    task = plugins.build(
-        "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir
-    )
-    return checked(task, section.name)
+    supplied = {"clients": section.clients, "seed": config.seed, "data_dir": folder(section.data_dir)}
+    return checked(plugins.build("task", section.name, section.options, **supplied), section.name)

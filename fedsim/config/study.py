@@ -6,13 +6,13 @@ A study is a grid of a run's configuration, axes whose levels replace keys of it
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsim.common import arguments, plugins
@@ -20,7 +20,7 @@ from fedsim.common.errors import ConfigError, closest
 from fedsim.common.paths import as_path
 from fedsim.config.errors import assign, read_toml, validated
 from fedsim.config.load import changed, check_effect, merged
-from fedsim.config.section import RunName, Section, Seed
+from fedsim.config.section import RunName, Section, Seed, installed
 
 _COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
@@ -32,6 +32,8 @@ _STUDY_KEYS = ("name", "seed", "arms", "parent")
 """Keys of a run's configuration that the study sets for each run."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+_MOST_SEEDS = 100_000
+
 Levels = dict[str, str]
 """The level on each axis, in the order of the file."""
 
@@ -42,26 +44,20 @@ def _study_name(name: str) -> str:
     return name
 
 
-_MOST_SEEDS = 100_000
-
-
 def _seeds(seeds: Any) -> Any:
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        if seeds < 1:
-            raise ValueError(f"expected a number of seeds of at least 1, or a list of seeds, found {seeds}")
-        if seeds > _MOST_SEEDS:
-            raise ValueError(
-                f"expected a number of seeds up to {_MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
-            )
-        return tuple(range(1, seeds + 1))
-    return seeds
+    if not isinstance(seeds, int) or isinstance(seeds, bool):
+        return seeds
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ValueError(
+            f"expected a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
+        )
+    return tuple(range(1, seeds + 1))
 
 
 def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if not seeds:
         raise ValueError("expected at least one seed, found none")
-    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-    if twice:
+    if twice := sorted(seed for seed, times in Counter(seeds).items() if times > 1):
         raise ValueError(f"expected different seeds, found {', '.join(map(str, twice))} more than once")
     return seeds
 
@@ -81,6 +77,14 @@ Tables = Annotated[dict[str, Any], AfterValidator(_without_study_keys)]
 """Tables of a run's configuration (docs/config.md)."""
 
 
+def _metric(name: str) -> str:
+    if ":" in name:
+        raise ValueError(
+            f"expected names of installed metrics, found {name!r}; fedsim compare --metric accepts files"
+        )
+    return installed("metric", name)
+
+
 class CompareSection(Section):
     """`[compare]`: the comparison of runs in the study's report."""
 
@@ -88,26 +92,16 @@ class CompareSection(Section):
     """The axis whose levels are compared, in runs with equal levels of the other axes and equal seeds."""
     baseline: str
     """The level of the axis from which differences are taken."""
-    metrics: tuple[str, ...] = ("mean_percent", "worst10_percent", "angle_rad")
+    metrics: tuple[Annotated[str, AfterValidator(_metric)], ...] = (
+        "mean_percent",
+        "worst10_percent",
+        "angle_rad",
+    )
     """Names of metrics (docs/metrics.md)."""
     at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
     """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
     group: str | None = None
     """A column of the clients table that divides clients into groups."""
-
-    @pydantic.field_validator("metrics")
-    @classmethod
-    def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if ":" in name:
-                raise ValueError(
-                    f"expected names of installed metrics, found {name!r}; fedsim compare --metric accepts files"
-                )
-            try:
-                plugins.factory("metric", name)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
-        return names
 
 
 class ScaleSection(Section):
@@ -131,12 +125,8 @@ class StudyConfig(Section):
     compare: CompareSection | None = None
     scales: dict[str, ScaleSection] = Field(default_factory=dict)
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> StudyConfig:
-        lines = [*self._faults_in_axes(), *self._faults_in_skip(), *self._faults_in_compare()]
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
+    def _faults(self) -> Iterable[str]:
+        return [*self._faults_in_axes(), *self._faults_in_skip(), *self._faults_in_compare()]
 
     def _faults_in_axes(self) -> Iterable[str]:
         for axis, levels in self.axes.items():

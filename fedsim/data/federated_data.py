@@ -43,13 +43,8 @@ class Split:
     @staticmethod
     def of(rows: Sequence[Indices]) -> Split:
         """Pack one array of rows per client."""
-        sizes = np.array([len(r) for r in rows], dtype=np.int64)
-        indices = (
-            np.concatenate([np.asarray(r, dtype=np.int64) for r in rows])
-            if len(rows)
-            else np.zeros(0, np.int64)
-        )
-        return Split.sized(indices, sizes)
+        sizes = np.array([len(of_client) for of_client in rows], dtype=np.int64)
+        return Split.sized(np.concatenate([np.zeros(0, np.int64), *rows]), sizes)
 
     @staticmethod
     def sized(indices: Indices, sizes: Indices) -> Split:
@@ -62,9 +57,10 @@ class Split:
 
     def of_clients(self, clients: Sequence[int]) -> Split:
         """Return the split with the rows of these clients alone; the others have none."""
-        wanted = set(clients)
-        nothing = self.indices[:0]
-        return Split.of([self.rows(c) if c in wanted else nothing for c in range(len(self.sizes))])
+        rows = [self.indices[:0]] * len(self.sizes)
+        for client in clients:
+            rows[client] = self.rows(client)
+        return Split.of(rows)
 
     @property
     def sizes(self) -> Indices:

@@ -12,7 +12,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.common.rng import Streams, rng
 from fedsim.data.federated_data import FederatedData, Indices, Split, Task
-from fedsim.data.validation import whole_numbers
+from fedsim.data.validation import checked_rows
 
 Fractions = tuple[float, float, float]
 Pool = Literal["all", "train", "official"]
@@ -113,32 +113,12 @@ def _partitioned_rows(
     partition = plugins.build("partitioner", partitioner, options)
     pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)
     parts = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
-    return [pooled[p] for p in _checked_partition(partitioner, parts, len(pooled), n_clients)]
-
-
-def _checked_partition(name: str, parts: Any, n: int, n_clients: int) -> list[Indices]:
-    """Return the parts of a partitioner, which may be a user's own, as int64. Raises DataError for wrong ones."""
-    if not isinstance(parts, (list, tuple, np.ndarray)):
-        raise DataError(
-            f"partitioner {name!r}: expected a list with the positions of each client, found {type(parts).__name__}"
-        )
-    positions = [
-        whole_numbers(own, f"partitioner {name!r}, client {client}", "positions")
-        for client, own in enumerate(parts)
-    ]
+    positions = checked_rows(parts, f"partitioner {partitioner!r}", "positions", len(pooled))
     if len(positions) != n_clients:
-        raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
-    used = np.concatenate(positions)
-    if len(used) and not 0 <= used.min() <= used.max() < n:
         raise DataError(
-            f"partitioner {name!r} gave positions from {used.min()} to {used.max()}, expected 0 to {n - 1}"
+            f"partitioner {partitioner!r} returned {len(positions)} clients, expected {n_clients}"
         )
-    repeated = np.flatnonzero(np.bincount(used, minlength=n) > 1)
-    if len(repeated):
-        raise DataError(
-            f"partitioner {name!r} used {len(repeated)} samples twice, the first at {repeated[0]}"
-        )
-    return positions
+    return [pooled[of_client] for of_client in positions]
 
 
 def _official_test(task: Task, of_clients: list[Indices], seed: int) -> Split:
