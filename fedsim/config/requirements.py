@@ -28,12 +28,11 @@ Lacks = dict[str, str]
 def lacks_of(config: RunConfig) -> Lacks:
     """Return what each key lacks that differs from its default and depends on another key."""
     lacks: Lacks = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        tables = enumerate(value) if isinstance(value, tuple) else [("", value)]
-        for number, table in tables:
-            if isinstance(table, BaseModel):
-                lacks |= _of_table(table, f"{name}.{number}." if number != "" else f"{name}.")
+    for name, table in config:
+        if isinstance(table, BaseModel):
+            lacks |= _of_table(table, f"{name}.")
+    for number, adversary in enumerate(config.adversary):
+        lacks |= _of_table(adversary, f"adversary.{number}.")
     return lacks | dict(_across(config))
 
 

@@ -203,8 +203,7 @@ class RunConfig(Section):
     def resolved(self) -> dict[str, Any]:
         """Return the configuration with all defaults as nested dictionaries; running it gives the same run."""
         tables: dict[str, Any] = {"name": self.name, "seed": self.seed}
-        for key in type(self).model_fields:
-            section = getattr(self, key)
+        for key, section in self:
             if isinstance(section, PluginSection):
                 tables[key] = section.resolved()
             elif isinstance(section, BaseModel):

@@ -126,7 +126,16 @@ class StudyConfig(Section):
     scales: dict[str, ScaleSection] = Field(default_factory=dict)
 
     def _faults(self) -> Iterable[str]:
-        return [*self._faults_in_axes(), *self._faults_in_skip(), *self._faults_in_compare()]
+        yield from self._faults_in_axes()
+        for number, rule in enumerate(self.skip):
+            if not rule:
+                yield f"skip.{number}: expected an axis and its level, found an empty table"
+            for axis, levels in rule.items():
+                place = f"skip.{number}.{axis}"
+                yield from self._unknown(axis, place, _several(levels), place)
+        if self.compare is not None:
+            axis, baseline = self.compare.axis, self.compare.baseline
+            yield from self._unknown(axis, "compare.axis", (baseline,), "compare.baseline")
 
     def _faults_in_axes(self) -> Iterable[str]:
         for axis, levels in self.axes.items():
@@ -143,30 +152,18 @@ class StudyConfig(Section):
                         f"first, found {level!r}"
                     )
 
-    def _faults_in_skip(self) -> Iterable[str]:
-        for number, rule in enumerate(self.skip):
-            if not rule:
-                yield f"skip.{number}: expected an axis and its level, found an empty table"
-            for axis, levels in rule.items():
-                if axis not in self.axes:
-                    yield f"skip.{number}.{axis}: there is no axis {axis!r}{closest(axis, self.axes)}"
-                    continue
-                for level in _several(levels):
-                    yield from self._faults_of_level(f"skip.{number}.{axis}", axis, level)
-
-    def _faults_in_compare(self) -> Iterable[str]:
-        if self.compare is None:
-            return
-        axis = self.compare.axis
+    def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
+        """Return a message if the study has no such axis, or for each level that the axis does not have."""
         if axis not in self.axes:
-            known = closest(axis, self.axes) or "; the study has no axes"
-            yield f"compare.axis: there is no axis {axis!r}{known}"
-            return
-        yield from self._faults_of_level("compare.baseline", axis, self.compare.baseline)
-
-    def _faults_of_level(self, place: str, axis: str, level: str) -> Iterable[str]:
-        if level not in self.axes[axis]:
-            yield f"{place}: axis {axis!r} has no level {level!r}{closest(level, self.axes[axis])}"
+            return [
+                f"{axis_key}: there is no axis {axis!r}{closest(axis, self.axes) or '; the study has no axes'}"
+            ]
+        known = self.axes[axis]
+        return [
+            f"{level_key}: axis {axis!r} has no level {level!r}{closest(level, known)}"
+            for level in levels
+            if level not in known
+        ]
 
     def combinations(self) -> list[Levels]:
         """Return all combinations of levels that are not skipped; the level of the last axis changes fastest."""
@@ -204,11 +201,11 @@ def load_study(
         sets: assignments such as `run.stop.steps=20`.
         seeds: a number of seeds such as `5`, or seeds such as `3,7,9`.
     """
-    path = as_path(path, "path")
+    path, sets = as_path(path, "path"), list(sets)
     written = read_toml(path)
     if "task" in written and "run" not in written:
         raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")
-    scaled, sets = validated(StudyConfig, written, path.name).at_scale(scale).resolved(), list(sets)
+    scaled = validated(StudyConfig, written, path.name).at_scale(scale).resolved()
     raw = _assigned(deepcopy(scaled), sets)
     if seeds is not None:
         raw["seeds"] = _seeds_of(seeds)

@@ -132,13 +132,13 @@ def _official_test(task: Task, of_clients: list[Indices], seed: int) -> Split:
     else:
         pieces = [_test_pieces(task, of_clients, label, seed) for label in range(task.n_classes)]
         parts = [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
-    for client, rows in enumerate(parts):
-        if not len(rows):
-            raise DataError(
-                f"client {client} gets no sample of the official test set of task {task.name!r}: use fewer clients, or "
-                "pool 'all' or 'train'"
-            )
-    return Split.of(parts)
+    split = Split.of(parts)
+    if not split.sizes.all():
+        raise DataError(
+            f"client {split.sizes.argmin()} gets no sample of the official test set of task {task.name!r}: use fewer "
+            "clients, or pool 'all' or 'train'"
+        )
+    return split
 
 
 def _test_pieces(task: Task, of_clients: list[Indices], label: int, seed: int) -> list[Indices]:
@@ -153,8 +153,12 @@ def _test_pieces(task: Task, of_clients: list[Indices], label: int, seed: int) -
 
 def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
     """Shuffle the rows of each client in place, and divide them into training, validation and test."""
-    sizes = rows.sizes
-    _check_sizes(sizes, fractions)
+    sizes, n_parts = rows.sizes, sum(fraction > 0 for fraction in fractions)
+    if len(too_small := np.flatnonzero(sizes < n_parts)):
+        raise DataError(
+            f"client {too_small[0]} has {sizes[too_small[0]]} samples: too few for {n_parts} non-empty parts with "
+            f"fractions {tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
+        )
     shuffled, streams = rows.indices, Streams(seed)
     for client, (start, end) in enumerate(pairwise(rows.offsets.tolist() if shuffle else [])):
         streams.at("split", client).shuffle(shuffled[start:end])
@@ -163,13 +167,3 @@ def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tup
     kind = np.repeat(np.tile(np.arange(3), len(sizes)), parts.ravel())
     train, valid, test = (Split.sized(shuffled[kind == i], parts[:, i]) for i in range(3))
     return train, valid, test
-
-
-def _check_sizes(sizes: Indices, fractions: Fractions) -> None:
-    wanted = sum(f > 0 for f in fractions)
-    short = np.flatnonzero(sizes < wanted)
-    if len(short):
-        raise DataError(
-            f"client {short[0]} has {sizes[short[0]]} samples: too few for {wanted} non-empty parts with fractions "
-            f"{tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
-        )

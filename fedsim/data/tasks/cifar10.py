@@ -87,11 +87,10 @@ def _unpacked(path: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
         except (OSError, ValueError, SyntaxError) as error:
             raise DataError(f"{path}: expected a 32x32 colour image in row {row}: {error}") from error
     y = table["label"].to_numpy()
-    if len(y) and not 0 <= y.min() <= y.max() < CLASSES:
+    if not 0 <= y.min() <= y.max() < CLASSES:
         raise DataError(f"{path}: expected labels 0 to {CLASSES - 1}, found {y.min()} to {y.max()}")
     splits = np.asarray(table["split"].to_pylist())
-    unknown = set(splits.tolist()) - {"train", "test"}
-    if unknown:
+    if unknown := set(splits.tolist()) - {"train", "test"}:
         raise DataError(f"{path}: expected split 'train' or 'test', found {sorted(unknown)[0]!r}")
     return pixels, y, splits == "test"
 

@@ -17,6 +17,7 @@ from fedsim.data.federated_data import Indices, Task
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """[80] The characters of LEAF, which are the classes; any other counts as the last one."""
 FILE = "shakespeare/input.txt"
+_NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -87,7 +88,4 @@ def speeches(path: Path) -> dict[str, str]:
 
 
 def _numbers(text: str) -> Indices:
-    """Return the number of each character."""
-    last = len(ALPHABET) - 1
-    table = {character: i for i, character in enumerate(ALPHABET)}
-    return np.array([table.get(character, last) for character in text], dtype=np.int64)
+    return np.array([_NUMBERS.get(character, len(ALPHABET) - 1) for character in text], dtype=np.int64)

@@ -21,6 +21,7 @@ from pydantic import Field
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.data.federated_data import Indices, Task
+from fedsim.data.label_shares import cut
 
 FEATURES = 60
 CLASSES = 10
@@ -33,28 +34,16 @@ Variant = Literal["noniid", "iid", "hybrid"]
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What the generator drew for K clients."""
+    """The random draws for K clients."""
 
     model_means: Floats
     """[K] u_k, mean of the entries of the client's own model."""
     feature_means: Floats
     """[K] B_k, mean of the entries of v_k, the centre of the client's features."""
-    counts: Indices
-    """[K] n_k, samples of each client."""
     features: Floats
     """[N, 60] features, client after client."""
     labels: Indices
     """[N] labels."""
-
-    @property
-    def x(self) -> list[Floats]:
-        """Features [n_k, 60] of each client."""
-        return _by_client(self.features, self.counts)
-
-    @property
-    def y(self) -> list[Indices]:
-        """Labels [n_k] of each client."""
-        return _by_client(self.labels, self.counts)
 
 
 Drawn = With("sizes", "lognormal")
@@ -88,9 +77,9 @@ def synthetic(
     counts = np.full(clients, samples, dtype=np.int64)
     if sizes == "lognormal":
         counts = lognormal_sizes(state, clients, log_mean, sigma, least)
-    spread = 0.0 if variant == "iid" else 1.0
-    u_spread, b_spread = (spread if given is None else given for given in (alpha, beta))
-    devices = draw(state, counts, u_spread, b_spread, variant, np.float32)
+    default = 0.0 if variant == "iid" else 1.0
+    model_spread, feature_spread = (default if spread is None else spread for spread in (alpha, beta))
+    devices = draw(state, counts, model_spread, feature_spread, variant, np.float32)
     n = len(devices.labels)
     return Task(
         name="synthetic",
@@ -98,7 +87,7 @@ def synthetic(
         y=devices.labels,
         n_classes=CLASSES,
         official_test=np.zeros(n, dtype=np.bool_),
-        natural=tuple(_by_client(np.arange(n), counts)),
+        natural=tuple(cut(np.arange(n), counts)),
     )
 
 
@@ -149,12 +138,7 @@ def draw(
         start, end = end, end + count
         features[start:end] = x
         labels[start:end] = (x @ weight + bias).argmax(axis=1)
-    return Devices(model_means, feature_means, counts, features, labels)
-
-
-def _by_client(samples: NDArray[Any], counts: Indices) -> list[NDArray[Any]]:
-    """Return the samples of each client as views."""
-    return np.split(samples, np.cumsum(counts)[:-1])
+    return Devices(model_means, feature_means, features, labels)
 
 
 def _centre(state: np.random.RandomState, feature_mean: float, is_iid: bool, variant: Variant) -> Floats:
