@@ -19,21 +19,7 @@ _CLIENT_BYTES = 500
 
 def federation(config: RunConfig) -> tuple[Task, FederatedData]:
     """Return the run's task, and its data divided among the clients. Raises ConfigError or DataError."""
-    task, partition = _task(config), config.partition
-    return task, federate(
-        task,
-        n_clients=config.task.clients,
-        partitioner=partition.name if partition else None,
-        options=partition.options if partition else None,
-        fractions=config.task.fractions,
-        pool=config.task.pool,
-        shuffle=config.task.shuffle,
-        seed=config.seed,
-    )
-
-
-def _task(config: RunConfig) -> Task:
-    section = config.task
+    section, partition = config.task, config.partition
     free = psutil.virtual_memory().available
     if section.clients * _CLIENT_BYTES > free:
         raise ConfigError(
@@ -41,4 +27,14 @@ def _task(config: RunConfig) -> Task:
             f"memory, found {section.clients:,}"
         )
     supplied = {"clients": section.clients, "seed": config.seed, "data_dir": folder(section.data_dir)}
-    return checked(plugins.build("task", section.name, section.options, **supplied), section.name)
+    task = checked(plugins.build("task", section.name, section.options, **supplied), section.name)
+    return task, federate(
+        task,
+        n_clients=section.clients,
+        partitioner=partition.name if partition else None,
+        options=partition.options if partition else None,
+        fractions=section.fractions,
+        pool=section.pool,
+        shuffle=section.shuffle,
+        seed=config.seed,
+    )

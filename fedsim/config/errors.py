@@ -43,8 +43,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def _in_line(text: str, message: str) -> str:
     """Return the line that a TOML error is about, with a hint if the line lacks quotes."""
-    match = _AT_LINE.search(message)
-    if match is None:
+    if (match := _AT_LINE.search(message)) is None:
         return ""
     line = text.split("\n")[int(match[1]) - 1].strip()
     unquoted = "; text needs quotes" if _BARE.search(line) else ""
@@ -73,9 +72,9 @@ def assign(config: dict[str, Any], text: str) -> None:
 
 
 def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
-    """Check nested dictionaries against a model. Raises ConfigError with a line for each problem.
+    """Check nested dictionaries against a model.
 
-    A line is such as `file: world.horizonn: unknown key; did you mean 'horizon'?`.
+    Raises ConfigError with a line for each problem, such as `file: sede: unknown key; did you mean 'seed'?`.
     """
     try:
         return model.model_validate(raw)
@@ -141,13 +140,8 @@ def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[s
     """Return the keys of the table at `loc`, whose list indices and tags of unions are skipped."""
     tables = [model]
     for step in loc:
-        inner = [
-            m
-            for t in tables
-            if step in t.model_fields
-            for m in models_in(t.model_fields[str(step)].annotation)
-        ]
-        tables = inner or tables
+        fields = [table.model_fields[str(step)] for table in tables if step in table.model_fields]
+        tables = [table for field in fields for table in models_in(field.annotation)] or tables
     return {field.alias or name for table in tables for name, field in table.model_fields.items()}
 
 

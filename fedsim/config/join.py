@@ -67,8 +67,7 @@ class JoinConfig(Section):
     @property
     def sources(self) -> dict[str, Path]:
         """The files by the key that names them."""
-        named = {key: getattr(self, key) for key in ("availability", *_OTHERS)}
-        return {key: path for key, path in named.items() if path is not None}
+        return {key: path for key in ("availability", *_OTHERS) if (path := getattr(self, key))}
 
 
 class ConfoundConfig(Section):

@@ -46,8 +46,7 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     if "name" not in raw:
         _check_stem(path)
     runs = parse(raw, path.name, default_name=path.stem, before=written)
-    arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
-    check_effect(written, sets, arms)
+    check_effect(written, sets, {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()})
     return runs
 
 
@@ -168,13 +167,8 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     """
     result = dict(base)
     for key, value in changes.items():
-        below = result.get(key)
-        if (
-            isinstance(value, Mapping)
-            and isinstance(below, Mapping)
-            and value.get("name") in (None, below.get("name"))
-        ):
-            result[key] = merged(below, value)
-        else:
-            result[key] = value
+        below: Any = result.get(key)
+        are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
+        same_plugin = are_tables and value.get("name") in (None, below.get("name"))
+        result[key] = merged(below, value) if same_plugin else value
     return result

@@ -25,9 +25,6 @@ from fedsim.worlds.world import Unknown
 Duration = Annotated[
     int, BeforeValidator(duration_us), pydantic.PlainSerializer(lambda us: us / US, return_type=float)
 ]
-_SCENARIO_KEYS = ("horizon", "options")
-_GENERATED_WORLD_KEYS = ("clients", "seed")
-"""Keys of worlds that are generated, from a scenario or a join."""
 
 
 class WorldConfig(Section):
@@ -78,8 +75,8 @@ class WorldConfig(Section):
 
     @property
     def _foreign(self) -> tuple[str, ...]:
-        """The keys without meaning beside `trace` or `join`."""
-        return _SCENARIO_KEYS if self.join is not None else (*_GENERATED_WORLD_KEYS, *_SCENARIO_KEYS)
+        """The keys that have no meaning beside `join`, or beside `trace`."""
+        return ("horizon", "options") if self.join else ("clients", "seed", "horizon", "options")
 
     def idle_options(self) -> list[tuple[str, str]]:
         """Return a scenario's options that depend on another one, and what each lacks to have an effect, or ""."""

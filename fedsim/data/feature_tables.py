@@ -56,18 +56,13 @@ def _arrays(path: Path) -> list[NDArray[Any]]:
     return list(arrays.values())
 
 
-def _numbers_of_clients(client: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return [N] whether each is a whole number from 0 to N - 1: without gaps, N rows have no higher numbers."""
-    if client.dtype.kind not in "fiu":
-        return np.zeros(len(client), dtype=bool)
-    with np.errstate(invalid="ignore"):
-        return np.asarray((client >= 0) & (client < len(client)) & (client % 1 == 0))
-
-
 def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
     """Return the rows of each client in their order in the file."""
-    wrong = np.flatnonzero(~_numbers_of_clients(client))
-    if len(wrong):
+    valid = np.zeros(len(client), dtype=bool)
+    if client.dtype.kind in "fiu":
+        with np.errstate(invalid="ignore"):  # without gaps, N rows have no number above N - 1
+            valid = (client >= 0) & (client < len(client)) & (client % 1 == 0)
+    if len(wrong := np.flatnonzero(~valid)):
         raise DataError(
             f"{path}: expected clients numbered from 0, found {client[wrong[0]]} in row {wrong[0]} of {len(client)}"
         )

@@ -28,9 +28,9 @@ class Task:
     official_test: NDArray[np.bool_]
     """[N] whether the data set's authors put the sample into their test set; all False if they made none."""
     natural: tuple[Indices, ...] | None = None
-    """The rows of each client where the data set itself has clients; a partitioner is refused then."""
+    """The rows of each natural client, if the data set itself has clients; a partitioner is refused then."""
     model: str = "softmax"
-    """The model used when the config names none."""
+    """The model of configurations that name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Split:
 
     @staticmethod
     def sized(indices: Indices, sizes: Indices) -> Split:
-        """Take the rows of all clients, one client after the other, and how many each has."""
+        """Pack the rows of all clients, one client after the other, of which each client has `sizes`."""
         return Split(indices, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
     def rows(self, client: int) -> Indices:

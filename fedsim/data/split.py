@@ -31,13 +31,13 @@ def federate(
 ) -> FederatedData:
     """Divide `task` among `n_clients`, then each client's shuffled rows into training, validation and test.
 
-    partitioner, options: a plug-in of `fedsim.data.partitioners`; None for a task with clients of its own, which
-    must be exactly `n_clients`. fractions: of training, validation and test, summing to 1; those that are
-    positive get at least one sample of each client. pool: "all" merges the official training and test sets,
-    "train" leaves the official test set out, "official" divides the training set alone and tests on the official
-    test set: a natural client on its own part, others on samples of the labels that they train on, in proportion.
-    The third fraction must be 0 then. shuffle: False cuts each client's rows in the order in which it got them.
-    ConfigError for a wrong argument, DataError when the samples do not suffice.
+    partitioner, options: a plug-in of `fedsim.data.partitioners`; None for a task with natural clients, which must be
+    exactly `n_clients`. fractions: of training, validation and test, which sum to 1; a positive fraction gets at least
+    one sample of each client. pool: "all" merges the official training and test sets, "train" leaves the official test
+    set out, "official" divides the training set alone and tests on the official test set: a natural client on its own
+    part, others on samples of the labels that they train on, in proportion. The third fraction must be 0 then.
+    shuffle: False cuts each client's rows in the order in which it got them. Raises ConfigError for a wrong argument,
+    DataError if the samples do not suffice.
     """
     _check_arguments(task, n_clients, fractions, pool)
     rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
@@ -55,9 +55,9 @@ def federate(
 def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
     """Return how many of n samples go to training, validation and test.
 
-    Validation and test are rounded to the nearest number, but at least 1 where the fraction is positive;
-    training takes the rest, and at least 1 at the cost of the larger of the two. The caller ensures that n is
-    at least the number of positive fractions.
+    Validation and test are rounded to the nearest number, but at least 1 if the fraction is positive. Training takes
+    the rest, and at least 1 at the cost of the larger of the two. The caller ensures that n is at least the number of
+    positive fractions.
     """
     valid, test = (max(1, round(f * n)) if f > 0 else 0 for f in fractions[1:])
     while n - valid - test < 1:

@@ -37,10 +37,10 @@ def load(
 ) -> Task:
     """Return the training images, then the official test images, downloading missing files.
 
-    x is float32 [N, 1, 28, 28] in 0..1; if `normalise`, with mean 0 and standard deviation 1 over all training
-    pixels, or with "pixel" each pixel by itself, over all training images and with 0.001 grey levels added to its
-    deviation. classes: those to keep, which become 0, 1, ...; None keeps all ten. Raises DataError that names the file
-    when one is missing and cannot be downloaded, or is damaged, and ConfigError for classes that repeat.
+    x is float32 [N, 1, 28, 28] from 0 to 1. If `normalise`, it has mean 0 and standard deviation 1 over all training
+    pixels; with "pixel" each pixel has them over all training images, with 0.001 grey levels added to its deviation.
+    classes: those to keep, which become 0, 1, ...; None keeps all ten. Raises DataError that names a damaged file or a
+    missing one that cannot be downloaded, and ConfigError for classes that repeat.
     """
     if classes is not None and len(set(classes)) < len(classes):
         raise ConfigError(f"task {images.name!r}: classes: expected different ones, found {list(classes)}")
@@ -72,11 +72,11 @@ def load(
 def _only(
     pixels: NDArray[np.uint8], labels: NDArray[np.uint8], classes: Sequence[int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Keep the images of some classes, numbered anew in the order in which the classes are named."""
-    number = np.zeros(10, dtype=np.uint8)
-    number[list(classes)] = np.arange(len(classes))
+    """Keep the images of `classes`, which become 0, 1, ... in this order."""
+    new_label = np.zeros(10, dtype=np.uint8)
+    new_label[list(classes)] = np.arange(len(classes))
     rows = np.flatnonzero(np.isin(labels, classes))
-    return pixels[rows], number[labels[rows]]
+    return pixels[rows], new_label[labels[rows]]
 
 
 def _ensure(images: ImageSet, raw: Path) -> None:
@@ -87,8 +87,7 @@ def _ensure(images: ImageSet, raw: Path) -> None:
     if not may_download(raw.parents[1]):
         raise DataError(
             f"task {images.name!r}: no {', '.join(missing)} in {raw}. Put the uncompressed idx files there, or "
-            "leave out task.data_dir: a configuration says where data lie, and downloads go to the folder of "
-            "FEDSIM_DATA alone"
+            "leave out task.data_dir: downloads go to the folder of FEDSIM_DATA alone"
         )
     from torchvision import datasets  # seconds to import, and only needed to download
 

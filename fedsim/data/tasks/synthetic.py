@@ -1,11 +1,10 @@
 """Synthetic(α, β) of q-FFL (Li et al., 2020, "Fair Resource Allocation in Federated Learning", section 4.1).
 
-The distribution and the order of the draws are those of the authors' generator, so its published settings are
-reproduced number by number: `sigma = 2` with variant "noniid"; `sigma = 1` with "iid" and "hybrid". The
-statistics printed in the paper fit `sigma = 1`, the default here. Deviations: the authors seed nothing;
-labels are the argmax of the logits rather than of their softmax, which differs only where the exponential
-overflows; and the covariance, being diagonal, needs no singular value decomposition, whose signs depend on
-the linear-algebra library.
+The distribution and the order of the draws are those of the authors' generator, so its published settings give the
+same numbers: `sigma = 2` with variant "noniid"; `sigma = 1` with "iid" and "hybrid". The statistics printed in the
+paper fit `sigma = 1`, the default here. Deviations: the authors set no seed; labels are the argmax of the logits rather
+than of their softmax, which differs only where the exponential overflows; and features need no singular value
+decomposition of the covariance, which is diagonal: its signs depend on the linear-algebra library.
 """
 
 from __future__ import annotations
@@ -65,11 +64,11 @@ def synthetic(
 ) -> Task:
     """60 Gaussian features in 10 classes, labelled by a linear model; each client has its model and centre.
 
-    The argmax of the model gives the label. alpha, beta: standard deviations of the clients' model means u_k
-    and feature means B_k; 1 if not given, and 0 for the variant "iid". variant: "iid" has one model and
-    centre B_k for everyone, "hybrid" makes the first half of the clients IID. sizes: "lognormal" gives client
-    k floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each `samples`. Raises ConfigError for
-    a seed outside 0 to 2^32 - 1, the range of the authors' generator.
+    The argmax of the model gives the label. alpha, beta: standard deviations of the clients' model means u_k and
+    feature means B_k; by default 1, and 0 for the variant "iid". variant: "iid" has one model, and a centre B_k, for
+    all clients; "hybrid" makes the first half of the clients IID. sizes: "lognormal" gives client k
+    floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each client `samples`. Raises ConfigError for a
+    seed outside 0 to 2^32 - 1, the range of the authors' generator.
     """
     if not 0 <= seed < 2**32:
         raise ConfigError(f"task 'synthetic' needs a seed from 0 to {2**32 - 1}, found {seed}")
@@ -94,14 +93,11 @@ def synthetic(
 def lognormal_sizes(
     state: np.random.RandomState, clients: int, log_mean: float, sigma: float, least: int
 ) -> Indices:
-    """Draw [K] sample counts, the generator's first use of its random state.
-
-    Raises ConfigError for counts that no machine holds.
-    """
+    """Draw [K] sample counts, the generator's first draw. Raises ConfigError for counts that no machine can hold."""
     drawn = state.lognormal(log_mean, sigma, clients)
     if not drawn.max(initial=0) < _MOST_SAMPLES:
         raise ConfigError(
-            f"task 'synthetic': expected smaller ones than log_mean = {log_mean:g} and sigma = {sigma:g}, which draw a "
+            f"task 'synthetic': expected a smaller log_mean or sigma than {log_mean:g} and {sigma:g}, which draw a "
             f"client of {drawn.max():.3g} samples"
         )
     return drawn.astype(np.int64) + least
@@ -115,9 +111,9 @@ def draw(
     variant: Variant,
     dtype: type[np.floating[Any]] = np.float64,
 ) -> Devices:
-    """Draw models, centres, features and labels for the given sample counts, in the authors' order.
+    """Draw models, centres, features and labels for the sample counts, in the authors' order.
 
-    Features are kept as `dtype`, and labelled before they are rounded to it.
+    Features are labelled before they are rounded to `dtype`.
     """
     n_clients = len(counts)
     n_iid = {"noniid": 0, "iid": n_clients, "hybrid": n_clients // 2}[variant]

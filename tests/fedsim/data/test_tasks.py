@@ -134,7 +134,9 @@ def test_synthetic_refuses_a_seed_that_its_generator_has_not() -> None:
 
 @pytest.mark.parametrize("options", [{"sigma": 30.0}, {"log_mean": 900.0}])
 def test_synthetic_refuses_clients_that_no_machine_holds(options: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match=r"expected smaller ones than log_mean = .* a client of .* samples"):
+    with pytest.raises(
+        ConfigError, match=r"expected a smaller log_mean or sigma than .* a client of .* samples"
+    ):
         build("synthetic", **options)
 
 

@@ -95,7 +95,7 @@ def test_what_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise OSError("no network")
 
     torchvision(monkeypatch, refused)
-    with pytest.raises(DataError, match=rf"no whole {BATCHES} and no {JPEGS} in (?s:.*)no network"):
+    with pytest.raises(DataError, match=rf"no complete {BATCHES} and no {JPEGS} in (?s:.*)no network"):
         build(tmp_path)
 
 
