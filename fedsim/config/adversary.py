@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-import pydantic
 from pydantic import Field
 
 from fedsim.config.section import PluginSection, Section
@@ -31,20 +30,16 @@ class AdversarySection(PluginSection):
     chance: float = Field(1.0, gt=0, le=1)
     """Probability that a job is attacked. All tables use the same draw of a job."""
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> AdversarySection:
-        lines = []
+    def _faults(self) -> Iterable[str]:
+        yield from super()._faults()
         if (self.clients is None) == (self.share is None):
-            lines.append("give 'clients', such as [0, 3], or 'share', such as 0.2")
+            yield "give 'clients', such as [0, 3], or 'share', such as 0.2"
         if self.clients is not None and (not self.clients or min(self.clients) < 0):
-            lines.append(f"clients: expected numbers of clients from 0 on, found {list(self.clients)}")
+            yield f"clients: expected numbers of clients from 0 on, found {list(self.clients)}"
         if self.until is not None and self.until <= self.after:
-            lines.append("until: expected a time later than 'after'")
+            yield "until: expected a time later than 'after'"
         if self.steps is not None and not 0 <= self.steps[0] < self.steps[1]:
-            lines.append(f"steps: expected [first, end] with 0 <= first < end, found {list(self.steps)}")
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
+            yield f"steps: expected [first, end] with 0 <= first < end, found {list(self.steps)}"
 
     def adversary(self) -> Adversary:
         """Return the table as plain values; the clients of a `share` are not drawn yet."""
@@ -73,11 +68,9 @@ class BadUpdatesSection(Section):
     limit: float | None = Field(None, gt=0, le=1e30)
     """Norm above which an update is too long; no limit by default."""
 
-    @pydantic.model_validator(mode="after")
-    def _check_limit(self) -> BadUpdatesSection:
+    def _faults(self) -> Iterable[str]:
         if self.policy == "clip" and self.limit is None:
-            raise ValueError("policy 'clip' needs 'limit', the norm that longer updates are cut to")
-        return self
+            yield "policy 'clip' needs 'limit', the norm that longer updates are cut to"
 
     def rule(self) -> UpdateScreening:
         """Return the server's policy."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import psutil
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import show_bytes
 from fedsim.config.run import RunConfig
+from fedsim.data.dataset_files import folder
 from fedsim.data.federated_data import FederatedData, Task
 from fedsim.data.split import federate
 from fedsim.data.validation import checked
@@ -21,29 +19,22 @@ _CLIENT_BYTES = 500
 
 def federation(config: RunConfig) -> tuple[Task, FederatedData]:
     """Return the run's task, and its data divided among the clients. Raises ConfigError or DataError."""
-    task, partition = _task(config), config.partition
-    return task, federate(
-        task,
-        n_clients=config.task.clients,
-        partitioner=None if partition is None else partition.name,
-        options={} if partition is None else partition.options,
-        fractions=config.task.fractions,
-        pool=config.task.pool,
-        shuffle=config.task.shuffle,
-        seed=config.seed,
-    )
-
-
-def _task(config: RunConfig) -> Task:
-    section = config.task
+    section, partition = config.task, config.partition
     free = psutil.virtual_memory().available
     if section.clients * _CLIENT_BYTES > free:
         raise ConfigError(
             f"task.clients: expected at most {free // _CLIENT_BYTES:,}, which fit into the {show_bytes(free)} of free "
             f"memory, found {section.clients:,}"
         )
-    data_dir = section.data_dir or Path(os.environ.get("FEDSIM_DATA") or "data")
-    task = plugins.build(
-        "task", section.name, section.options, clients=section.clients, seed=config.seed, data_dir=data_dir
+    supplied = {"clients": section.clients, "seed": config.seed, "data_dir": folder(section.data_dir)}
+    task = checked(plugins.build("task", section.name, section.options, **supplied), section.name)
+    return task, federate(
+        task,
+        n_clients=section.clients,
+        partitioner=partition.name if partition else None,
+        options=partition.options if partition else None,
+        fractions=section.fractions,
+        pool=section.pool,
+        shuffle=section.shuffle,
+        seed=config.seed,
     )
-    return checked(task, section.name)

@@ -29,8 +29,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
     try:
         text = file.read_text(encoding="utf-8-sig")  # Windows editors may write a byte order mark
     except FileNotFoundError:
-        siblings = [p.name for p in file.parent.glob("*.toml")] if file.parent.is_dir() else []
-        near = closest(file.name, siblings) if siblings else ""
+        near = closest(file.name, [sibling.name for sibling in file.parent.glob("*.toml")])
         raise ConfigError(f"{file}: there is no such file{near if 'mean' in near else ''}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: cannot be read: expected text in UTF-8: {error}") from error
@@ -44,8 +43,7 @@ def read_toml(path: Path | str) -> dict[str, Any]:
 
 def _in_line(text: str, message: str) -> str:
     """Return the line that a TOML error is about, with a hint if the line lacks quotes."""
-    match = _AT_LINE.search(message)
-    if match is None:
+    if (match := _AT_LINE.search(message)) is None:
         return ""
     line = text.split("\n")[int(match[1]) - 1].strip()
     unquoted = "; text needs quotes" if _BARE.search(line) else ""
@@ -73,17 +71,16 @@ def assign(config: dict[str, Any], text: str) -> None:
     table[keys[-1]] = _value(value.strip())
 
 
-def problems(error: pydantic.ValidationError, model: type[pydantic.BaseModel], file: Path | str) -> str:
-    """Return each error as a line such as `file: world.horizonn: unknown key; did you mean 'horizon'?`."""
-    return "\n".join(line for detail in _merged(error.errors()) for line in _lines(detail, model, str(file)))
-
-
 def validated(model: type[Model], raw: Any, file: Path | str) -> Model:
-    """Check nested dictionaries against a model. Raises ConfigError with a line for each problem."""
+    """Check nested dictionaries against a model.
+
+    Raises ConfigError with a line for each problem, such as `file: sede: unknown key; did you mean 'seed'?`.
+    """
     try:
         return model.model_validate(raw)
     except pydantic.ValidationError as error:
-        raise ConfigError(problems(error, model, file)) from error
+        lines = (line for detail in _merged(error.errors()) for line in _lines(detail, model, str(file)))
+        raise ConfigError("\n".join(lines)) from error
 
 
 def _value(text: str) -> Any:
@@ -134,7 +131,7 @@ def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
     key = str(loc[-1])
     if len(loc) == 1 or key not in model.model_fields:
         return closest(key, _known(model, loc[:-1]))
-    if _models(model.model_fields[key].annotation):
+    if models_in(model.model_fields[key].annotation):
         return f"; [{key}] is a table of its own"
     return f"; {key!r} belongs above the first table"
 
@@ -143,15 +140,13 @@ def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[s
     """Return the keys of the table at `loc`, whose list indices and tags of unions are skipped."""
     tables = [model]
     for step in loc:
-        inner = [
-            m for t in tables if step in t.model_fields for m in _models(t.model_fields[str(step)].annotation)
-        ]
-        tables = inner or tables
+        fields = [table.model_fields[str(step)] for table in tables if step in table.model_fields]
+        tables = [table for field in fields for table in models_in(field.annotation)] or tables
     return {field.alias or name for table in tables for name, field in table.model_fields.items()}
 
 
-def _models(annotation: Any) -> list[type[pydantic.BaseModel]]:
+def models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:
     """Return the models inside an annotation such as `dict[str, Table] | None`."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return [annotation]
-    return [model for part in get_args(annotation) for model in _models(part)]
+    return [model for part in get_args(annotation) for model in models_in(part)]

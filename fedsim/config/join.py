@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.option_requirements import Unless, With
+from fedsim.config.section import Section
 from fedsim.worlds.matching import AssignmentRule, correlation_of
 
 _OTHERS = ("compute", "network", "faults")
@@ -37,10 +38,8 @@ def _checked_assign(assign: Any) -> Any:
 Assign = Annotated[AssignmentRule | dict[str, AssignmentRule], BeforeValidator(_checked_assign)]
 
 
-class JoinConfig(BaseModel):
+class JoinConfig(Section):
     """`[world.join]`: availability from one world, speeds and faults from others."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     availability: Path
     """The source of availability, and of everything that no other source provides. A source is a trace file or a TOML
@@ -57,29 +56,22 @@ class JoinConfig(BaseModel):
     replace: bool | None = None
     """Draw clients with replacement; by default only from sources with too few clients."""
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> JoinConfig:
+    def _faults(self) -> Iterable[str]:
+        if len(self.sources) == 1 and self.assign not in ("independent", {}):
+            return ["assign: there is nothing to assign without 'compute', 'network' or 'faults'"]
         assigned = self.assign if isinstance(self.assign, dict) else {}
-        lines = [
+        return [
             f"assign.{name}: there is no source {name!r}" for name in assigned if name not in self.sources
         ]
-        if len(self.sources) == 1 and self.assign not in ("independent", {}):
-            lines = ["assign: there is nothing to assign without 'compute', 'network' or 'faults'"]
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
 
     @property
     def sources(self) -> dict[str, Path]:
         """The files by the key that names them."""
-        named = {key: getattr(self, key) for key in ("availability", "compute", "network", "faults")}
-        return {key: path for key, path in named.items() if path is not None}
+        return {key: path for key in ("availability", *_OTHERS) if (path := getattr(self, key))}
 
 
-class ConfoundConfig(BaseModel):
+class ConfoundConfig(Section):
     """`[world.confound]`: ties a property of the world's clients to one of the data's clients."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     what: str
     """A property of the world's clients: `availability`, `compute`, `downlink`, `uplink`, `faults`, `night`, or a
@@ -100,17 +92,10 @@ class ConfoundConfig(BaseModel):
     night_end: Annotated[float, Field(ge=0, le=24), With("what", "night")] = 6.0
     """With `what = "night"`: hour of the day at which the night ends."""
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> ConfoundConfig:
-        lines = []
+    def _faults(self) -> Iterable[str]:
         if self.to == "label" and not self.labels:
-            lines.append("to = 'label' needs 'labels', such as labels = [0, 1]")
+            yield "to = 'label' needs 'labels', such as labels = [0, 1]"
         if (self.to == "loss") != (self.run is not None):
-            lines.append("to = 'loss' needs 'run', the folder of an earlier run, and nothing else does")
+            yield "to = 'loss' needs 'run', the folder of an earlier run, and nothing else does"
         if self.night_start == self.night_end:
-            lines.append(
-                f"night_start and night_end are both {self.night_start:g}: a night must have a length"
-            )
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
+            yield f"night_start and night_end are both {self.night_start:g}: a night must have a length"

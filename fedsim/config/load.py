@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import pydantic
-
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.paths import as_path
-from fedsim.config.adversary import AdversarySection
-from fedsim.config.errors import assign, problems, read_toml
+from fedsim.config.errors import assign, models_in, read_toml, validated
 from fedsim.config.requirements import settled
-from fedsim.config.run import (
-    AlgorithmSection,
-    ClientSection,
-    ModelSection,
-    PartitionSection,
-    RunConfig,
-    SelectionSection,
-    TaskSection,
-)
+from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection, check_distinct, run_name
 
-_NAMES: dict[str, type[PluginSection]] = {
-    "task.name": TaskSection,
-    "model.name": ModelSection,
-    "partition.name": PartitionSection,
-    "selection.name": SelectionSection,
-    "client.name": ClientSection,
-    "algorithm.name": AlgorithmSection,
-    "adversary.name": AdversarySection,
+_NAMES = {
+    f"{key}.name": table
+    for key, field in RunConfig.model_fields.items()
+    for table in models_in(field.annotation)
+    if issubclass(table, PluginSection)
 }
 """The tables of the keys that name a plug-in."""
 _DECIDE_MODE = ("model", "client")
@@ -60,8 +46,7 @@ def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     if "name" not in raw:
         _check_stem(path)
     runs = parse(raw, path.name, default_name=path.stem, before=written)
-    arms = {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()}
-    check_effect(written, sets, arms)
+    check_effect(written, sets, {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()})
     return runs
 
 
@@ -108,15 +93,13 @@ def changed(raw: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
     Naming another plug-in (`algorithm.name=fedlf`) drops the previous plug-in's options; the keys that all plug-ins of
     the table share stay. Raises ConfigError.
     """
-    names = [text for text in sets if text.partition("=")[0].strip() in _NAMES]
-    for text in names:
-        table = text.partition(".")[0].strip()
-        below = raw.get(table)
-        if isinstance(below, Mapping):
-            shared = _NAMES[f"{table}.name"].model_fields
-            before, raw[table] = below, {k: v for k, v in below.items() if k in shared}
+    for text in sets:
+        key = text.partition("=")[0].strip()
+        table = key.removesuffix(".name")
+        if key in _NAMES and isinstance(before := raw.get(table), Mapping):
+            raw[table] = {k: v for k, v in before.items() if k in _NAMES[key].model_fields}
             assign(raw, text)
-            if raw[table].get("name") == before.get("name"):
+            if raw[table]["name"] == before.get("name"):
                 raw[table] = dict(before)
             if table in _DECIDE_MODE and isinstance(train := raw.get("train"), Mapping):
                 raw["train"] = {k: v for k, v in train.items() if k != "mode"}
@@ -141,20 +124,11 @@ def parse(
     """
     runs = []
     raws, sources = _runs(raw, source, default_name)
-    for run in checked(raws, sources, lambda: _before(before, default_name)):
+    for run in settled(raws, sources, lambda: _before(before, default_name)):
         if isinstance(run, ConfigError):
             raise run
         runs.append(run)
     return runs
-
-
-def checked(
-    raws: Sequence[Mapping[str, Any]],
-    sources: Sequence[str],
-    before: Callable[[], Sequence[RunConfig]] = lambda: (),
-) -> list[RunConfig | ConfigError]:
-    """Check the runs of one file together, named by `sources`; return each run, or its error."""
-    return settled(raws, sources, _validated, before)
 
 
 def _before(raw: Mapping[str, Any] | None, default_name: str) -> list[RunConfig]:
@@ -162,7 +136,7 @@ def _before(raw: Mapping[str, Any] | None, default_name: str) -> list[RunConfig]
     if raw is None:
         return []
     try:
-        return [_validated(*run) for run in zip(*_runs(raw, "", default_name), strict=True)]
+        return [validated(RunConfig, each, "") for each in _runs(raw, "", default_name)[0]]
     except ConfigError:
         return []
 
@@ -186,17 +160,6 @@ def _runs(
     return runs, [f"{source}, arm {arm!r}" for arm in arms]
 
 
-def _validated(raw: Mapping[str, Any], source: str) -> RunConfig:
-    """Check one run except for keys without effect, which `fedsim.config.requirements.settled` finds.
-
-    Raises ConfigError.
-    """
-    try:
-        return RunConfig.model_validate(raw)
-    except pydantic.ValidationError as error:
-        raise ConfigError(problems(error, RunConfig, source)) from error
-
-
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the keys of `changes` replaced, table by table.
 
@@ -204,13 +167,8 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     """
     result = dict(base)
     for key, value in changes.items():
-        below = result.get(key)
-        if (
-            isinstance(value, Mapping)
-            and isinstance(below, Mapping)
-            and value.get("name") in (None, below.get("name"))
-        ):
-            result[key] = merged(below, value)
-        else:
-            result[key] = value
+        below: Any = result.get(key)
+        are_tables = isinstance(value, Mapping) and isinstance(below, Mapping)
+        same_plugin = are_tables and value.get("name") in (None, below.get("name"))
+        result[key] = merged(below, value) if same_plugin else value
     return result

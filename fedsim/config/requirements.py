@@ -14,10 +14,11 @@ from pydantic import BaseModel
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import lacks_in, refusal, without
+from fedsim.config.errors import validated
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
 from fedsim.config.timing import StopSection
-from fedsim.server.rule_factory import build_rule
+from fedsim.config.world import WorldConfig
 
 _LEAVE = "dropout.leave"
 Lacks = dict[str, str]
@@ -27,23 +28,20 @@ Lacks = dict[str, str]
 def lacks_of(config: RunConfig) -> Lacks:
     """Return what each key lacks that differs from its default and depends on another key."""
     lacks: Lacks = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        tables = enumerate(value) if isinstance(value, tuple) else [("", value)]
-        for number, table in tables:
-            if isinstance(table, BaseModel):
-                lacks |= _of_table(table, f"{name}.{number}." if number != "" else f"{name}.")
+    for name, table in config:
+        if isinstance(table, BaseModel):
+            lacks |= _of_table(table, f"{name}.")
+    for number, adversary in enumerate(config.adversary):
+        lacks |= _of_table(adversary, f"adversary.{number}.")
     return lacks | dict(_across(config))
 
 
 def _of_table(table: BaseModel, path: str) -> Lacks:
     lacks = dict(lacks_in(table, path))
-    if isinstance(table, PluginSection):
+    if isinstance(table, PluginSection | WorldConfig):
         lacks |= {f"{path}{place}": lack for place, lack in table.idle_options()}
     for number, wrapper in enumerate(getattr(table, "wrap", ())):
         lacks |= _of_table(wrapper, f"{path}wrap.{number}.")
-    if (options := getattr(table, "scenario_options", None)) is not None:
-        lacks |= {f"{path}options.{place}": lack for place, lack in options()}
     return lacks
 
 
@@ -100,25 +98,16 @@ def _of_memory(config: RunConfig) -> Iterator[tuple[str, str]]:
     values = {"algorithm.memory": config.algorithm.memory, "memory.slots": config.memory.slots}
     keys = [key for key, value in values.items() if value]
     if keys:
-        remembers = _rule_of(config).needs.memory > 0
+        remembers = config.algorithm.rule(config.train.lr).needs.memory > 0
         lacks = f"with the rule {config.algorithm.name!r}, which remembers no absent clients"
         yield from ((key, "" if remembers else lacks) for key in keys)
 
 
-def _rule_of(config: RunConfig) -> Any:
-    rule = config.algorithm
-    return build_rule(
-        rule.name, rule.working_options(), [wrapper.named() for wrapper in rule.wrap], lr=config.train.lr
-    )
-
-
 def _asks_for_losses(config: RunConfig) -> bool:
-    needs = _rule_of(config).needs
+    needs, selection = config.algorithm.rule(config.train.lr).needs, config.selection
     if needs.losses or needs.search:
         return True
-    selection = config.selection
-    selector = plugins.build("selector", selection.name, selection.working_options())
-    return "losses" in selector.needs
+    return "losses" in plugins.build("selector", selection.name, selection.working_options()).needs
 
 
 def refusals(lacks: Lacks) -> list[str]:
@@ -135,33 +124,30 @@ def refuse_idle(config: RunConfig) -> None:
 def settled(
     raws: Sequence[Mapping[str, Any]],
     sources: Sequence[str],
-    check: Callable[[Mapping[str, Any], str], RunConfig],
     before: Callable[[], Sequence[RunConfig]] = lambda: (),
 ) -> list[RunConfig | ConfigError]:
-    """Check the configurations of one file; return each, or its error.
+    """Check the configurations of one file, which `sources` name in messages; return each, or its error.
 
     A key without effect is an error, unless it has an effect in another configuration of the file or in those
     `before`; then it is left out.
     """
-    checked = [_or_error(check, raw, source) for raw, source in zip(raws, sources, strict=True)]
+    checked = [_or_error(raw, source) for raw, source in zip(raws, sources, strict=True)]
     lacks = [lacks_of(config) if not isinstance(config, ConfigError) else {} for config in checked]
     if not any(map(refusals, lacks)):
         return checked
     useful = {key for keys in (*lacks, *map(lacks_of, before())) for key, lack in keys.items() if not lack}
     for i, keys in enumerate(lacks):
         idle = {key for key, lack in keys.items() if lack}
-        if lines := refusals({key: lack for key, lack in keys.items() if key in idle - useful}):
+        if lines := refusals({key: lack for key, lack in keys.items() if key not in useful}):
             checked[i] = ConfigError("\n".join(f"{sources[i]}: {line}" for line in lines))
         elif idle:
-            checked[i] = check(_without(raws[i], idle), sources[i])
+            checked[i] = validated(RunConfig, _without(raws[i], idle), sources[i])
     return checked
 
 
-def _or_error(
-    check: Callable[[Mapping[str, Any], str], RunConfig], raw: Mapping[str, Any], source: str
-) -> RunConfig | ConfigError:
+def _or_error(raw: Mapping[str, Any], source: str) -> RunConfig | ConfigError:
     try:
-        return check(raw, source)
+        return validated(RunConfig, raw, source)
     except ConfigError as error:
         return error
 

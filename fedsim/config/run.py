@@ -6,30 +6,22 @@ options beside its name, which are checked against the signature of the plug-in'
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import pydantic
 from pydantic import BaseModel, BeforeValidator
 
-from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
 from fedsim.config.checkpoint import CheckpointSection
 from fedsim.config.memory import MemorySection
-from fedsim.config.section import (
-    Count,
-    PluginSection,
-    RunName,
-    Section,
-    Seed,
-    Whole,
-)
+from fedsim.config.section import Count, PluginSection, RunName, Section, Seed, Whole
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
 from fedsim.server.history_storage import HistoryPlan
-from fedsim.server.rule import RowsFrom
+from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import build_rule
 
 if TYPE_CHECKING:
@@ -98,14 +90,15 @@ class AlgorithmSection(PluginSection):
     memory: Duration = 0
     """Forget absent clients after this virtual time, in addition to the rule's window in steps; 0: never."""
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> AlgorithmSection:
-        """Raise ValueError for combinations that cannot work, at any learning rate."""
-        try:
-            build_rule(self.name, self.working_options(), [wrapper.named() for wrapper in self.wrap], lr=0.1)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        return self
+    def _faults(self) -> Iterable[str]:
+        yield from super()._faults()
+        self.rule(lr=0.1)  # raises ConfigError for combinations that cannot work, at any learning rate
+
+    def rule(self, lr: float) -> Algorithm:
+        """Return the rule inside its wrappers, built with the options that have an effect."""
+        return build_rule(
+            self.name, self.working_options(), [wrapper.named() for wrapper in self.wrap], lr=lr
+        )
 
     def resolved(self) -> dict[str, Any]:
         """Return the table and its wrappers' tables with the default of every option."""
@@ -183,20 +176,13 @@ class RunConfig(Section):
     checkpoint: CheckpointSection = CheckpointSection()
     parent: ParentSection | None = None
 
-    @pydantic.model_validator(mode="after")
-    def _check_sizes(self) -> RunConfig:
-        concurrency = self.pacing.pacing().concurrency
-        if concurrency > self.task.clients:
-            raise ValueError(
-                f"pacing asks for {concurrency} clients at once, but task.clients is {self.task.clients}"
-            )
+    def _faults(self) -> Iterable[str]:
+        concurrency, clients = self.pacing.pacing().concurrency, self.task.clients
+        if concurrency > clients:
+            yield f"pacing asks for {concurrency} clients at once, but task.clients is {clients}"
         for table in self.adversary:
-            if max(table.clients or (0,)) >= self.task.clients:
-                raise ValueError(
-                    f"adversary {table.name!r}: clients: expected numbers from 0 to {self.task.clients - 1}, found "
-                    f"{max(table.clients or ())}"
-                )
-        return self
+            if (last := max(table.clients or (0,))) >= clients:
+                yield f"adversary {table.name!r}: clients: expected numbers from 0 to {clients - 1}, found {last}"
 
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""
@@ -217,8 +203,7 @@ class RunConfig(Section):
     def resolved(self) -> dict[str, Any]:
         """Return the configuration with all defaults as nested dictionaries; running it gives the same run."""
         tables: dict[str, Any] = {"name": self.name, "seed": self.seed}
-        for key in type(self).model_fields:
-            section = getattr(self, key)
+        for key, section in self:
             if isinstance(section, PluginSection):
                 tables[key] = section.resolved()
             elif isinstance(section, BaseModel):

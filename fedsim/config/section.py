@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, ClassVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Self
 
 import pydantic
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -67,16 +68,43 @@ RunName = Annotated[str, AfterValidator(run_name)]
 """The name of a run and of its folder: `run` or `experiment/arm`."""
 
 
+def installed(kind: str, name: str) -> str:
+    """Return `name` if there is such a plug-in. Raises ValueError otherwise."""
+    try:
+        plugins.factory(kind, name)
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
+Metric = Annotated[str, AfterValidator(partial(installed, "metric"))]
+Scenario = Annotated[str, AfterValidator(partial(installed, "scenario"))]
+
+
 class Section(BaseModel):
     """A table with a fixed set of keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    def _faults(self) -> Iterable[str]:
+        """Return a message for each fault of keys together; may also raise ConfigError or ValueError."""
+        return ()
 
-class PluginSection(BaseModel):
+    @pydantic.model_validator(mode="after")
+    def _check_faults(self) -> Self:
+        try:
+            lines = list(self._faults())
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        if lines:
+            raise ValueError("\n".join(lines))
+        return self
+
+
+class PluginSection(Section):
     """A table that names a plug-in and holds the plug-in's options beside the name."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow")
     kind: ClassVar[str]
     supplied: ClassVar[tuple[str, ...]] = ()
     name: str
@@ -86,13 +114,9 @@ class PluginSection(BaseModel):
         """The plug-in's options as written."""
         return dict(self.model_extra or {})
 
-    @pydantic.model_validator(mode="after")
-    def _check_options(self) -> PluginSection:
-        try:
-            plugins.check(self.kind, self.name, self.options, self.supplied, type(self).model_fields)
-        except ConfigError as error:
-            raise ValueError(str(error)) from error
-        return self
+    def _faults(self) -> Iterable[str]:
+        plugins.check(self.kind, self.name, self.options, self.supplied, type(self).model_fields)
+        return ()
 
     def idle_options(self) -> list[tuple[str, str]]:
         """Return the options that depend on another one, and what each lacks to have an effect, or ""."""

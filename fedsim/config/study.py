@@ -6,13 +6,13 @@ A study is a grid of a run's configuration, axes whose levels replace keys of it
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import pydantic
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsim.common import arguments, plugins
@@ -20,7 +20,7 @@ from fedsim.common.errors import ConfigError, closest
 from fedsim.common.paths import as_path
 from fedsim.config.errors import assign, read_toml, validated
 from fedsim.config.load import changed, check_effect, merged
-from fedsim.config.section import RunName, Section, Seed
+from fedsim.config.section import RunName, Section, Seed, installed
 
 _COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
@@ -32,6 +32,8 @@ _STUDY_KEYS = ("name", "seed", "arms", "parent")
 """Keys of a run's configuration that the study sets for each run."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
+_MOST_SEEDS = 100_000
+
 Levels = dict[str, str]
 """The level on each axis, in the order of the file."""
 
@@ -42,26 +44,20 @@ def _study_name(name: str) -> str:
     return name
 
 
-_MOST_SEEDS = 100_000
-
-
 def _seeds(seeds: Any) -> Any:
-    if isinstance(seeds, int) and not isinstance(seeds, bool):
-        if seeds < 1:
-            raise ValueError(f"expected a number of seeds of at least 1, or a list of seeds, found {seeds}")
-        if seeds > _MOST_SEEDS:
-            raise ValueError(
-                f"expected a number of seeds up to {_MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
-            )
-        return tuple(range(1, seeds + 1))
-    return seeds
+    if not isinstance(seeds, int) or isinstance(seeds, bool):
+        return seeds
+    if not 1 <= seeds <= _MOST_SEEDS:
+        raise ValueError(
+            f"expected a number of seeds from 1 to {_MOST_SEEDS:,}, or a list of seeds, found {seeds:,}"
+        )
+    return tuple(range(1, seeds + 1))
 
 
 def _different(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if not seeds:
         raise ValueError("expected at least one seed, found none")
-    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
-    if twice:
+    if twice := sorted(seed for seed, times in Counter(seeds).items() if times > 1):
         raise ValueError(f"expected different seeds, found {', '.join(map(str, twice))} more than once")
     return seeds
 
@@ -81,6 +77,14 @@ Tables = Annotated[dict[str, Any], AfterValidator(_without_study_keys)]
 """Tables of a run's configuration (docs/config.md)."""
 
 
+def _metric(name: str) -> str:
+    if ":" in name:
+        raise ValueError(
+            f"expected names of installed metrics, found {name!r}; fedsim compare --metric accepts files"
+        )
+    return installed("metric", name)
+
+
 class CompareSection(Section):
     """`[compare]`: the comparison of runs in the study's report."""
 
@@ -88,26 +92,16 @@ class CompareSection(Section):
     """The axis whose levels are compared, in runs with equal levels of the other axes and equal seeds."""
     baseline: str
     """The level of the axis from which differences are taken."""
-    metrics: tuple[str, ...] = ("mean_percent", "worst10_percent", "angle_rad")
+    metrics: tuple[Annotated[str, AfterValidator(_metric)], ...] = (
+        "mean_percent",
+        "worst10_percent",
+        "angle_rad",
+    )
     """Names of metrics (docs/metrics.md)."""
     at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
     """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
     group: str | None = None
     """A column of the clients table that divides clients into groups."""
-
-    @pydantic.field_validator("metrics")
-    @classmethod
-    def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            if ":" in name:
-                raise ValueError(
-                    f"expected names of installed metrics, found {name!r}; fedsim compare --metric accepts files"
-                )
-            try:
-                plugins.factory("metric", name)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
-        return names
 
 
 class ScaleSection(Section):
@@ -131,12 +125,17 @@ class StudyConfig(Section):
     compare: CompareSection | None = None
     scales: dict[str, ScaleSection] = Field(default_factory=dict)
 
-    @pydantic.model_validator(mode="after")
-    def _check_together(self) -> StudyConfig:
-        lines = [*self._faults_in_axes(), *self._faults_in_skip(), *self._faults_in_compare()]
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
+    def _faults(self) -> Iterable[str]:
+        yield from self._faults_in_axes()
+        for number, rule in enumerate(self.skip):
+            if not rule:
+                yield f"skip.{number}: expected an axis and its level, found an empty table"
+            for axis, levels in rule.items():
+                place = f"skip.{number}.{axis}"
+                yield from self._unknown(axis, place, _several(levels), place)
+        if self.compare is not None:
+            axis, baseline = self.compare.axis, self.compare.baseline
+            yield from self._unknown(axis, "compare.axis", (baseline,), "compare.baseline")
 
     def _faults_in_axes(self) -> Iterable[str]:
         for axis, levels in self.axes.items():
@@ -153,30 +152,18 @@ class StudyConfig(Section):
                         f"first, found {level!r}"
                     )
 
-    def _faults_in_skip(self) -> Iterable[str]:
-        for number, rule in enumerate(self.skip):
-            if not rule:
-                yield f"skip.{number}: expected an axis and its level, found an empty table"
-            for axis, levels in rule.items():
-                if axis not in self.axes:
-                    yield f"skip.{number}.{axis}: there is no axis {axis!r}{closest(axis, self.axes)}"
-                    continue
-                for level in _several(levels):
-                    yield from self._faults_of_level(f"skip.{number}.{axis}", axis, level)
-
-    def _faults_in_compare(self) -> Iterable[str]:
-        if self.compare is None:
-            return
-        axis = self.compare.axis
+    def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
+        """Return a message if the study has no such axis, or for each level that the axis does not have."""
         if axis not in self.axes:
-            known = closest(axis, self.axes) or "; the study has no axes"
-            yield f"compare.axis: there is no axis {axis!r}{known}"
-            return
-        yield from self._faults_of_level("compare.baseline", axis, self.compare.baseline)
-
-    def _faults_of_level(self, place: str, axis: str, level: str) -> Iterable[str]:
-        if level not in self.axes[axis]:
-            yield f"{place}: axis {axis!r} has no level {level!r}{closest(level, self.axes[axis])}"
+            return [
+                f"{axis_key}: there is no axis {axis!r}{closest(axis, self.axes) or '; the study has no axes'}"
+            ]
+        known = self.axes[axis]
+        return [
+            f"{level_key}: axis {axis!r} has no level {level!r}{closest(level, known)}"
+            for level in levels
+            if level not in known
+        ]
 
     def combinations(self) -> list[Levels]:
         """Return all combinations of levels that are not skipped; the level of the last axis changes fastest."""
@@ -214,11 +201,11 @@ def load_study(
         sets: assignments such as `run.stop.steps=20`.
         seeds: a number of seeds such as `5`, or seeds such as `3,7,9`.
     """
-    path = as_path(path, "path")
+    path, sets = as_path(path, "path"), list(sets)
     written = read_toml(path)
     if "task" in written and "run" not in written:
         raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")
-    scaled, sets = validated(StudyConfig, written, path.name).at_scale(scale).resolved(), list(sets)
+    scaled = validated(StudyConfig, written, path.name).at_scale(scale).resolved()
     raw = _assigned(deepcopy(scaled), sets)
     if seeds is not None:
         raw["seeds"] = _seeds_of(seeds)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
 from pydantic import Field
 
 from fedsim.common import plugins
-from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.common.units import US
-from fedsim.config.section import LARGEST, Count, Section, Size, Whole
+from fedsim.config.section import LARGEST, Count, Metric, Section, Size, Whole
 from fedsim.config.world import Duration
 from fedsim.engine import pacing as presets
 from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, trace_spread
@@ -58,19 +57,10 @@ class PacingSection(Section):
         "fedasync": ("concurrency",),
         "periodic": ("concurrency", "deadline"),
     }
-    _FIELDS: ClassVar[tuple[str, ...]] = (
-        "concurrency",
-        "buffer",
-        "refill",
-        "late",
-        "max_staleness",
-        "least_candidates",
-    )
 
-    @pydantic.model_validator(mode="after")
-    def _check_keys(self) -> PacingSection:
+    def _faults(self) -> Iterable[str]:
         needed = self._KEYS[self.preset]
-        present = {k for k in type(self).model_fields if k != "preset" and getattr(self, k) is not None}
+        present = {key for key, value in self if value is not None}
         covered = present | ({"extra"} if self.factor is not None else set())
         lines = [f"preset {self.preset!r} needs {key!r}" for key in needed if key not in covered]
         lines += [
@@ -80,24 +70,21 @@ class PacingSection(Section):
         ]
         if {"extra", "factor"} <= present:
             lines.append("give 'extra' or 'factor', not both")
-        if lines:
-            raise ValueError("\n".join(lines))
-        self.pacing()
-        return self
+        if not lines:
+            self.pacing()
+        return lines
 
     def pacing(self) -> Pacing:
         """Return the preset's Pacing object with the fields that the table sets."""
-        extra = presets.extra_of(self.clients or 0, self.factor) if self.factor is not None else self.extra
-        values = {key: getattr(self, key) for key in self._KEYS[self.preset]} | {"extra": extra}
+        values = dict(self) | {"deadline_us": self.deadline, "minimum": None}
+        if self.factor is not None:
+            values["extra"] = presets.extra_of(self.clients or 0, self.factor)
         preset: Pacing = getattr(presets, self.preset)(*(values[key] for key in self._KEYS[self.preset]))
-        changes = {key: getattr(self, key) for key in self._FIELDS if getattr(self, key) is not None}
-        if self.deadline is not None:
-            changes["deadline_us"] = self.deadline
+        changes = {f.name: values[f.name] for f in fields(Pacing) if values[f.name] is not None}
         pacing = replace(preset, **changes)
-        if self.minimum is None:
-            return pacing
-        share = isinstance(self.minimum, float)
-        least = math.ceil(round(self.minimum * pacing.most_updates, 9)) if share else int(self.minimum)
+        least = self.minimum or 0
+        if isinstance(least, float):
+            least = math.ceil(round(least * pacing.most_updates, 9))
         return replace(pacing, minimum=least)
 
 
@@ -134,10 +121,9 @@ class CompletenessSection(Section):
     high: Annotated[Whole, With("mode", "epochs", "ADU", "ASU")] = 1
     fixed: Annotated[bool, With("mode", "epochs")] = False
 
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> CompletenessSection:
+    def _faults(self) -> Iterable[str]:
         self.completeness()
-        return self
+        return ()
 
     def completeness(self) -> Completeness:
         """Return the Completeness object."""
@@ -205,7 +191,7 @@ class StopSection(Section):
     """Bytes moved by all clients together."""
     wall: Duration | None = None
     """Wall time. A run that ends by it is not reproducible."""
-    metric: str = "mean_percent"
+    metric: Metric = "mean_percent"
     """The metric for `target` and `patience`, from `analysis/metrics`, at each evaluation of the global model."""
     rising: bool = True
     """Whether larger values of the metric are better; by default the metric's own choice."""
@@ -224,17 +210,11 @@ class StopSection(Section):
             return {**table, "rising": False}
         return table
 
-    @pydantic.model_validator(mode="after")
-    def _check_any(self) -> StopSection:
-        if all(getattr(self, key) is None for key in ("steps", "time", "bytes", "wall")):
-            raise ValueError("give 'steps', 'time', 'bytes' or 'wall', or the run might never end")
-        try:
-            plugins.factory("metric", self.metric)
-        except ConfigError as error:
-            raise ValueError(f"metric: {error}") from error
+    def _faults(self) -> Iterable[str]:
+        if all(limit is None for limit in (self.steps, self.time, self.bytes, self.wall)):
+            yield "give 'steps', 'time', 'bytes' or 'wall', or the run might never end"
         if self.target is not None and self.metric.endswith("_percent") and not 0 <= self.target <= 100:
-            raise ValueError(f"target: expected a percentage, from 0 to 100, found {self.target:g}")
-        return self
+            yield f"target: expected a percentage, from 0 to 100, found {self.target:g}"
 
     def stop(self) -> Stop:
         """Return the Stop object."""

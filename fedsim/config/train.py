@@ -9,7 +9,6 @@ from pydantic import Field
 from fedsim.config.section import LARGEST, Count, Section, Whole
 
 if TYPE_CHECKING:
-    from fedsim.training.augmentation import Augment
     from fedsim.training.settings import LocalSGD
 
 
@@ -20,13 +19,6 @@ class AugmentSection(Section):
     """Pixels of zero padding on each side, from which a random window of the image's size is cut."""
     flip: bool = False
     """Mirror half of the images, chosen at random, left to right."""
-
-    def augment(self) -> Augment | None:
-        """Return the augmentation, or None if it changes nothing."""
-        from fedsim.training.augmentation import Augment  # imports torch, which configurations do not need
-
-        augment = Augment(self.crop, self.flip)
-        return augment if augment.views > 1 else None
 
 
 class TrainSection(Section):
@@ -55,8 +47,10 @@ class TrainSection(Section):
 
     def local_sgd(self) -> LocalSGD:
         """Return the settings of local SGD. Imports torch, which is slow."""
+        from fedsim.training.augmentation import Augment
         from fedsim.training.settings import LocalSGD
 
+        augment = Augment(self.augment.crop, self.augment.flip) if self.augment else None
         return LocalSGD(
             epochs=self.epochs,
             batch_size=None if self.batch_size == "full" else self.batch_size,
@@ -64,7 +58,7 @@ class TrainSection(Section):
             lr_decay=self.lr_decay,
             momentum=self.momentum,
             weight_decay=self.weight_decay,
-            augment=None if self.augment is None else self.augment.augment(),
+            augment=augment if augment and augment.views > 1 else None,
             loss_samples=None if self.loss_samples == "all" else self.loss_samples,
             precision=self.precision,
         )

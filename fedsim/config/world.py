@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
@@ -18,7 +18,7 @@ from fedsim.common.plugin_options import options_of, plain
 from fedsim.common.units import US, duration_us
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
-from fedsim.config.section import Count
+from fedsim.config.section import Count, Scenario, Section
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import AfterEnd, Trace, read_trace
 from fedsim.worlds.world import Unknown
@@ -26,17 +26,12 @@ from fedsim.worlds.world import Unknown
 Duration = Annotated[
     int, BeforeValidator(duration_us), pydantic.PlainSerializer(lambda us: us / US, return_type=float)
 ]
-_SCENARIO_KEYS = ("horizon", "options")
-_GENERATED_WORLD_KEYS = ("clients", "seed")
-"""Keys of worlds that are generated, from a scenario or a join."""
 
 
-class WorldConfig(BaseModel):
+class WorldConfig(Section):
     """`[world]`: one of `scenario`, `trace` and `join`; `confound` is possible with each."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    scenario: str | None = None
+    scenario: Scenario | None = None
     """Name of a scenario, or `path/to/file.py:factory`."""
     trace: Path | None = None
     """A trace file, such as `fedsim trace make` writes."""
@@ -58,92 +53,80 @@ class WorldConfig(BaseModel):
     confound: ConfoundConfig | None = None
     """Makes the world's clients depend on the data; only in the configuration of a run."""
 
-    @pydantic.field_validator("scenario")
-    @classmethod
-    def _exists(cls, scenario: str | None) -> str | None:
-        if scenario is not None:
-            try:
-                plugins.factory("scenario", scenario)
-            except ConfigError as error:
-                raise ValueError(str(error)) from error
-        return scenario
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> WorldConfig:
+    def _faults(self) -> Iterable[str]:
         if sum(part is not None for part in (self.scenario, self.trace, self.join)) != 1:
-            raise ValueError("give exactly one of 'scenario', 'trace' and 'join'")
-        if self.scenario is None:
-            kind = "join" if self.trace is None else "trace file"
-            foreign = [key for key in self._foreign if key in self.model_fields_set]
-            lines = [f"{key!r} belongs to a scenario, not to a {kind}" for key in foreign]
-        else:
-            lines = _option_problems(self)
-        if lines:
-            raise ValueError("\n".join(lines))
-        return self
+            return ["give exactly one of 'scenario', 'trace' and 'join'"]
+        if self.scenario is not None:
+            plugins.check("scenario", self.scenario, self.options, ())
+            self._build_scenario()
+            return []
+        kind = "join" if self.trace is None else "trace file"
+        foreign = [key for key in self._foreign if key in self.model_fields_set]
+        return [f"{key!r} belongs to a scenario, not to a {kind}" for key in foreign]
 
     @pydantic.model_serializer(mode="wrap")
     def _resolved(self, plain: pydantic.SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the keys that files decide, and write out the defaults of a scenario's options."""
         table: dict[str, Any] = plain(self)
         if self.scenario is not None:
-            after_end = self.after_end or self._scenario_end()
+            # `make_trace` refuses anything but a Scenario
+            after_end = self.after_end or str(getattr(self._build_scenario(), "after_end", "repeat"))
             return table | {"options": resolved_options(self.scenario, self.options), "after_end": after_end}
         return {key: value for key, value in table.items() if key not in self._foreign}
 
-    def _scenario_end(self) -> str:
-        scenario = plugins.build("scenario", str(self.scenario), self.working_options())
-        return str(getattr(scenario, "after_end", "repeat"))  # `make_trace` refuses anything but a Scenario
-
     @property
     def _foreign(self) -> tuple[str, ...]:
-        """The keys without meaning beside `trace` or `join`."""
-        return _SCENARIO_KEYS if self.join is not None else (*_GENERATED_WORLD_KEYS, *_SCENARIO_KEYS)
+        """The keys that have no meaning beside `join`, or beside `trace`."""
+        return ("horizon", "options") if self.join else ("clients", "seed", "horizon", "options")
 
-    def scenario_options(self) -> list[tuple[str, str]]:
+    def idle_options(self) -> list[tuple[str, str]]:
         """Return a scenario's options that depend on another one, and what each lacks to have an effect, or ""."""
         if self.scenario is None:
             return []
-        return plugins.idle_options("scenario", self.scenario, self.options, ())
+        idle = plugins.idle_options("scenario", self.scenario, self.options, ())
+        return [(f"options.{option}", lacks) for option, lacks in idle]
 
-    def working_options(self) -> dict[str, Any]:
-        """Return a scenario's options that have an effect."""
-        return without(self.options, [place for place, lacks in self.scenario_options() if lacks])
+    def _build_scenario(self) -> Any:
+        """Build the scenario with the options that have an effect."""
+        idle = [place for place, lacks in self.idle_options() if lacks]
+        options = without({"options": self.options}, idle)["options"]
+        return plugins.build("scenario", str(self.scenario), options)
 
 
-class WorldFile(BaseModel):
+class WorldFile(Section):
     """A file for `fedsim trace make`: a `[world]` table alone."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     world: WorldConfig
 
-    @pydantic.model_validator(mode="after")
-    def _check_effects(self) -> WorldFile:
-        lacks = [
-            *lacks_in(self.world),
-            *((f"options.{k}", lack) for k, lack in self.world.scenario_options()),
-        ]
-        if lines := [refusal(f"world.{place}", lack) for place, lack in lacks if lack]:
-            raise ValueError("\n".join(lines))
-        return self
+    def _faults(self) -> Iterable[str]:
+        lacks = [*lacks_in(self.world), *self.world.idle_options()]
+        return [refusal(f"world.{place}", lack) for place, lack in lacks if lack]
 
 
 def world_trace(
-    config: WorldConfig, *, clients: int | None, seed: int, facts: Mapping[str, ArrayLike] | None = None
+    config: WorldConfig,
+    *,
+    clients: int | None,
+    seed: int,
+    facts: Mapping[str, ArrayLike] | None = None,
+    inside: tuple[Path, ...] = (),
 ) -> Trace:
     """Generate the world of a scenario, read a trace file, or join several worlds.
 
-    `config.confound` is not applied; `fedsim.runs.confound` does that. Raises ConfigError or TraceError.
-
-    Args:
-        config: the table `[world]`.
-        clients: the number of clients if the table has none; if both are None, a join has as many clients as its
-            source of availability.
-        seed: the seed if the table has none.
-        facts: facts about the federation for the scenario, see `fedsim.worlds.scenario.make_trace`.
+    `clients` and `seed` apply if the table has none. Without a number of clients, a join has as many as its source of
+    availability. `facts` about the federation are for the scenario, see `fedsim.worlds.scenario.make_trace`. `inside`
+    has the files that join this world. `config.confound` is not applied; `fedsim.runs.confound` does that. Raises
+    ConfigError or TraceError.
     """
-    return _world_trace(config, clients, seed, facts)
+    n, seed = config.clients or clients, seed if config.seed is None else config.seed
+    if config.scenario is not None:
+        return _generated(config, n, seed, facts)
+    if config.join is not None:
+        trace = _joined(config.join, n, seed, inside, config.unknown)
+    else:
+        assert config.trace is not None
+        trace = read_trace(config.trace)
+    return trace if config.after_end is None else replace(trace, after_end=config.after_end)
 
 
 def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Path, ...] = ()) -> Trace:
@@ -155,25 +138,7 @@ def source_trace(path: Path, *, clients: int | None, seed: int, inside: tuple[Pa
     world = validated(WorldFile, read_toml(path), path).world
     if world.confound is not None:
         raise ConfigError(f"{path}: world.confound: needs a run's data; leave it to the run's own [world]")
-    return _world_trace(world, clients, seed, inside=(*inside, path.resolve()))
-
-
-def _world_trace(
-    config: WorldConfig,
-    clients: int | None,
-    seed: int,
-    facts: Mapping[str, ArrayLike] | None = None,
-    inside: tuple[Path, ...] = (),
-) -> Trace:
-    n, world_seed = config.clients or clients, seed if config.seed is None else config.seed
-    if config.scenario is not None:
-        return _generated(config, n, world_seed, facts)
-    if config.join is not None:
-        trace = _joined(config.join, n, world_seed, inside, config.unknown)
-    else:
-        assert config.trace is not None
-        trace = read_trace(config.trace)
-    return trace if config.after_end is None else replace(trace, after_end=config.after_end)
+    return world_trace(world, clients=clients, seed=seed, inside=(*inside, path.resolve()))
 
 
 def _generated(
@@ -205,12 +170,11 @@ def _joined(
         for name, path in config.sources.items()
         if name != "availability"
     }
-    assignment: Any = config.assign
     return join(
         availability=base,
         **others,
         clients=n,
-        assignment=assignment,
+        assignment=config.assign,
         replace=config.replace,
         seed=seed,
         unknown=unknown,
@@ -223,13 +187,3 @@ def resolved_options(scenario: str, options: Mapping[str, Any]) -> dict[str, Any
     defaults = {n: p.default for n, p in known.items() if p.default is not p.empty}
     values = defaults | plugins.check("scenario", scenario, options, ())
     return {name: shown for name, value in values.items() if (shown := plain(value)) is not None}
-
-
-def _option_problems(world: WorldConfig) -> list[str]:
-    assert world.scenario is not None
-    try:
-        plugins.check("scenario", world.scenario, world.options, ())
-        plugins.build("scenario", world.scenario, world.working_options())
-    except ConfigError as error:
-        return str(error).split("\n")
-    return []

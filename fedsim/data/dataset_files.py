@@ -12,20 +12,19 @@ from fedsim.common.errors import DataError
 
 
 def folder(data_dir: Path | None) -> Path:
-    """Return where data sets lie: `data_dir`, else the environment variable FEDSIM_DATA, else `./data`."""
+    """Return the folder of data sets: `data_dir`, else the environment variable FEDSIM_DATA, else `./data`."""
     return Path(data_dir if data_dir is not None else os.environ.get("FEDSIM_DATA") or "data").expanduser()
 
 
 def may_download(root: Path) -> bool:
-    """Return whether downloads may go to a folder: only the default one, so that no configuration writes elsewhere."""
+    """Return whether `root` is the default folder, the only one for downloads: no configuration can redirect them."""
     return root.resolve() == folder(None).resolve()
 
 
 def existing(task: str, data_dir: Path | None, *names: str) -> list[Path]:
     """Return the paths of a task's files. Raises DataError that names those that are missing, and the folder."""
     root = folder(data_dir)
-    missing = [name for name in names if not (root / name).is_file()]
-    if missing:
+    if missing := [name for name in names if not (root / name).is_file()]:
         raise DataError(
             f"task {task!r}: no {', '.join(missing)} in {root}. Put the files there, or set task.data_dir or "
             f"FEDSIM_DATA to a folder that holds them (docs/tasks.md says where to get them)"

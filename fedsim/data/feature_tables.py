@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-import tokenize
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +11,9 @@ from numpy.typing import NDArray
 from fedsim.common.errors import DataError
 from fedsim.data.dataset_files import existing
 from fedsim.data.federated_data import Indices, Task
+from fedsim.data.label_shares import cut
 
 _NAMES = ("X", "y", "client")
-_DAMAGES = (
-    *(
-        OSError,
-        EOFError,
-        ValueError,
-        TypeError,
-        KeyError,
-        RuntimeError,
-        OverflowError,
-        MemoryError,
-        SyntaxError,
-    ),
-    *(tokenize.TokenError, struct.error, zipfile.BadZipFile, zlib.error),
-)
-"""Errors that NumPy and the modules that it reads archives with raise for damaged archives."""
 
 
 def table(name: str, data_dir: Path | None, file: str, features: int, labels: tuple[int, int]) -> Task:
@@ -47,13 +29,12 @@ def table(name: str, data_dir: Path | None, file: str, features: int, labels: tu
         raise DataError(
             f"{path}: expected X [N, {features}], y [N] and client [N], found {x.shape}, {y.shape} and {client.shape}"
         )
-    if not np.isin(y, labels).all():
-        found = y[~np.isin(y, labels)][0]
-        raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {found}")
+    if len(others := y[~np.isin(y, labels)]):
+        raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {others[0]}")
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
-    if not np.isfinite(x).all():
-        raise DataError(f"{path}: expected finite features, found others in row {_first_bad(x)}")
+    if len(bad := np.flatnonzero(~np.isfinite(x).all(axis=1))):
+        raise DataError(f"{path}: expected finite features, found others in row {bad[0]}")
     return Task(
         name=name,
         x=x,
@@ -67,30 +48,21 @@ def table(name: str, data_dir: Path | None, file: str, features: int, labels: tu
 def _arrays(path: Path) -> list[NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            lacking = [name for name in _NAMES if name not in archive]
-            if lacking:
-                raise DataError(f"{path}: expected arrays {', '.join(_NAMES)}, found no {', '.join(lacking)}")
-            return [archive[name] for name in _NAMES]
-    except _DAMAGES as error:
+            arrays = {name: archive[name] for name in _NAMES if name in archive}
+    except Exception as error:  # NumPy, zipfile and zlib raise many types for damaged archives
         raise DataError(f"{path}: expected an .npz file of arrays: {error}") from error
-
-
-def _first_bad(x: NDArray[Any]) -> int:
-    return int(np.flatnonzero(~np.isfinite(x).all(axis=1))[0])
-
-
-def _numbers_of_clients(client: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return [N] whether each is a whole number from 0 to N - 1: without gaps, N rows have no higher numbers."""
-    if client.dtype.kind not in "fiu":
-        return np.zeros(len(client), dtype=bool)
-    with np.errstate(invalid="ignore"):
-        return np.asarray((client >= 0) & (client < len(client)) & (client % 1 == 0))
+    if lacking := [name for name in _NAMES if name not in arrays]:
+        raise DataError(f"{path}: expected arrays {', '.join(_NAMES)}, found no {', '.join(lacking)}")
+    return list(arrays.values())
 
 
 def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
     """Return the rows of each client in their order in the file."""
-    wrong = np.flatnonzero(~_numbers_of_clients(client))
-    if len(wrong):
+    valid = np.zeros(len(client), dtype=bool)
+    if client.dtype.kind in "fiu":
+        with np.errstate(invalid="ignore"):  # without gaps, N rows have no number above N - 1
+            valid = (client >= 0) & (client < len(client)) & (client % 1 == 0)
+    if len(wrong := np.flatnonzero(~valid)):
         raise DataError(
             f"{path}: expected clients numbered from 0, found {client[wrong[0]]} in row {wrong[0]} of {len(client)}"
         )
@@ -100,4 +72,4 @@ def _by_client(path: Path, client: NDArray[Any]) -> tuple[Indices, ...]:
         raise DataError(
             f"{path}: expected rows of clients 0 to {len(counts) - 1}, found none of client {counts.argmin()}"
         )
-    return tuple(np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1]))
+    return tuple(cut(np.argsort(numbers, kind="stable"), counts))

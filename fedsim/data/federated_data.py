@@ -28,9 +28,9 @@ class Task:
     official_test: NDArray[np.bool_]
     """[N] whether the data set's authors put the sample into their test set; all False if they made none."""
     natural: tuple[Indices, ...] | None = None
-    """The rows of each client where the data set itself has clients; a partitioner is refused then."""
+    """The rows of each natural client, if the data set itself has clients; a partitioner is refused then."""
     model: str = "softmax"
-    """The model used when the config names none."""
+    """The model of configurations that name none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +43,12 @@ class Split:
     @staticmethod
     def of(rows: Sequence[Indices]) -> Split:
         """Pack one array of rows per client."""
-        sizes = np.array([len(r) for r in rows], dtype=np.int64)
-        indices = (
-            np.concatenate([np.asarray(r, dtype=np.int64) for r in rows])
-            if len(rows)
-            else np.zeros(0, np.int64)
-        )
-        return Split.sized(indices, sizes)
+        sizes = np.array([len(of_client) for of_client in rows], dtype=np.int64)
+        return Split.sized(np.concatenate([np.zeros(0, np.int64), *rows]), sizes)
 
     @staticmethod
     def sized(indices: Indices, sizes: Indices) -> Split:
-        """Take the rows of all clients, one client after the other, and how many each has."""
+        """Pack the rows of all clients, one client after the other, of which each client has `sizes`."""
         return Split(indices, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]))
 
     def rows(self, client: int) -> Indices:
@@ -62,9 +57,10 @@ class Split:
 
     def of_clients(self, clients: Sequence[int]) -> Split:
         """Return the split with the rows of these clients alone; the others have none."""
-        wanted = set(clients)
-        nothing = self.indices[:0]
-        return Split.of([self.rows(c) if c in wanted else nothing for c in range(len(self.sizes))])
+        rows = [self.indices[:0]] * len(self.sizes)
+        for client in clients:
+            rows[client] = self.rows(client)
+        return Split.of(rows)
 
     @property
     def sizes(self) -> Indices:

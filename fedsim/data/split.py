@@ -12,7 +12,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError
 from fedsim.common.rng import Streams, rng
 from fedsim.data.federated_data import FederatedData, Indices, Split, Task
-from fedsim.data.validation import whole_numbers
+from fedsim.data.validation import checked_rows
 
 Fractions = tuple[float, float, float]
 Pool = Literal["all", "train", "official"]
@@ -31,13 +31,13 @@ def federate(
 ) -> FederatedData:
     """Divide `task` among `n_clients`, then each client's shuffled rows into training, validation and test.
 
-    partitioner, options: a plug-in of `fedsim.data.partitioners`; None for a task with clients of its own, which
-    must be exactly `n_clients`. fractions: of training, validation and test, summing to 1; those that are
-    positive get at least one sample of each client. pool: "all" merges the official training and test sets,
-    "train" leaves the official test set out, "official" divides the training set alone and tests on the official
-    test set: a natural client on its own part, others on samples of the labels that they train on, in proportion.
-    The third fraction must be 0 then. shuffle: False cuts each client's rows in the order in which it got them.
-    ConfigError for a wrong argument, DataError when the samples do not suffice.
+    partitioner, options: a plug-in of `fedsim.data.partitioners`; None for a task with natural clients, which must be
+    exactly `n_clients`. fractions: of training, validation and test, which sum to 1; a positive fraction gets at least
+    one sample of each client. pool: "all" merges the official training and test sets, "train" leaves the official test
+    set out, "official" divides the training set alone and tests on the official test set: a natural client on its own
+    part, others on samples of the labels that they train on, in proportion. The third fraction must be 0 then.
+    shuffle: False cuts each client's rows in the order in which it got them. Raises ConfigError for a wrong argument,
+    DataError if the samples do not suffice.
     """
     _check_arguments(task, n_clients, fractions, pool)
     rows = _natural_rows(task, n_clients, partitioner) or _partitioned_rows(
@@ -55,9 +55,9 @@ def federate(
 def split_sizes(n: int, fractions: Fractions) -> tuple[int, int, int]:
     """Return how many of n samples go to training, validation and test.
 
-    Validation and test are rounded to the nearest number, but at least 1 where the fraction is positive;
-    training takes the rest, and at least 1 at the cost of the larger of the two. The caller ensures that n is
-    at least the number of positive fractions.
+    Validation and test are rounded to the nearest number, but at least 1 if the fraction is positive. Training takes
+    the rest, and at least 1 at the cost of the larger of the two. The caller ensures that n is at least the number of
+    positive fractions.
     """
     valid, test = (max(1, round(f * n)) if f > 0 else 0 for f in fractions[1:])
     while n - valid - test < 1:
@@ -113,32 +113,12 @@ def _partitioned_rows(
     partition = plugins.build("partitioner", partitioner, options)
     pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)
     parts = partition(task.y[pooled], task.n_classes, n_clients, rng(seed, "partition"))
-    return [pooled[p] for p in _checked_partition(partitioner, parts, len(pooled), n_clients)]
-
-
-def _checked_partition(name: str, parts: Any, n: int, n_clients: int) -> list[Indices]:
-    """Return the parts of a partitioner, which may be a user's own, as int64. Raises DataError for wrong ones."""
-    if not isinstance(parts, (list, tuple, np.ndarray)):
-        raise DataError(
-            f"partitioner {name!r}: expected a list with the positions of each client, found {type(parts).__name__}"
-        )
-    positions = [
-        whole_numbers(own, f"partitioner {name!r}, client {client}", "positions")
-        for client, own in enumerate(parts)
-    ]
+    positions = checked_rows(parts, f"partitioner {partitioner!r}", "positions", len(pooled))
     if len(positions) != n_clients:
-        raise DataError(f"partitioner {name!r} returned {len(positions)} clients, expected {n_clients}")
-    used = np.concatenate(positions)
-    if len(used) and not 0 <= used.min() <= used.max() < n:
         raise DataError(
-            f"partitioner {name!r} gave positions from {used.min()} to {used.max()}, expected 0 to {n - 1}"
+            f"partitioner {partitioner!r} returned {len(positions)} clients, expected {n_clients}"
         )
-    repeated = np.flatnonzero(np.bincount(used, minlength=n) > 1)
-    if len(repeated):
-        raise DataError(
-            f"partitioner {name!r} used {len(repeated)} samples twice, the first at {repeated[0]}"
-        )
-    return positions
+    return [pooled[of_client] for of_client in positions]
 
 
 def _official_test(task: Task, of_clients: list[Indices], seed: int) -> Split:
@@ -152,13 +132,13 @@ def _official_test(task: Task, of_clients: list[Indices], seed: int) -> Split:
     else:
         pieces = [_test_pieces(task, of_clients, label, seed) for label in range(task.n_classes)]
         parts = [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
-    for client, rows in enumerate(parts):
-        if not len(rows):
-            raise DataError(
-                f"client {client} gets no sample of the official test set of task {task.name!r}: use fewer clients, or "
-                "pool 'all' or 'train'"
-            )
-    return Split.of(parts)
+    split = Split.of(parts)
+    if not split.sizes.all():
+        raise DataError(
+            f"client {split.sizes.argmin()} gets no sample of the official test set of task {task.name!r}: use fewer "
+            "clients, or pool 'all' or 'train'"
+        )
+    return split
 
 
 def _test_pieces(task: Task, of_clients: list[Indices], label: int, seed: int) -> list[Indices]:
@@ -173,8 +153,12 @@ def _test_pieces(task: Task, of_clients: list[Indices], label: int, seed: int) -
 
 def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tuple[Split, Split, Split]:
     """Shuffle the rows of each client in place, and divide them into training, validation and test."""
-    sizes = rows.sizes
-    _check_sizes(sizes, fractions)
+    sizes, n_parts = rows.sizes, sum(fraction > 0 for fraction in fractions)
+    if len(too_small := np.flatnonzero(sizes < n_parts)):
+        raise DataError(
+            f"client {too_small[0]} has {sizes[too_small[0]]} samples: too few for {n_parts} non-empty parts with "
+            f"fractions {tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
+        )
     shuffled, streams = rows.indices, Streams(seed)
     for client, (start, end) in enumerate(pairwise(rows.offsets.tolist() if shuffle else [])):
         streams.at("split", client).shuffle(shuffled[start:end])
@@ -183,13 +167,3 @@ def _divided(rows: Split, fractions: Fractions, seed: int, shuffle: bool) -> tup
     kind = np.repeat(np.tile(np.arange(3), len(sizes)), parts.ravel())
     train, valid, test = (Split.sized(shuffled[kind == i], parts[:, i]) for i in range(3))
     return train, valid, test
-
-
-def _check_sizes(sizes: Indices, fractions: Fractions) -> None:
-    wanted = sum(f > 0 for f in fractions)
-    short = np.flatnonzero(sizes < wanted)
-    if len(short):
-        raise DataError(
-            f"client {short[0]} has {sizes[short[0]]} samples: too few for {wanted} non-empty parts with fractions "
-            f"{tuple(fractions)}; use fewer clients, a partitioner with a larger minimum, or fewer parts"
-        )

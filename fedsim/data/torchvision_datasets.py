@@ -12,15 +12,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.common.errors import ConfigError, DataError
-from fedsim.data.dataset_files import folder, may_download
+from fedsim.data.dataset_files import folder, may_download, reading
 from fedsim.data.federated_data import Task
 
 Normalise = bool | Literal["pixel"]
 Classes = Annotated[Sequence[Annotated[int, Field(ge=0, le=9)]], Field(min_length=2)]
 
-_DTYPE_CODE = {1: 0x801, 3: 0x803}
-"""Magic number of an idx file of bytes, by its number of dimensions."""
-_PARTS = ("train", "t10k")
+_FILES = [(f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte") for part in ("train", "t10k")]
+"""The image and the label file of the training set and of the official test set."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +37,16 @@ def load(
 ) -> Task:
     """Return the training images, then the official test images, downloading missing files.
 
-    x is float32 [N, 1, 28, 28] in 0..1; if `normalise`, with mean 0 and standard deviation 1 over all training
-    pixels, or with "pixel" each pixel by itself, over all training images and with 0.001 grey levels added to its
-    deviation. classes: those to keep, which become 0, 1, ...; None keeps all ten. Raises DataError that names the file
-    when one is missing and cannot be downloaded, or is damaged, and ConfigError for classes that repeat.
+    x is float32 [N, 1, 28, 28] from 0 to 1. If `normalise`, it has mean 0 and standard deviation 1 over all training
+    pixels; with "pixel" each pixel has them over all training images, with 0.001 grey levels added to its deviation.
+    classes: those to keep, which become 0, 1, ...; None keeps all ten. Raises DataError that names a damaged file or a
+    missing one that cannot be downloaded, and ConfigError for classes that repeat.
     """
     if classes is not None and len(set(classes)) < len(classes):
         raise ConfigError(f"task {images.name!r}: classes: expected different ones, found {list(classes)}")
     raw = folder(data_dir) / images.dataset / "raw"
     _ensure(images, raw)
-    pairs = [_read_pair(raw, part) for part in _PARTS]
+    pairs = [_read_pair(raw / pixels, raw / labels) for pixels, labels in _FILES]
     kept = pairs if classes is None else [_only(pixels, labels, classes) for pixels, labels in pairs]
     x = np.concatenate([pixels for pixels, _ in kept])[:, None].astype(np.float32)
     if normalise == "pixel":
@@ -73,28 +72,22 @@ def load(
 def _only(
     pixels: NDArray[np.uint8], labels: NDArray[np.uint8], classes: Sequence[int]
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """Keep the images of some classes, numbered anew in the order in which the classes are named."""
-    number = np.zeros(10, dtype=np.uint8)
-    number[list(classes)] = np.arange(len(classes))
+    """Keep the images of `classes`, which become 0, 1, ... in this order."""
+    new_label = np.zeros(10, dtype=np.uint8)
+    new_label[list(classes)] = np.arange(len(classes))
     rows = np.flatnonzero(np.isin(labels, classes))
-    return pixels[rows], number[labels[rows]]
-
-
-def file_names(part: str) -> tuple[str, str]:
-    """Return the names of the image and the label file of "train" or "t10k"."""
-    return f"{part}-images-idx3-ubyte", f"{part}-labels-idx1-ubyte"
+    return pixels[rows], new_label[labels[rows]]
 
 
 def _ensure(images: ImageSet, raw: Path) -> None:
-    wanted = [name for part in _PARTS for name in file_names(part)]
-    missing = [name for name in wanted if not (raw / name).is_file()]
+    """Download missing files. Raises DataError if that is not allowed, or fails."""
+    missing = [name for pair in _FILES for name in pair if not (raw / name).is_file()]
     if not missing:
         return
     if not may_download(raw.parents[1]):
         raise DataError(
             f"task {images.name!r}: no {', '.join(missing)} in {raw}. Put the uncompressed idx files there, or "
-            "leave out task.data_dir: a configuration says where data lie, and downloads go to the folder of "
-            "FEDSIM_DATA alone"
+            "leave out task.data_dir: downloads go to the folder of FEDSIM_DATA alone"
         )
     from torchvision import datasets  # seconds to import, and only needed to download
 
@@ -108,29 +101,25 @@ def _ensure(images: ImageSet, raw: Path) -> None:
         ) from error
 
 
-def _read_pair(raw: Path, part: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    images_name, labels_name = file_names(part)
-    pixels, labels = _read_idx(raw / images_name, 3), _read_idx(raw / labels_name, 1)
+def _read_pair(image_file: Path, label_file: Path) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    pixels, labels = _read_idx(image_file, 3), _read_idx(label_file, 1)
     if pixels.shape != (len(labels), 28, 28):
         raise DataError(
-            f"{raw / images_name}: expected images [{len(labels)}, 28, 28] to go with the labels, "
-            f"found {list(pixels.shape)}"
+            f"{image_file}: expected images [{len(labels)}, 28, 28] for the labels, found {list(pixels.shape)}"
         )
-    if len(labels) and labels.max() > 9:
-        raise DataError(f"{raw / labels_name}: expected labels 0 to 9, found {labels.max()}")
+    if labels.max(initial=0) > 9:
+        raise DataError(f"{label_file}: expected labels 0 to 9, found {labels.max()}")
     return pixels, labels
 
 
 def _read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     """Read an idx file of bytes: a big-endian magic number, `ndim` lengths, then the values."""
-    try:
+    with reading(path):
         content = np.fromfile(path, dtype=np.uint8)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error}") from error
     start = 4 * (1 + ndim)
     head = content[:start].tobytes()
     magic, *shape = np.frombuffer(head[: len(head) // 4 * 4], dtype=">u4").tolist() or [None]
-    if magic != _DTYPE_CODE[ndim] or len(shape) != ndim:
+    if magic != 0x800 + ndim or len(shape) != ndim:
         raise DataError(f"{path}: expected an idx file of bytes in {ndim} dimensions, found another header")
     expected = start + int(np.prod(shape, dtype=np.int64))
     if len(content) != expected:

@@ -43,11 +43,37 @@ def checked(task: Task, name: str) -> Task:
         x=np.ascontiguousarray(x),
         y=y.astype(np.int64, copy=False),
         n_classes=int(task.n_classes),
-        natural=_natural(where, task.natural, len(x)),
+        natural=None
+        if task.natural is None
+        else checked_rows(task.natural, f"{where}: natural", "rows", len(x)),
     )
 
 
-def whole_numbers(values: Any, where: str, what: str) -> Indices:
+def checked_rows(rows: Any, where: str, what: str, n: int) -> tuple[Indices, ...]:
+    """Return the rows of each client as int64. Raises DataError unless each of n samples has one client at most.
+
+    `where` names the rows in messages, and `what` says what they are.
+    """
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        raise DataError(
+            f"{where}: expected the {what} of each client, one after the other, found a {type(rows).__name__}"
+        )
+    of_clients = tuple(_whole_numbers(own, f"{where}, client {i}", what) for i, own in enumerate(rows))
+    every = np.concatenate([np.zeros(0, dtype=np.int64), *of_clients])
+    client = np.repeat(np.arange(len(of_clients)), [len(own) for own in of_clients])
+    if len(outside := np.flatnonzero((every < 0) | (every >= n))):
+        at = outside[0]
+        raise DataError(f"{where}, client {client[at]}: expected {what} from 0 to {n - 1}, found {every[at]}")
+    if len(repeated := np.flatnonzero(np.bincount(every) > 1)):
+        first, second = client[every == repeated[0]][:2]
+        other = "it holds twice" if first == second else f"client {first} holds"
+        raise DataError(
+            f"{where}, client {second}: expected samples of its own, found sample {repeated[0]}, which {other}"
+        )
+    return of_clients
+
+
+def _whole_numbers(values: Any, where: str, what: str) -> Indices:
     """Return numbers of samples [n] as int64. Raises DataError for truth values, fractions and words."""
     try:
         numbers = np.asarray(values)
@@ -68,49 +94,17 @@ def _array(value: Any, field: str) -> np.ndarray[Any, Any]:
 
 
 def _check_values(where: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], n_classes: int) -> None:
-    wrong = np.flatnonzero((y < 0) | (y >= n_classes))
-    if len(wrong):
+    if len(wrong := np.flatnonzero((y < 0) | (y >= n_classes))):
         raise DataError(
             f"{where}: y: expected labels from 0 to n_classes - 1 = {n_classes - 1}, found {y[wrong[0]]} at sample "
             f"{wrong[0]}, one of {len(wrong)} such labels"
         )
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.dot(x.reshape(-1), x.reshape(-1))
-    if not np.isfinite(squares):  # quick; squares may also be too large
-        bad = np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))
-        if len(bad):
-            raise DataError(
-                f"{where}: x: expected finite numbers, found NaN or infinity in sample {bad[0]}, one of {len(bad)} "
-                "such samples"
-            )
-
-
-def _natural(where: str, natural: Any, n: int) -> tuple[Indices, ...] | None:
-    """Return the rows of each client as int64, after checking that each sample belongs to one client at most."""
-    if natural is None:
-        return None
-    if isinstance(natural, Mapping) or not isinstance(natural, Iterable):
+    if np.isfinite(squares):
+        return  # otherwise the squares may be too large alone
+    if len(bad := np.flatnonzero(~np.isfinite(x.reshape(len(x), -1)).all(axis=1))):
         raise DataError(
-            f"{where}: natural: expected the rows of each client, one after the other, found a {type(natural).__name__}"
+            f"{where}: x: expected finite numbers, found NaN or infinity in sample {bad[0]}, one of {len(bad)} "
+            "such samples"
         )
-    rows = tuple(
-        whole_numbers(r, f"{where}: natural, client {client}", "rows") for client, r in enumerate(natural)
-    )
-    every = np.concatenate(rows) if rows else np.zeros(0, dtype=np.int64)
-    client = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
-    outside = np.flatnonzero((every < 0) | (every >= n))
-    if len(outside):
-        at = outside[0]
-        raise DataError(
-            f"{where}: natural, client {client[at]}: expected rows from 0 to {n - 1}, found {every[at]}"
-        )
-    order = np.argsort(every, kind="stable")
-    twice = np.flatnonzero(np.diff(every[order]) == 0)
-    if len(twice):
-        first, second = client[order[twice[0]]], client[order[twice[0] + 1]]
-        other = "it holds twice" if first == second else f"client {first} holds"
-        raise DataError(
-            f"{where}: natural, client {second}: expected samples of its own, found row {every[order[twice[0]]]}, "
-            f"which {other}"
-        )
-    return rows

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.load import checked, merged
+from fedsim.config.load import merged
+from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.study import Levels, StudyConfig
 
@@ -61,7 +62,7 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     configs: list[RunConfig] = []
     wrong: dict[str, list[Levels]] = defaultdict(list)
     raws = [_raw(study, levels, source) for levels in combinations]
-    for levels, found in zip(combinations, checked(raws, [source] * len(raws)), strict=True):
+    for levels, found in zip(combinations, settled(raws, [source] * len(raws)), strict=True):
         if isinstance(found, RunConfig):
             configs.append(found)
         else:

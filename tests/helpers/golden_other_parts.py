@@ -62,12 +62,14 @@ def check_synthetic(case: Case, name: str) -> None:
     np.testing.assert_array_equal(counts, case["n_per_device"])
     np.testing.assert_array_equal(devices.model_means, case["u_k"])
     np.testing.assert_array_equal(devices.feature_means, case["B_k"])
+    ends = np.cumsum(counts)[:-1]
+    features, labels = np.split(devices.features, ends), np.split(devices.labels, ends)
     for device, x, y in zip(case["devices_shown"], case["x_first3"], case["y_first20"], strict=True):
-        np.testing.assert_allclose(devices.x[device][:3], x, rtol=0, atol=1e-12)
-        np.testing.assert_array_equal(devices.y[device][:20], y)
-    sums = [x.sum() for x in devices.x]
+        np.testing.assert_allclose(features[device][:3], x, rtol=0, atol=1e-12)
+        np.testing.assert_array_equal(labels[device][:20], y)
+    sums = [x.sum() for x in features]
     np.testing.assert_allclose(sums, case["x_sum_per_device"], rtol=1e-9, atol=1e-7)
-    histogram = [np.bincount(y, minlength=10) for y in devices.y]
+    histogram = [np.bincount(y, minlength=10) for y in labels]
     np.testing.assert_array_equal(histogram, case["label_hist"])
     np.testing.assert_array_equal(state.uniform(size=2), case["next_two_uniforms"])
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Indices
+from fedsim.data.label_shares import cut
 from fedsim.data.partitioners import Partition
 
 
@@ -35,7 +36,7 @@ def dirichlet(
             )
         members = [rng.permutation(np.flatnonzero(y == label)) for label in range(n_classes)]
         counts = _counts([len(m) for m in members], n_clients, alpha, least, tries, rng)
-        pieces = [np.split(m, np.cumsum(c)[:-1]) for m, c in zip(members, counts, strict=True)]
+        pieces = map(cut, members, counts)
         return [np.concatenate(of_client) for of_client in zip(*pieces, strict=True)]
 
     return partition

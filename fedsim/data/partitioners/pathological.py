@@ -36,7 +36,11 @@ def pathological(
         holders = _holders(len(members), n_clients, classes, rng if assignment == "random" else None)
         parts: list[list[Indices]] = [[] for _ in range(n_clients)]
         for rows, clients in zip(members, holders, strict=True):
-            _check_slices(int(y[rows[0]]), len(rows), len(clients))
+            if len(rows) < len(clients):
+                raise DataError(
+                    f"class {y[rows[0]]} has {len(rows)} samples for the {len(clients)} clients that hold it; use "
+                    "fewer clients or fewer classes per client"
+                )
             ordered = rng.permutation(rows) if assignment == "random" else rows
             sizes = _slice_sizes(len(rows), len(clients), assignment, rng if unbalanced else None)
             for client, piece in zip(clients, cut(ordered, sizes), strict=True):
@@ -85,12 +89,4 @@ def _check(present: int, n_clients: int, classes: int) -> None:
             f"{n_clients} clients with {classes} classes each hold {n_clients * classes} of the {present} "
             f"classes; use at least {-(-present // classes)} clients or "
             f"{-(-present // n_clients)} classes per client"
-        )
-
-
-def _check_slices(label: int, n: int, pieces: int) -> None:
-    if n < pieces:
-        raise DataError(
-            f"class {label} has {n} samples for the {pieces} clients that hold it; use fewer clients or "
-            "fewer classes per client"
         )

@@ -42,9 +42,9 @@ COLUMNS: dict[str, tuple[int, str]] = {
         "Yugoslavia El-Salvador Trinadad&Tobago Peru Hong Holand-Netherlands",
     ),
 }
-"""The columns that are used, their places in a line and their values, in the order of `adult.names`."""
+"""The columns with categories: place in a line, and values in the order of `adult.names`."""
 FEATURES = [f"{name}={value}" for name, (_, values) in COLUMNS.items() for value in values.split()]
-"""[99] What each feature means: 1 if the column has the value."""
+"""[99] The names of the features; a feature is 1 if its column has the value."""
 PHD = FEATURES.index("education=Doctorate")
 _FIELDS = 15
 _LABELS = {"<=50K": 0, ">50K": 1}
@@ -54,10 +54,10 @@ _UNKNOWN = "?"
 def adult(*, clients: int, seed: int, data_dir: Path | None) -> Task:
     """48,842 people with 99 yes-or-no features, two clients: those with a doctorate, then everybody else.
 
-    The label is 1 for an income of more than 50,000 dollars a year. The eight columns with categories are written as
-    one-hot groups, one that is unknown (`?`) as zeros; columns of numbers are left out. `adult.test` is the official
-    test set. data_dir: the folder that holds `adult/adult.data` and `adult/adult.test` (default: FEDSIM_DATA, else
-    `./data`). Raises DataError that names a missing file, or the line of a damaged one.
+    The label is 1 for an income of more than 50,000 dollars a year. The eight columns with categories become one-hot
+    groups, an unknown value (`?`) zeros; columns of numbers are left out. `adult.test` is the official test set.
+    data_dir: the folder that holds `adult/adult.data` and `adult/adult.test` (default: FEDSIM_DATA, else `./data`).
+    Raises DataError that names a missing file, or the line of a damaged one.
     """
     paths = existing("adult", data_dir, "adult/adult.data", "adult/adult.test")
     parts = [_read(path) for path in paths]

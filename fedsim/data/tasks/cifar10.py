@@ -15,9 +15,9 @@ from fedsim.data.dataset_files import folder, may_download
 from fedsim.data.federated_data import Task
 
 BATCHES = "cifar-10-batches-py"
-"""The folder of the original files, as torchvision keeps it."""
+"""torchvision's folder of the original files."""
 JPEGS = "cifar10_jpeg.parquet"
-"""One file with an encoded image per row, in a ninth of the space; JPEG loses a little of each image."""
+"""A file with an encoded image per row, of a ninth of the size; JPEG changes pixels a little."""
 CLASSES = 10
 _SHAPE = (3, 32, 32)
 _MEAN = np.array([0.4914, 0.4822, 0.4465], dtype=np.float32)
@@ -32,13 +32,13 @@ Labels = NDArray[np.int64]
 def cifar10(
     *, clients: int, seed: int, data_dir: Path | None, normalise: bool | Literal["image"] = False
 ) -> Task:
-    """60,000 colour 32x32 images of things and animals in 10 classes, of which 10,000 are the official test set.
+    """60,000 colour 32x32 images of vehicles and animals in 10 classes, of which 10,000 are the official test set.
 
     data_dir: the folder that holds `cifar-10-batches-py`, or `cifar10_jpeg.parquet` with the columns image, label
-    and split (default: FEDSIM_DATA, else `./data`); the former is downloaded if neither is there. normalise: shift
-    and scale each channel by the mean and deviation of the training images instead of to 0..1; "image" divides by
-    the deviation within one image, on average, as many public codes do. Raises DataError that names the file when
-    there is none and it cannot be downloaded, or it is damaged.
+    and split (default: FEDSIM_DATA, else `./data`); the former is downloaded if both are missing. normalise: give each
+    channel mean 0 and standard deviation 1 over the training images, instead of values from 0 to 1; "image" divides by
+    the average deviation within one image, as many public codes do. Raises DataError that names a damaged file, or a
+    missing one that cannot be downloaded.
     """
     root = folder(data_dir)
     packed = not (root / BATCHES).is_dir() and (root / JPEGS).is_file()
@@ -52,7 +52,7 @@ def cifar10(
 
 
 def _original(root: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
-    """Read the original files, and download them where they are not there."""
+    """Read the original files, and download missing ones."""
     from torchvision import datasets  # seconds to import; it checks sums before it opens the pickles
 
     fetch = may_download(root)
@@ -61,7 +61,7 @@ def _original(root: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
     except (RuntimeError, OSError, AssertionError, ValueError) as error:
         tried = "and downloading failed" if fetch else "and downloads go to the folder of FEDSIM_DATA alone"
         raise DataError(
-            f"task 'cifar10': no whole {BATCHES} and no {JPEGS} in {root}, {tried}. Put one of them "
+            f"task 'cifar10': no complete {BATCHES} and no {JPEGS} in {root}, {tried}. Put one of them "
             f"there, or set task.data_dir or FEDSIM_DATA to a folder that holds one.\n{error}"
         ) from error
     pixels: Pixels = np.ascontiguousarray(np.concatenate([part.data for part in parts]).transpose(0, 3, 1, 2))
@@ -87,17 +87,16 @@ def _unpacked(path: Path) -> tuple[Pixels, Labels, NDArray[np.bool_]]:
         except (OSError, ValueError, SyntaxError) as error:
             raise DataError(f"{path}: expected a 32x32 colour image in row {row}: {error}") from error
     y = table["label"].to_numpy()
-    if len(y) and not 0 <= y.min() <= y.max() < CLASSES:
+    if not 0 <= y.min() <= y.max() < CLASSES:
         raise DataError(f"{path}: expected labels 0 to {CLASSES - 1}, found {y.min()} to {y.max()}")
     splits = np.asarray(table["split"].to_pylist())
-    unknown = set(splits.tolist()) - {"train", "test"}
-    if unknown:
+    if unknown := set(splits.tolist()) - {"train", "test"}:
         raise DataError(f"{path}: expected split 'train' or 'test', found {sorted(unknown)[0]!r}")
     return pixels, y, splits == "test"
 
 
 def _decoded(encoded: bytes) -> Pixels:
-    """Return the pixels [3, 32, 32] of a JPEG or PNG file; its size is looked at before anything is decoded."""
+    """Return the pixels [3, 32, 32] of a JPEG or PNG file; the size is checked before pixels are decoded."""
     from PIL import Image
 
     try:

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from fedsim.data.federated_data import Task
 
 _FILE = Path("datasets", "data", "digits.csv.gz")
-"""Where scikit-learn keeps the images, a row each: 64 values from 0 to 16, then the digit."""
+"""The file in scikit-learn with a row for each image: 64 values from 0 to 16, then the digit."""
 
 
 def digits(*, clients: int, seed: int, data_dir: Path | None) -> Task:
     """1,797 grey 8x8 images of handwritten digits in 10 classes, no download.
 
-    x is float32 [1797, 1, 8, 8] in 0..1. The three arguments are accepted as from every task, and change
-    nothing.
+    x is float32 [1797, 1, 8, 8] from 0 to 1. The arguments, which every task takes, change nothing.
     """
     table = _table()
     return Task(
@@ -34,7 +33,7 @@ def digits(*, clients: int, seed: int, data_dir: Path | None) -> Task:
 
 @cache
 def _table() -> NDArray[np.float64]:
-    """Return the rows of the file, read once, without importing scikit-learn where it lies: that takes seconds."""
+    """Return the rows of the file, without importing scikit-learn, which takes seconds, if the file can be found."""
     package = find_spec("sklearn")
     for folder in (package.submodule_search_locations or []) if package else []:
         if (Path(folder) / _FILE).is_file():

@@ -20,9 +20,9 @@ def fashion_mnist(
 ) -> Task:
     """70,000 grey 28x28 images of clothing in 10 classes, of which 10,000 are the official test set.
 
-    data_dir: the folder that holds `FashionMNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if
-    absent. normalise: shift and scale the pixels by the mean and deviation of the training images instead of
-    to 0..1, all alike, or with "pixel" each by its own. classes: those to keep, which become 0, 1, ...; AFL, q-FFL and
-    FedFV use [0, 2, 6]: T-shirt/top, pullover and shirt.
+    data_dir: the folder that holds `FashionMNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if missing.
+    normalise: give all pixels together, or with "pixel" each pixel, mean 0 and standard deviation 1 over the training
+    images, instead of values from 0 to 1. classes: those to keep, which become 0, 1, ...; AFL, q-FFL and FedFV use
+    [0, 2, 6]: T-shirt/top, pullover and shirt.
     """
     return load(_IMAGES, data_dir, normalise, classes)

@@ -18,10 +18,10 @@ def mnist(
     normalise: Normalise = False,
     classes: Classes | None = None,
 ) -> Task:
-    """70,000 grey 28x28 images of handwritten digits in 10 classes, 10,000 of them the official test set.
+    """70,000 grey 28x28 images of handwritten digits in 10 classes, of which 10,000 are the official test set.
 
-    data_dir: the folder that holds `MNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if absent.
-    normalise: shift and scale the pixels by the mean and deviation of the training images instead of to 0..1, all
-    alike, or with "pixel" each by its own. classes: those to keep, which become 0, 1, ....
+    data_dir: the folder that holds `MNIST/raw` (default: FEDSIM_DATA, else `./data`); downloaded if missing.
+    normalise: give all pixels together, or with "pixel" each pixel, mean 0 and standard deviation 1 over the training
+    images, instead of values from 0 to 1. classes: those to keep, which become 0, 1, ....
     """
     return load(_IMAGES, data_dir, normalise, classes)

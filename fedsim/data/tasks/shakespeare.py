@@ -17,6 +17,7 @@ from fedsim.data.federated_data import Indices, Task
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 """[80] The characters of LEAF, which are the classes; any other counts as the last one."""
 FILE = "shakespeare/input.txt"
+_NUMBERS = {character: number for number, character in enumerate(ALPHABET)}
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -33,11 +34,11 @@ def shakespeare(
     """Predict the next character of a role's speeches from the `length` before: 80 classes, one client for each role.
 
     x is float32 [N, length], numbers of characters in `ALPHABET`. A role's speeches are joined; each character but the
-    first `length` is a sample. stride: use only every so many of these samples. least: characters that a role needs to
+    first `length` is a sample. stride: 20 uses every 20th of these samples. least: fewest characters of a role that can
     be a client; `clients` of these roles are drawn with the run's seed, and keep the order in which they first speak.
     data_dir: the folder that holds `shakespeare/input.txt`, where blocks of text are separated by empty lines and begin
-    with `ROLE:` (default: FEDSIM_DATA, else `./data`). Raises DataError when the file is missing or damaged, or there
-    are too few roles.
+    with `ROLE:` (default: FEDSIM_DATA, else `./data`). Raises DataError if the file is missing or damaged, or has too
+    few roles.
     """
     texts = speeches(existing("shakespeare", data_dir, FILE)[0])
     least = max(least, length + 1)
@@ -65,7 +66,7 @@ def _samples(texts: list[Indices], length: int, stride: int) -> tuple[NDArray[np
     counts = np.array([-(-(len(text) - length) // stride) for text in texts])
     ends = np.cumsum(counts)
     x, y = np.empty((ends[-1], length), dtype=np.float32), np.empty(ends[-1], dtype=np.int64)
-    # Filled role by role: all windows at once would take much more memory.
+    # Role by role, because all windows at once would take much more memory.
     for text, end, count in zip(texts, ends.tolist(), counts.tolist(), strict=True):
         windows = np.lib.stride_tricks.sliding_window_view(text, length + 1)[::stride]
         x[end - count : end], y[end - count : end] = windows[:, :-1], windows[:, -1]
@@ -87,7 +88,4 @@ def speeches(path: Path) -> dict[str, str]:
 
 
 def _numbers(text: str) -> Indices:
-    """Return the number of each character."""
-    last = len(ALPHABET) - 1
-    table = {character: i for i, character in enumerate(ALPHABET)}
-    return np.array([table.get(character, last) for character in text], dtype=np.int64)
+    return np.array([_NUMBERS.get(character, len(ALPHABET) - 1) for character in text], dtype=np.int64)

@@ -1,11 +1,10 @@
 """Synthetic(α, β) of q-FFL (Li et al., 2020, "Fair Resource Allocation in Federated Learning", section 4.1).
 
-The distribution and the order of the draws are those of the authors' generator, so its published settings are
-reproduced number by number: `sigma = 2` with variant "noniid"; `sigma = 1` with "iid" and "hybrid". The
-statistics printed in the paper fit `sigma = 1`, the default here. Deviations: the authors seed nothing;
-labels are the argmax of the logits rather than of their softmax, which differs only where the exponential
-overflows; and the covariance, being diagonal, needs no singular value decomposition, whose signs depend on
-the linear-algebra library.
+The distribution and the order of the draws are those of the authors' generator, so its published settings give the
+same numbers: `sigma = 2` with variant "noniid"; `sigma = 1` with "iid" and "hybrid". The statistics printed in the
+paper fit `sigma = 1`, the default here. Deviations: the authors set no seed; labels are the argmax of the logits rather
+than of their softmax, which differs only where the exponential overflows; and features need no singular value
+decomposition of the covariance, which is diagonal: its signs depend on the linear-algebra library.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from pydantic import Field
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.data.federated_data import Indices, Task
+from fedsim.data.label_shares import cut
 
 FEATURES = 60
 CLASSES = 10
@@ -33,28 +33,16 @@ Variant = Literal["noniid", "iid", "hybrid"]
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What the generator drew for K clients."""
+    """The random draws for K clients."""
 
     model_means: Floats
     """[K] u_k, mean of the entries of the client's own model."""
     feature_means: Floats
     """[K] B_k, mean of the entries of v_k, the centre of the client's features."""
-    counts: Indices
-    """[K] n_k, samples of each client."""
     features: Floats
     """[N, 60] features, client after client."""
     labels: Indices
     """[N] labels."""
-
-    @property
-    def x(self) -> list[Floats]:
-        """Features [n_k, 60] of each client."""
-        return _by_client(self.features, self.counts)
-
-    @property
-    def y(self) -> list[Indices]:
-        """Labels [n_k] of each client."""
-        return _by_client(self.labels, self.counts)
 
 
 Drawn = With("sizes", "lognormal")
@@ -76,11 +64,11 @@ def synthetic(
 ) -> Task:
     """60 Gaussian features in 10 classes, labelled by a linear model; each client has its model and centre.
 
-    The argmax of the model gives the label. alpha, beta: standard deviations of the clients' model means u_k
-    and feature means B_k; 1 if not given, and 0 for the variant "iid". variant: "iid" has one model and
-    centre B_k for everyone, "hybrid" makes the first half of the clients IID. sizes: "lognormal" gives client
-    k floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each `samples`. Raises ConfigError for
-    a seed outside 0 to 2^32 - 1, the range of the authors' generator.
+    The argmax of the model gives the label. alpha, beta: standard deviations of the clients' model means u_k and
+    feature means B_k; by default 1, and 0 for the variant "iid". variant: "iid" has one model, and a centre B_k, for
+    all clients; "hybrid" makes the first half of the clients IID. sizes: "lognormal" gives client k
+    floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each client `samples`. Raises ConfigError for a
+    seed outside 0 to 2^32 - 1, the range of the authors' generator.
     """
     if not 0 <= seed < 2**32:
         raise ConfigError(f"task 'synthetic' needs a seed from 0 to {2**32 - 1}, found {seed}")
@@ -88,9 +76,9 @@ def synthetic(
     counts = np.full(clients, samples, dtype=np.int64)
     if sizes == "lognormal":
         counts = lognormal_sizes(state, clients, log_mean, sigma, least)
-    spread = 0.0 if variant == "iid" else 1.0
-    u_spread, b_spread = (spread if given is None else given for given in (alpha, beta))
-    devices = draw(state, counts, u_spread, b_spread, variant, np.float32)
+    default = 0.0 if variant == "iid" else 1.0
+    model_spread, feature_spread = (default if spread is None else spread for spread in (alpha, beta))
+    devices = draw(state, counts, model_spread, feature_spread, variant, np.float32)
     n = len(devices.labels)
     return Task(
         name="synthetic",
@@ -98,21 +86,18 @@ def synthetic(
         y=devices.labels,
         n_classes=CLASSES,
         official_test=np.zeros(n, dtype=np.bool_),
-        natural=tuple(_by_client(np.arange(n), counts)),
+        natural=tuple(cut(np.arange(n), counts)),
     )
 
 
 def lognormal_sizes(
     state: np.random.RandomState, clients: int, log_mean: float, sigma: float, least: int
 ) -> Indices:
-    """Draw [K] sample counts, the generator's first use of its random state.
-
-    Raises ConfigError for counts that no machine holds.
-    """
+    """Draw [K] sample counts, the generator's first draw. Raises ConfigError for counts that no machine can hold."""
     drawn = state.lognormal(log_mean, sigma, clients)
     if not drawn.max(initial=0) < _MOST_SAMPLES:
         raise ConfigError(
-            f"task 'synthetic': expected smaller ones than log_mean = {log_mean:g} and sigma = {sigma:g}, which draw a "
+            f"task 'synthetic': expected a smaller log_mean or sigma than {log_mean:g} and {sigma:g}, which draw a "
             f"client of {drawn.max():.3g} samples"
         )
     return drawn.astype(np.int64) + least
@@ -126,9 +111,9 @@ def draw(
     variant: Variant,
     dtype: type[np.floating[Any]] = np.float64,
 ) -> Devices:
-    """Draw models, centres, features and labels for the given sample counts, in the authors' order.
+    """Draw models, centres, features and labels for the sample counts, in the authors' order.
 
-    Features are kept as `dtype`, and labelled before they are rounded to it.
+    Features are labelled before they are rounded to `dtype`.
     """
     n_clients = len(counts)
     n_iid = {"noniid": 0, "iid": n_clients, "hybrid": n_clients // 2}[variant]
@@ -149,12 +134,7 @@ def draw(
         start, end = end, end + count
         features[start:end] = x
         labels[start:end] = (x @ weight + bias).argmax(axis=1)
-    return Devices(model_means, feature_means, counts, features, labels)
-
-
-def _by_client(samples: NDArray[Any], counts: Indices) -> list[NDArray[Any]]:
-    """Return the samples of each client as views."""
-    return np.split(samples, np.cumsum(counts)[:-1])
+    return Devices(model_means, feature_means, features, labels)
 
 
 def _centre(state: np.random.RandomState, feature_mean: float, is_iid: bool, variant: Variant) -> Floats:

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from fedsim.common import threads
+from fedsim.common.errors import ConfigError
 from fedsim.common.threads import at_most, each, in_order
-from fedsim.config.run import ConfigError
 
 
 @pytest.mark.parametrize(("threads", "worth"), [(1, True), (3, False), (3, True)])

@@ -1,4 +1,4 @@
-"""Reading TOML, assignments, and how validation errors are told."""
+"""Reading TOML, assignments, and the messages of validation errors."""
 
 import time
 import tomllib
@@ -37,13 +37,13 @@ class Root(BaseModel):
     sizes: list[Annotated[int, Field(gt=0)] | Literal["full"]] = []
 
 
-def told(raw):
+def lines_of_error(raw):
     with pytest.raises(ConfigError) as caught:
         validated(Root, raw, "run.toml")
     return str(caught.value).split("\n")
 
 
-def test_what_is_right_becomes_the_model():
+def test_a_valid_table_becomes_the_model():
     assert validated(Root, {"name": "x", "pacing": {"buffer": 4}}, "run.toml").pacing == Leaf(buffer=4)
 
 
@@ -54,7 +54,7 @@ def test_every_problem_is_one_line_with_file_key_and_the_closest_name():
         "arms": {"a": {"deadlin": 1}},
         "stages": [{}, {"buffer": 3}, {"zzz": 0}],
     }
-    assert told(raw) == [
+    assert lines_of_error(raw) == [
         "run.toml: name: missing",
         "run.toml: pacing.deadline: input should be a valid number, found 'soon'",
         "run.toml: pacing.bufer: unknown key; did you mean 'buffer'?",
@@ -67,7 +67,7 @@ def test_every_problem_is_one_line_with_file_key_and_the_closest_name():
 
 
 def test_a_value_of_several_kinds_has_one_line():
-    assert told(
+    assert lines_of_error(
         {"name": "x", "size": "ful", "sizes": ["full", 0], "pacing": {"buffer": "x", "deadline": "x"}}
     ) == [
         "run.toml: pacing.buffer: input should be a valid integer, found 'x'",
@@ -77,8 +77,8 @@ def test_a_value_of_several_kinds_has_one_line():
     ]
 
 
-def test_what_is_no_table_at_all_is_told_too():
-    assert told(3)[0].startswith("run.toml: expected a table, found 3")
+def test_a_value_in_place_of_all_tables_is_refused():
+    assert lines_of_error(3)[0].startswith("run.toml: expected a table, found 3")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_an_assignment_changes_one_key_only():
 
 
 @pytest.mark.parametrize("text", ["a", "=1", "a..b=1", ".a=1"])
-def test_what_is_no_assignment_is_refused(text):
+def test_texts_without_a_key_or_a_sign_are_refused(text):
     with pytest.raises(ConfigError, match="expected KEY=VALUE"):
         assign({}, text)
 
@@ -120,14 +120,14 @@ def dotted(parts: int) -> str:
 
 @pytest.mark.parametrize("parts", [2_000, 50_000])
 def test_a_key_of_thousands_of_parts_is_refused_at_once(tmp_path, parts):
-    began = time.process_time()
-    with pytest.raises(ConfigError, match=f"expected a key of at most 100 parts, found {parts:,}") as told:
+    start_s = time.process_time()
+    with pytest.raises(ConfigError, match=f"expected a key of at most 100 parts, found {parts:,}") as caught:
         assign({}, dotted(parts))
-    assert len(str(told.value)) < 400
+    assert len(str(caught.value)) < 400
     (file := tmp_path / "long.toml").write_text(dotted(parts))
     with pytest.raises(ConfigError, match=f"expected keys of at most 100 parts, found one of {parts:,}"):
         read_toml(file)
-    assert time.process_time() - began < 1
+    assert time.process_time() - start_s < 1
 
 
 def test_a_key_of_a_hundred_parts_is_read(tmp_path):
@@ -142,13 +142,13 @@ def test_dots_in_values_are_no_parts_of_keys(tmp_path):
 
 
 def test_a_long_value_is_cut_in_the_message():
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as caught:
         validated(Root, {"name": "x", "size": "x" * 100_000}, "file")
-    assert len(str(told.value)) < 400
-    assert "(100,002 signs)" in str(told.value)
+    assert len(str(caught.value)) < 400
+    assert "(100,002 signs)" in str(caught.value)
 
 
-def test_an_assignment_into_what_is_no_table_is_refused():
+def test_an_assignment_into_a_value_is_refused():
     with pytest.raises(ConfigError, match=r"--set a.b.c=1: a.b is 3, not a table"):
         assign({"a": {"b": 3}}, "a.b.c=1")
 

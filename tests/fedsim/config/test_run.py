@@ -185,7 +185,7 @@ def test_an_assignment_that_every_arm_replaces_is_refused(tmp_path: Path) -> Non
     assert [run.train.lr for run in load(path, ("train.lr=0.2",))] == [0.2, 0.5]
     both = load(path, ("algorithm.name=fedfv", "algorithm.alpha=0.4"))
     assert [run.algorithm.options for run in both] == [{"alpha": 0.4}, {}]
-    assert load(path, ("seed=0", "seed=0"))[0].seed == 0, "what changes nothing is no matter"
+    assert load(path, ("seed=0", "seed=0"))[0].seed == 0, "an assignment that changes nothing is allowed"
     clients = 'adversary={name="scale", share=0.2}', "adversary.factor=3"
     path.write_text(tomli_w.dumps(GOOD | {"arms": arms, "adversary": [{"name": "noise", "share": 0.1}]}))
     assert [len(run.adversary) for run in load(path, clients)] == [1, 1], "the second needs the first"

@@ -9,7 +9,7 @@ from fedsim.config.world import WorldConfig, WorldFile, world_trace
 from fedsim.worlds.trace import Trace
 
 
-def told(**world):
+def message_of(**world):
     with pytest.raises(ConfigError) as caught:
         validated(WorldFile, {"world": world}, "w.toml")
     return str(caught.value)
@@ -39,12 +39,12 @@ def test_a_run_gives_the_clients_and_the_seed_that_the_table_leaves_out():
     ],
     ids=lambda w: w.scenario or "trace",
 )
-def test_a_resolved_table_says_the_same_again(world):
+def test_a_resolved_table_is_read_back_unchanged(world):
     resolved = world.model_dump(mode="json", exclude_none=True)
-    again = validated(WorldFile, {"world": resolved}, "w.toml").world
-    assert again.model_dump(mode="json", exclude_none=True) == resolved
+    reread = validated(WorldFile, {"world": resolved}, "w.toml").world
+    assert reread.model_dump(mode="json", exclude_none=True) == resolved
     if world.scenario:
-        assert world_trace(again, clients=3, seed=1).table == world_trace(world, clients=3, seed=1).table
+        assert world_trace(reread, clients=3, seed=1).table == world_trace(world, clients=3, seed=1).table
 
 
 def test_a_resolved_table_spells_out_the_options():
@@ -67,16 +67,16 @@ def test_a_trace_file_keeps_its_own_end_unless_the_table_names_one(tmp_path):
 
 
 def test_problems_name_the_key():
-    assert "w.toml: world: give exactly one of 'scenario', 'trace' and 'join'" in told(
+    assert "w.toml: world: give exactly one of 'scenario', 'trace' and 'join'" in message_of(
         scenario="churn", trace="x"
     )
-    assert "w.toml: world: 'seed' belongs to a scenario" in told(trace="x", seed=1)
-    assert "w.toml: world.horizon: input should be greater than 0" in told(scenario="churn", horizon=0)
-    assert "w.toml: world.horizon: expected a duration" in told(scenario="churn", horizon="a while")
-    assert "w.toml: world.seed: " in told(scenario="churn", seed=-1)
-    assert "w.toml: world.after_end: input should be 'error', 'repeat' or 'stop'" in told(
+    assert "w.toml: world: 'seed' belongs to a scenario" in message_of(trace="x", seed=1)
+    assert "w.toml: world.horizon: input should be greater than 0" in message_of(scenario="churn", horizon=0)
+    assert "w.toml: world.horizon: expected a duration" in message_of(scenario="churn", horizon="a while")
+    assert "w.toml: world.seed: " in message_of(scenario="churn", seed=-1)
+    assert "w.toml: world.after_end: input should be 'error', 'repeat' or 'stop'" in message_of(
         scenario="churn", after_end="x"
     )
-    both = told(scenario="chrun", horizonn=3)
+    both = message_of(scenario="chrun", horizonn=3)
     assert "w.toml: world.scenario: there is no scenario 'chrun'; did you mean 'churn'?" in both
     assert "w.toml: world.horizonn: unknown key; did you mean 'horizon'?" in both

@@ -72,14 +72,16 @@ def test_rows_belong_to_clients(tmp_path: Path, name: str) -> None:
         ({"y": np.array([None] * 6)}, "expected an .npz file of arrays: Object arrays cannot be loaded"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_file_is_refused_with_the_reason(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
     path = write(tmp_path, "landmine", **changes)
     with pytest.raises(DataError, match=message) as caught:
         build("landmine", tmp_path)
     assert str(path) in str(caught.value)
 
 
-def test_whole_numbers_of_clients_may_be_kept_as_others_are(tmp_path: Path) -> None:
+def test_whole_numbers_of_clients_may_be_floats(tmp_path: Path) -> None:
     write(tmp_path, "landmine", client=np.array([2.0, 0, 1, 0, 2, 2]))
     natural = build("landmine", tmp_path).natural
     assert natural is not None
@@ -90,15 +92,15 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path) -> None:
     path = write(tmp_path, "landmine")
     np.savez_compressed(path, X=np.zeros((500, 9)), y=np.zeros(500, int), client=np.zeros(500, int))
     sound = path.read_bytes()
-    told = []
+    messages = []
     for at in range(30, len(sound) - 20):
         path.write_bytes(sound[:at] + b"\xff" * 20 + sound[at + 20 :])
         try:
             build("landmine", tmp_path)
         except DataError as error:
-            told.append(str(error))
-    assert all(f"{path}: expected" in text for text in told)
-    assert any("decompressing" in text for text in told)
+            messages.append(str(error))
+    assert all(f"{path}: expected" in text for text in messages)
+    assert any("decompressing" in text for text in messages)
 
 
 def single_array() -> bytes:

@@ -59,8 +59,8 @@ def test_a_division_uses_each_sample_once(name: str, clients: int, seed: int) ->
 def test_equal_seeds_divide_equally_and_leave_the_labels_alone(name: str) -> None:
     y = labels(600, 5)
     before = y.copy()
-    first, again = (divide(name, ALL[name], y, 8, seed=3) for _ in range(2))
-    for a, b in zip(first, again, strict=True):
+    first, repeated = (divide(name, ALL[name], y, 8, seed=3) for _ in range(2))
+    for a, b in zip(first, repeated, strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.dtype == np.int64
     np.testing.assert_array_equal(y, before)
@@ -102,7 +102,7 @@ def test_pathological_blocks_is_the_authors_rule_where_it_divides() -> None:
     assert [int((y[parts[k]] == 0).sum()) for k in range(4)] == [25, 25, 25, 28]
 
 
-def test_pathological_balances_slices_unless_asked_not_to() -> None:
+def test_pathological_balances_slices_by_default() -> None:
     y = np.repeat(np.arange(10), 100)
     even = [len(p) for p in divide("pathological", {}, y, 30)]
     uneven = [len(p) for p in divide("pathological", {"unbalanced": True}, y, 30)]
@@ -118,7 +118,7 @@ def test_pathological_balances_slices_unless_asked_not_to() -> None:
         ({"classes": 5}, 30, r"class 0 has 20 samples for the 30 clients"),
     ],
 )
-def test_pathological_says_why_it_cannot(options: dict[str, Any], clients: int, message: str) -> None:
+def test_pathological_refuses_impossible_options(options: dict[str, Any], clients: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         divide("pathological", options, np.repeat(np.arange(5), 20), clients)
 
@@ -158,7 +158,7 @@ def test_whole_classes_are_one_each_unless_grouped() -> None:
         ({"groups": [2, 2]}, 2, "groups that add up to the classes"),
     ],
 )
-def test_whole_classes_say_why_they_cannot(options: dict[str, Any], clients: int, message: str) -> None:
+def test_whole_classes_refuse_impossible_options(options: dict[str, Any], clients: int, message: str) -> None:
     with pytest.raises(DataError, match=message):
         divide("whole_classes", options, np.repeat(np.arange(5), 20), clients)
 

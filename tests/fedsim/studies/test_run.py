@@ -148,7 +148,7 @@ def test_combinations_are_skipped() -> None:
 
 
 def test_more_seeds_than_anybody_has_time_for_are_refused() -> None:
-    with pytest.raises(ConfigError, match="a number of seeds up to 100,000, or a list of seeds, found"):
+    with pytest.raises(ConfigError, match="a number of seeds from 1 to 100,000, or a list of seeds, found"):
         study(seeds=10**14)
 
 

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from fedsim import analysis
+from fedsim.common.errors import ConfigError
 from fedsim.common.threads import at_most
 from fedsim.config.load import parse
-from fedsim.config.run import ConfigError, RunConfig
+from fedsim.config.run import RunConfig
 from fedsim.runs.build import prepare
 from fedsim.runs.simulate import simulate
 from fedsim.training.job import Cohort

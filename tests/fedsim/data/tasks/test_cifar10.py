@@ -73,7 +73,7 @@ def torchvision(monkeypatch: pytest.MonkeyPatch, cifar10: Any) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", fake)
 
 
-def test_the_original_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_original_files_take_precedence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10(tmp_path)
     (tmp_path / BATCHES).mkdir()
 
@@ -90,12 +90,12 @@ def test_the_original_files_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert task.official_test.tolist() == [False, False, True]
 
 
-def test_what_is_nowhere_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(**given: Any) -> None:
+def test_missing_files_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(**arguments: Any) -> None:
         raise OSError("no network")
 
     torchvision(monkeypatch, refused)
-    with pytest.raises(DataError, match=rf"no whole {BATCHES} and no {JPEGS} in (?s:.*)no network"):
+    with pytest.raises(DataError, match=rf"no complete {BATCHES} and no {JPEGS} in (?s:.*)no network"):
         build(tmp_path)
 
 
@@ -108,11 +108,11 @@ def test_only_the_users_own_folder_is_downloaded_to(tmp_path: Path, monkeypatch:
 
     torchvision(monkeypatch, refused)
     monkeypatch.setenv("FEDSIM_DATA", str(tmp_path / "mine"))
-    for folder, told in (
+    for folder, message in (
         (tmp_path / "other", "folder of FEDSIM_DATA alone"),
         (tmp_path / "mine", "downloading failed"),
     ):
-        with pytest.raises(DataError, match=told):
+        with pytest.raises(DataError, match=message):
             build(folder)
     assert asked == [False, True]
 

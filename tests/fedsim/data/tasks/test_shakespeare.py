@@ -52,8 +52,8 @@ def play(tmp_path: Path) -> Path:
 
 
 def build(data_dir: Path, clients: int = 2, seed: int = 0, **options: Any) -> Task:
-    given = {"length": 10, "least": 15} | options
-    task: Task = plugins.build("task", "shakespeare", given, clients=clients, seed=seed, data_dir=data_dir)
+    merged = {"length": 10, "least": 15} | options
+    task: Task = plugins.build("task", "shakespeare", merged, clients=clients, seed=seed, data_dir=data_dir)
     return task
 
 
@@ -75,9 +75,9 @@ def test_every_character_is_predicted_from_those_before_it(play: Path) -> None:
     task = build(play, clients=3)
     assert (task.x.dtype, task.y.dtype, task.n_classes, task.model) == (np.float32, np.int64, 80, "lstm")
     assert task.natural is not None
-    for rows, said in zip(task.natural, speeches(play / FILE).values(), strict=True):
-        spelt = said.replace("\u00ef", "}")
-        assert len(rows) == len(said) - 10
+    for rows, speech in zip(task.natural, speeches(play / FILE).values(), strict=True):
+        spelt = speech.replace("\u00ef", "}")
+        assert len(rows) == len(speech) - 10
         for place, row in enumerate(rows.tolist()):
             assert text(task.x[row]) == spelt[place : place + 10]
             assert ALPHABET[task.y[row]] == spelt[place + 10]
@@ -95,7 +95,7 @@ def test_a_stride_leaves_samples_out(play: Path) -> None:
 
 def test_roles_are_drawn_with_the_seed_and_long_enough(play: Path) -> None:
     drawn = {len(build(play, clients=1, seed=seed).y) for seed in range(12)}
-    assert drawn == {len(said) - 10 for said in speeches(play / FILE).values()}
+    assert drawn == {len(speech) - 10 for speech in speeches(play / FILE).values()}
     assert len({len(build(play, clients=1, seed=seed, least=40).y) for seed in range(12)}) == 2
 
 
@@ -123,14 +123,14 @@ def test_missing_and_foreign_files_are_named(play: Path, tmp_path: Path) -> None
 
 def test_the_real_play() -> None:
     folder = inputs.data_of("shakespeare")
-    said = speeches(folder / FILE)
-    assert len(said) == 299
-    assert [sum(len(t) >= least for t in said.values()) for least in (1000, 2000)] == [141, 99]
+    texts = speeches(folder / FILE)
+    assert len(texts) == 299
+    assert [sum(len(t) >= least for t in texts.values()) for least in (1000, 2000)] == [141, 99]
     task = build(folder, clients=99, length=80, least=2000, stride=20)
     assert task.natural is not None
     assert min(map(len, task.natural)) >= (2000 - 80) // 20
     first = [text(task.x[rows[0]]) for rows in task.natural]
-    assert first == [t[:80].replace("$", "}") for t in said.values() if len(t) >= 2000]
+    assert first == [t[:80].replace("$", "}") for t in texts.values() if len(t) >= 2000]
 
 
 # --- in a run
@@ -158,9 +158,9 @@ def test_a_run_trains_one_client_after_the_other(play: Path, tmp_path: Path) -> 
     runs = [
         simulate(parse(config(play), "here", "run"), out=tmp_path / out, workers=0)[0] for out in ("a", "b")
     ]
-    first, again = (analysis.open(run.folder) for run in runs)
+    first, repeated = (analysis.open(run.folder) for run in runs)
     assert first.config["train"]["mode"] == "loop"
-    assert first.manifest["digest"] == again.manifest["digest"]
+    assert first.manifest["digest"] == repeated.manifest["digest"]
     assert np.isfinite(first.jobs["loss_train"].to_numpy()).all()
 
 
