@@ -1,4 +1,4 @@
-"""Studies: the grid of a file, cells that are skipped, gone on with or fail, and processes that are killed."""
+"""Studies: the grid of a file, cells that are skipped, resumed or fail, and processes that are killed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
 from fedsim.records.checkpoint import checkpoints
+from fedsim.records.existing_run import State
 from fedsim.runs import inputs as materials
-from fedsim.studies.cell import CellStatus
 from fedsim.studies.estimate import plan_study
-from fedsim.studies.grid import Cell, cells_of
-from fedsim.studies.progress import Board, board_on, shown_duration
+from fedsim.studies.folder import StudyFolder
+from fedsim.studies.grid import Cell, CellProgress, cells_of
+from fedsim.studies.progress import Board, board_on
 from fedsim.studies.queue import Queue
 from fedsim.studies.run import Outcome, opened, run_study
 
@@ -60,12 +61,9 @@ def of_rules(steps: int, **rules: dict[str, Any]) -> StudyConfig:
     )
 
 
-def played(asked: StudyConfig, out: Path, *, jobs: int = 1, board: Board | None = None) -> Outcome:
-    return run_study(opened(asked, "small.toml", out), board or quiet(), jobs=jobs, device="cpu")
-
-
-def quiet() -> Board:
-    return Board(Console(quiet=True))
+def played(asked: StudyConfig, out: Path) -> Outcome:
+    board = Board(opened(asked, "small.toml", out), Console(quiet=True))
+    return run_study(board, jobs=1, device="cpu")
 
 
 def say(capsys: pytest.CaptureFixture[str], *arguments: object) -> Said:
@@ -403,20 +401,20 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(
 
 
 class Killer(Board):
-    """Kills all processes when one first says where its cell stands, and keeps the lines."""
+    """Kills all processes when a cell first reports its progress, and keeps the lines."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(Console(quiet=True))
+    def __init__(self, folder: StudyFolder, number: int) -> None:
+        super().__init__(folder, Console(quiet=True))
         self.number, self.killed, self.lines = number, False, list[str]()
 
-    def told(self, standing: CellStatus) -> None:
-        super().told(standing)
-        if standing.number == self.number and not self.killed:
+    def update(self, progress: CellProgress) -> None:
+        super().update(progress)
+        if progress.number == self.number and not self.killed:
             self.killed = True
             for process in multiprocessing.active_children():
                 os.kill(process.pid or 0, signal.SIGKILL)
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.lines.append(text)
 
 
@@ -425,15 +423,15 @@ def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
 ) -> None:
     fair, lethal = ({"name": "fedfv"}, {"name": failing(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")})
     asked = of_rules(12, fedavg={"name": "fedavg"}, lethal=lethal, fedfv=fair)
-    board = Killer(0)
-    outcome = played(asked, tmp_path, jobs=2, board=board)
+    board = Killer(opened(asked, "small.toml", tmp_path), 0)
+    outcome = run_study(board, jobs=2, device="cpu")
     assert board.killed
     assert any(
-        line.startswith("rule=fedavg, seed 1: its process was ended by SIGKILL; another")
+        line.startswith("rule=fedavg, seed 1: its process was ended by SIGKILL; a new process")
         for line in board.lines
     )
     assert [(cell.levels["rule"], error) for cell, error in outcome.failed] == [
-        ("lethal", "its process was ended by SIGKILL, and so did the one before")
+        ("lethal", "its process was ended by SIGKILL, for the second time")
     ]
     found = {cell["levels"]["rule"]: cell for cell in cells_in(tmp_path / "smallest")}
     assert {rule: cell["status"] for rule, cell in found.items()} == {
@@ -488,7 +486,7 @@ def slow_digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def gone_on(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Run the same command to its end in this process; some cell must have gone on. Returns the digests."""
+    """Run the same command to its end in this process; some cell must resume. Returns the digests."""
     assert {cell["status"] for cell in cells_in(folder)} != {"done"}
     code, _, err = say(capsys, *arguments, "--jobs", 1, "--quiet")
     assert code == 0, err
@@ -592,20 +590,23 @@ def test_processes_that_do_not_fit_are_refused(
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_table_shows_running_cells_and_counts() -> None:
+def test_the_table_shows_running_cells_and_counts(tmp_path: Path) -> None:
     console = Console(record=True, width=100, file=io.StringIO())
-    board, cells = Board(console), cells_of(study(), "s")
-    board.begin(5, 1)
-    board.begun(cells[0])
-    board.told(CellStatus(0, 1, 10_000_000, 0.1))
+    folder = opened(study(), "s", tmp_path)
+    (tmp_path / "smallest").mkdir()
+    folder.states[1] = State("done")
+    board = Board(folder, console)
+    board.begin()
+    board.start(folder.cells[0])
+    board.update(CellProgress(0, 1, 10_000_000, 0.1))
     assert "to go" in str(board.table().renderables[1])
-    board.told(CellStatus(0, 7, 90_000_000, 0.5))
+    board.update(CellProgress(0, 7, 90_000_000, 0.5))
     console.print(board.table())
     text = console.export_text()
     assert "rule=fedavg, seed 1" in text
     assert "50%" in text
     assert "00:01:30" in text
-    assert "1 of 5 done, 0 failed, 1 running, 3 left, to go 0 s" in text
+    assert "1 of 4 done, 0 failed, 1 running, 2 left, to go 0 s" in text
 
 
 def test_every_key_and_option_is_documented() -> None:
@@ -616,11 +617,6 @@ def test_every_key_and_option_is_documented() -> None:
     for option in inspect.signature(cli_study.study).parameters:
         name = {"file": "STUDY.toml", "sets": "--set"}.get(option, f"--{option.replace('_', '-')}")
         assert f"{name}" in manual, option
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (720, "12 min"), (12600, "3.5 h")])
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert shown_duration(seconds) == text
 
 
 def taken(queue: Queue, last: Cell | None, *others: Cell) -> tuple[str, int]:
@@ -647,12 +643,15 @@ def test_cells_that_share_data_and_world_follow_each_other_in_one_process() -> N
     assert queue.take() is None
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    again: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "dumb")
     file = io.StringIO()
-    with board_on(Console(file=file, force_terminal=True)) as board:
-        board.begin(4, 2)
-    assert "2 of 4 cells are done already" in file.getvalue()
+    folder = opened(load_study(SMALLEST, sets=STEPS), "s", again.parent)
+    with board_on(folder, Console(file=file, force_terminal=True)) as board:
+        board.begin()
+    assert "4 of 4 cells are done already" in file.getvalue()
 
 
 def test_an_assignment_to_a_scale_is_refused() -> None:
