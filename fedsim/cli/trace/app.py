@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fedsim.cli.trace.diff import diff
 from fedsim.cli.trace.edit import edit
 from fedsim.cli.trace.fit import fit
 from fedsim.cli.trace.importing import import_files
 from fedsim.cli.trace.join import join_files
-from fedsim.cli.trace.output import check_free, summary_line, write
+from fedsim.cli.trace.output import Force, Out, TraceFile, check_free, summary_line, write
 from fedsim.cli.trace.show import show
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import say
@@ -27,14 +28,14 @@ trace_app = typer.Typer(
 @trace_app.command()
 def make(
     scenario: Annotated[
-        Path, typer.Argument(help="A TOML file with a [world] table, or the name of a shipped one.")
+        Path, Argument(help="A TOML file with a [world] table, or the name of a shipped file.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    out: Out,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
+        Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write the world of a scenario or a join to a trace file."""
     from fedsim.config.errors import assign, read_toml, validated
@@ -58,7 +59,7 @@ def make(
 
 
 @trace_app.command()
-def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
+def check(file: TraceFile) -> None:
     """Check a trace file. Each problem is shown with its client and row."""
     from fedsim.worlds.trace import read_trace
 

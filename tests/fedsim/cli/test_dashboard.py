@@ -20,6 +20,7 @@ from fedsim.cli.dashboard import Dashboard, dashboard
 from fedsim.cli.dashboard_state import Arm, Picture
 from fedsim.cli.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.cli.observers import watching
+from fedsim.cli.options import WatchedTraining
 from fedsim.common.units import show_us, show_wall
 from fedsim.runs.simulate import Progress, simulate
 from small import run, small
@@ -140,7 +141,7 @@ def test_it_is_painted_on_terminals_alone(kind: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr("fedsim.cli.progress._LIVE_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "dumb" if kind == "dumb" else "xterm")
     console = terminal(force_terminal=kind != "file")
-    with watching(console, ("small",), quiet=kind == "quiet", live=True) as watch:
+    with watching(console, WatchedTraining(quiet=kind == "quiet", live=True), ("small",)) as watch:
         run(small(), tmp_path, watch=watch)
     found = console.file.getvalue()  # type: ignore[attr-defined]
     assert ("last evaluation" in found) == (kind == "terminal")

@@ -169,7 +169,7 @@ def test_a_run_that_exists_is_exit_code_2(
 
 
 @pytest.mark.usefixtures("hearing")
-def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_go_on(
+def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_run_it(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with file.open("a") as text:
@@ -184,7 +184,7 @@ def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_go_on(
     monkeypatch.setattr(Recorder, "step", interrupted)
     code, out, _ = call(*arguments, capsys=capsys)
     assert code == 130
-    assert "not begun: small/late; all go on with the same command and --resume" in out
+    assert "not started: small/late; the same command with --resume runs the rest" in out
     monkeypatch.undo()
     code, out, _ = call(*arguments, "--resume", capsys=capsys)
     assert code == 0

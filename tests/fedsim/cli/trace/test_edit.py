@@ -111,8 +111,8 @@ def test_diff_says_what_differs(world, edit, tmp_path):
     for text in (
         "clients 20 20",
         "span 3d 00:00:00 2d 00:00:00",
-        "clients 0 to 19 over 2d 00:00:00: who is online: they disagree on",
-        "compute: first other interval at client 0, 0.000 s (0 us)",
+        "clients 0 to 19 over 2d 00:00:00: who is online: the worlds differ in",
+        "compute: first different interval at client 0, 0.000 s (0 us)",
         "distribution of uplink: KS distance 0.0000",
     ):
         assert text in output, text
@@ -122,5 +122,5 @@ def test_diff_of_worlds_that_differ_in_speed_alone(edit, tmp_path):
     edit("--scale-uplink", 100)
     output = diff(tmp_path / "w.parquet", tmp_path / "out.parquet")
     assert "who is online: no difference" in output
-    assert "uplink: first other interval at client 0" in output
+    assert "uplink: first different interval at client 0" in output
     assert "distribution of sessions: KS distance 0.0000" in output
