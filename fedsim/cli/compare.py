@@ -49,7 +49,7 @@ def compare(
     elif not first.exists():
         raise FolderError(f"there is no folder {first}")
     elif second is None:
-        raise ConfigError(f"{first} is no study: a run is compared with a second one; found none")
+        raise ConfigError(f"{first} is no study: expected a second run to compare it with, found none")
     else:
         _refuse(first, "run", {"--axis": axis, "--baseline": baseline, "--metric": metrics, "--at": at})
         tables = _of_runs(first, second, split, by)

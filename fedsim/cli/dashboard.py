@@ -104,7 +104,7 @@ class Dashboard:
                 picture.arm.measure(evaluation)
 
     def _update_arm(self, progress: Progress, now: float) -> None:
-        """Update how far the run has come."""
+        """Update the progress of the run."""
         arm, run_state = self.picture.arm, progress.run_state
         arm.done, arm.step, arm.now_us = share_done(progress), run_state.step, run_state.now_us
         arm.wall_s = now - self.run_started

@@ -113,7 +113,7 @@ def _notes(manifest: Mapping[str, Any]) -> Iterator[str]:
         yield _WARNED.get(warning, warning)
     if manifest.get("ended_by") == "world":
         yield (
-            f"ended at step {manifest['steps']:,}, before [stop] says so: no client is online or chosen any more"
+            f"ended at step {manifest['steps']:,}, before a limit of [stop]: no client is online or chosen any more"
         )
     if manifest.get("ended_by") == "target" and not manifest["steps"]:
         yield "ended before its first step: the initial model meets stop.target"

@@ -51,7 +51,7 @@ def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
 
 
 class EndWatch:
-    """Prints a line when a run passes the end of its world, unless its configuration already said so."""
+    """Prints a line when a run passes the end of its world, unless it was known to be longer from the start."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._reported = console, ""

@@ -22,7 +22,7 @@ def run(
     config: Config,
     new: NewRun,
     options: WatchedTraining,
-    go_on: Annotated[
+    resume: Annotated[
         bool, Option("--resume", help="Keep existing runs: skip finished ones and continue interrupted ones.")
     ] = False,
 ) -> None:
@@ -30,7 +30,7 @@ def run(
     from fedsim.config.load import load  # imported here: `fedsim --help` needs neither torch nor pydantic
 
     configs = load(config, tuple(new.sets or ()))
-    _simulate(configs, new, options, go_on=go_on)
+    _simulate(configs, new, options, resume=resume)
 
 
 @grouped
@@ -86,14 +86,14 @@ def plan(
 
 
 def _simulate(
-    configs: Sequence[RunConfig], new: NewRun, options: WatchedTraining, *, go_on: bool = False
+    configs: Sequence[RunConfig], new: NewRun, options: WatchedTraining, *, resume: bool = False
 ) -> list[Path]:
     """Run the configurations, show the results, and return the folders."""
     from fedsim.cli.observers import train_and_show
     from fedsim.runs.simulate import simulate
 
     return train_and_show(
-        lambda watch: simulate(configs, go_on=go_on, watch=watch, **new.arguments(), **options.arguments()),
+        lambda watch: simulate(configs, go_on=resume, watch=watch, **new.arguments(), **options.arguments()),
         options,
         [config.name for config in configs],
     )

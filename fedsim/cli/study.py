@@ -53,6 +53,7 @@ def study(
     config = load_study(file, scale=scale, sets=sets or (), seeds=seeds)
     if not dry_run and workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
+    from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
     folder, console = opened(config, file.name, out, force=force), Terminal()
@@ -61,8 +62,6 @@ def study(
 
         console.print(plan_table(plan_study(folder, jobs=count)))
         return
-    from fedsim.studies.progress import board_on
-
     with board_on(folder, console, quiet) as board:
         outcome = run_study(board, jobs=count, device=device)
     _close(console, outcome, len(folder.cells))

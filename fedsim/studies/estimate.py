@@ -8,7 +8,7 @@ from typing import Literal
 
 from rich.table import Table
 
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import facts_table
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_wall
 from fedsim.runs.build import RunSpec, prepare
@@ -100,21 +100,15 @@ def _size(folder: Path) -> int:
 
 def plan_table(plan: StudyPlan) -> Table:
     """Return a plan's figures for the terminal."""
-    result = Table(
-        title=shown(f"plan of study {plan.name}"), show_header=False, box=None, title_justify="left"
-    )
-    result.add_column(style="bold")
-    result.add_column(overflow="fold")
     n, memory = plan.processes, plan.memory_bytes
     wall_s = max(plan.work_s / n, plan.cell_s[1])  # a process runs whole cells
     work = f"{plan.work_s / 3600:.2f} h of work"
-    rows = {
+    facts = {
         "cells": f"{plan.cells:,}: {plan.done:,} done, {plan.cells - plan.done:,} left",
         "one cell": " to ".join(map(show_wall, plan.cell_s)),
         "wall time": f"about {wall_s / 3600:.2f} h with {n} process{'es' if n > 1 else ''}, {work}",
         "disk": f"{show_bytes(plan.disk_bytes)}, beside {show_bytes(plan.done_bytes)} of finished cells",
         "memory": f"{show_bytes(memory)} at most for one process, {show_bytes(n * memory)} for {n}",
     }
-    for name, text in [*rows.items(), *(("approximate", text) for text in plan.unsure)]:
-        result.add_row(name, text)
-    return result
+    reasons = [("approximate", text) for text in plan.unsure]
+    return facts_table([*facts.items(), *reasons], f"plan of study {plan.name}")

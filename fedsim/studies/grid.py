@@ -14,10 +14,6 @@ from fedsim.config.run import RunConfig
 from fedsim.config.study import Levels, StudyConfig
 from fedsim.records.existing_run import State
 
-RUNS = "runs"
-_WHOLE = "all"
-"""The folder of the runs of a study without axes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -37,7 +33,7 @@ class Cell:
     @property
     def folder(self) -> str:
         """The run's folder, relative to the study's."""
-        return f"{RUNS}/{self.config.name}"
+        return f"runs/{self.config.name}"
 
     @property
     def title(self) -> str:
@@ -117,7 +113,8 @@ def _check_folders(combinations: Sequence[Levels], source: str) -> None:
 
 
 def _folder(levels: Levels) -> str:
-    return ".".join(levels.values()) or _WHOLE
+    """Return the name of the folder of a combination of levels, which is `all` for a study without axes."""
+    return ".".join(levels.values()) or "all"
 
 
 def _name_and_seed(levels: Levels, seed: int) -> dict[str, Any]:
@@ -127,34 +124,25 @@ def _name_and_seed(levels: Levels, seed: int) -> dict[str, Any]:
 def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
     """Return the configuration of `[run]` with the levels' keys, at the first seed.
 
-    The levels are joined first: one axis may name a rule and another one of its options, in any order.
+    The levels are joined first: one axis may name a rule and another one of its options, in any order. Raises
+    ConfigError if two axes set the same key.
     """
     changes: dict[str, Any] = {}
     axis_of: dict[str, str] = {}
+
+    def join(tables: dict[str, Any], keys: Mapping[str, Any], axis: str, path: str = "") -> None:
+        for key, value in keys.items():
+            place = f"{path}{key}"
+            if isinstance(value, Mapping) and isinstance(tables.setdefault(key, {}), dict):
+                join(tables[key], value, axis, f"{place}.")
+            elif key in tables:
+                raise ConfigError(f"{source}: axes {axis_of.get(place, '?')} and {axis} both set {place}")
+            else:
+                tables[key], axis_of[place] = value, axis
+
     for axis, level in levels.items():
-        changes = _joined(changes, study.axes[axis][level], axis, axis_of, source)
+        join(changes, study.axes[axis][level], axis)
     return merged(study.run, changes) | _name_and_seed(levels, study.seeds[0])
-
-
-def _joined(
-    below: Mapping[str, Any],
-    above: Mapping[str, Any],
-    axis: str,
-    axis_of: dict[str, str],
-    source: str,
-    path: str = "",
-) -> dict[str, Any]:
-    """Join keys of several axes; `axis_of` is the axis of each key. Raises ConfigError if two axes set a key."""
-    result = dict(below)
-    for key, value in above.items():
-        place = f"{path}{key}"
-        if isinstance(value, Mapping) and isinstance(result.get(key, {}), Mapping):
-            result[key] = _joined(result.get(key, {}), value, axis, axis_of, source, f"{place}.")
-        elif key in result:
-            raise ConfigError(f"{source}: axes {axis_of.get(place, '?')} and {axis} both set {place}")
-        else:
-            result[key], axis_of[place] = value, axis
-    return result
 
 
 def _with_levels(line: str, combinations: Sequence[Levels], total: int) -> str:

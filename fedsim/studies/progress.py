@@ -19,7 +19,7 @@ from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, CellProgress, CellResult
 
 _LEAST_WORK = 0.05
-"""The number of cells from which the remaining time is estimated."""
+"""The remaining time is estimated once this many cells, or parts of cells, were run."""
 
 
 class Board:
@@ -65,12 +65,14 @@ class Board:
         self._end(cell, state)
         self.interrupted |= state.status == "interrupted"
         if state.status == "failed":
-            self.failed.append((cell, state.error or "no reason was given"))
-            self.print(f"{self._place()} {cell.title}: failed: {state.error}")
-        elif self._live is None:
+            error = state.error or "no reason was given"
+            self.failed.append((cell, error))
+            outcome = f"failed: {error}"
+        else:
             mean = "" if math.isnan(result.accuracy) else f", mean accuracy {result.accuracy:.1%}"
             outcome = f"{state.status} in {result.wall_s:.1f} s{mean}{self._to_go()}"
-            self.print(f"{self._place()} {cell.title}: {outcome}")
+        if state.status == "failed" or self._live is None:
+            self.print(f"[{self._ended()}/{len(self.folder.cells)}] {cell.title}: {outcome}")
         self._show()
 
     def lose(self, cell: Cell, cause: str, *, retry: bool, stopping: bool) -> None:
@@ -112,9 +114,6 @@ class Board:
     def _end(self, cell: Cell, state: State) -> None:
         self._running.pop(cell.number, None)
         self.folder.set(cell, state)
-
-    def _place(self) -> str:
-        return f"[{self._ended()}/{len(self.folder.cells)}]"
 
     def _ended(self) -> int:
         """Return the number of cells that are done or failed."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # `fedsim study` calls `begin_imports` before it imports torc
     from fedsim.studies.progress import Board
 
 _TRIES = 2
-"""The number of processes that may end early with a cell before the cell has failed."""
+"""A cell fails when this many of its processes ended early."""
 _LOOK_EVERY_S = 0.25
 _SERVER_LOST = 255
 """The exit code that multiprocessing reports for a process if the fork server is gone."""

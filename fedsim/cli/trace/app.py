@@ -1,4 +1,4 @@
-"""`fedsim trace make` and `check`; the other commands of `fedsim trace` are in the files beside this one."""
+"""`fedsim trace make` and `check`, and the application `fedsim trace` with the commands of the other files."""
 
 from __future__ import annotations
 
@@ -47,13 +47,11 @@ def make(
         assign(raw, text)
     world = validated(WorldFile, raw, file.name).world
     if world.trace is not None:
-        raise ConfigError(f"{file.name}: world.scenario: missing; a trace file is already written down")
+        raise ConfigError(f"{file.name}: world.scenario: missing; the world is a trace file already")
     if world.scenario is not None and world.clients is None:
-        raise ConfigError(f"{file.name}: world.clients: missing; say how many clients the world has")
+        raise ConfigError(f"{file.name}: world.clients: missing; give the number of clients in the world")
     if world.confound is not None:
-        raise ConfigError(
-            f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
-        )
+        raise ConfigError(f"{file.name}: world.confound: needs a run's data; set it in the run's [world]")
     check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
     write(world_trace(world, clients=world.clients, seed=0), out)
 
@@ -81,8 +79,6 @@ def _shipped(scenario: Path) -> Path:
 
 
 trace_app.command("import")(import_files)
-trace_app.command()(fit)
 trace_app.command("join")(join_files)
-trace_app.command()(edit)
-trace_app.command()(show)
-trace_app.command()(diff)
+for command in (fit, edit, show, diff):
+    trace_app.command()(command)

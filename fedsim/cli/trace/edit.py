@@ -61,7 +61,7 @@ def _chosen(trace: Trace, edits: Edits) -> Trace:
     from fedsim.worlds import transforms
 
     if edits.replace is not None and edits.resample is None:
-        raise ConfigError("--replace and --no-replace say how --resample draws: say how many clients")
+        raise ConfigError("--replace and --no-replace: expected --resample beside them, found none")
     if edits.select is not None:
         trace = transforms.select(trace, client_list(edits.select, trace.clients))
     if edits.resample is None:

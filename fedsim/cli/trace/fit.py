@@ -79,7 +79,7 @@ def _findings(
 ) -> list[str]:
     start = f", from {trace.origin}" if trace.origin else ""
     head = f"fitted to {file.name}: {trace.clients:,} clients, {_exact(trace.horizon_us)}{start}"
-    against = f"the trace against a world of as many clients made of the fit (seed {seed}):"
+    against = f"the trace compared with a world of as many clients made from the fit (seed {seed}):"
     return [head, *model.notes, against, *(f"  {statistic}" for statistic in comparison.statistics)]
 
 

@@ -94,7 +94,7 @@ def _loops(trace: Trace) -> str:
     counts = [
         f"{int((p > 0).sum()):,} of {kind}" for kind in trace.periods if len(p := trace.period_us(kind))
     ]
-    return f"; loops of their own: {', '.join(counts)}" if counts else ""
+    return f"; own loop periods: {', '.join(counts)}" if counts else ""
 
 
 def _options(texts: Sequence[str]) -> Mapping[str, Any]:

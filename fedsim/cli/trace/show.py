@@ -12,7 +12,7 @@ from fedsim import analysis
 from fedsim.cli.trace.chart import blocks, chart
 from fedsim.cli.trace.output import Png, TraceFile, check_ending, save_picture, writing
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.common.terminal import Terminal, say, shown
+from fedsim.common.terminal import Terminal, facts_table, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ def show(
     trace = read_trace(file)
     classes = None if config is None else analysis.class_hours(trace, counts_of(config, trace))
     console = Terminal(highlight=False)
-    console.print(_table(analysis.world_facts(trace)))
+    console.print(facts_table(analysis.world_facts(trace)))
     console.print(f"* {analysis.QUARTILES_NOTE}\n")
     columns = min(_CHART_COLUMNS, trace.horizon_us)
     for line in chart(analysis.online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
@@ -80,17 +80,6 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     if trace.clients < data.n_clients:
         raise TraceError(f"{config} has {data.n_clients} clients, but the trace has {trace.clients}")
     return label_counts(data)
-
-
-def _table(rows: list[tuple[str, str]]) -> object:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(shown(name), shown(text))
-    return table
 
 
 def _class_table(classes: NDArray[Any]) -> object:

@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
     for name in "abc":
         (several / name).symlink_to(one)
     for arguments, error, message in (
-        ((one,), ConfigError, "a run is compared with a second one; found none"),
+        ((one,), ConfigError, "expected a second run to compare it with, found none"),
         ((one, several), ConfigError, "expected two runs, found 4"),
         ((studies[0], one), FolderError, "is not the folder of a study"),
         ((studies[0], "--axis", "rul"), ConfigError, "did you mean 'rule'"),
