@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pydantic
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import fedsim
 from fedsim.cli.audit import audit
@@ -82,9 +82,8 @@ def list_plugins(
             raise ConfigError(f"expected a kind of plug-in: {', '.join(_KINDS)}")
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
     singular = _KINDS[kind]
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "what it does", "options"):
-        table.add_column(heading, overflow="fold")
+    headings = (Column(heading, overflow="fold") for heading in ("name", "what it does", "options"))
+    table = Table(*headings, box=None, pad_edge=False)
     for name in plugins.names(singular):
         source = plugins.distribution(singular, name)
         shown = f"{name} ({source})" if source else name
@@ -96,10 +95,8 @@ def _options(kind: str, name: str) -> str:
     """Return the options of a plug-in with their defaults; a group of options, which have defaults too, as `{...}`."""
     if kind == "metric":
         return ""
-    texts = []
-    for option, parameter in plugins.options_of(
-        plugins.factory(kind, name), _NO_OPTIONS.get(kind, ())
-    ).items():
+    options, texts = plugins.options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ())), []
+    for option, parameter in options.items():
         default = "{...}" if isinstance(parameter.default, pydantic.BaseModel) else repr(parameter.default)
         texts.append(option if parameter.default is parameter.empty else f"{option}={default}")
     return ", ".join(texts)

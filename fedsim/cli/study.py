@@ -84,11 +84,10 @@ def _close(console: Terminal, outcome: Outcome, cells: int) -> None:
 
 
 def _failures(outcome: Outcome) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(title="failed", box=None, pad_edge=False, title_justify="left")
-    table.add_column("cell")
-    table.add_column("error", overflow="fold")
+    headings = "cell", Column("error", overflow="fold")
+    table = Table(*headings, title="failed", box=None, pad_edge=False, title_justify="left")
     for cell, error in outcome.failed:
         table.add_row(shown(cell.title), shown(error))
     return table

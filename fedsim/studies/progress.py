@@ -9,7 +9,7 @@ from time import monotonic
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedsim.common.terminal import shown
@@ -97,9 +97,8 @@ class Board:
 
     def table(self) -> Group:
         """Return the table of running cells, above a line with the numbers of done, failed, running and left cells."""
-        rows = Table(box=None, pad_edge=False)
-        for heading in ("running", "", "step", "virtual time"):
-            rows.add_column(heading, justify="left" if heading == "running" else "right")
+        numbers = (Column(heading, justify="right") for heading in ("", "step", "virtual time"))
+        rows = Table("running", *numbers, box=None, pad_edge=False)
         for number, at in self._running.items():
             title = shown(self.folder.cells[number].title)
             rows.add_row(title, f"{at.share:.0%}", f"{at.step:,}", show_us(at.time_us))

@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 def diff(a: TraceFile, b: Annotated[Path, Argument(help="Another trace file.")]) -> None:
     """Show the differences between two worlds. Clients are compared by number."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fedsim.worlds.trace import read_trace
 
     first, second = read_trace(a), read_trace(b)
     difference = analysis.compare_worlds(first, second)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", str(a), str(b)):
-        table.add_column(heading, overflow="fold")
+    headings = (Column(heading, overflow="fold") for heading in ("", str(a), str(b)))
+    table = Table(*headings, box=None, pad_edge=False)
     properties = _properties(second)
     for name, text in _properties(first).items():
         table.add_row(name, text, properties[name])

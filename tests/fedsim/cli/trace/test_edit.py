@@ -41,15 +41,15 @@ def test_steps_happen_in_the_order_that_help_states(world, edit):
     by_hand = ending(resample(select(world, [*range(10), 15]), 50, seed=4), "repeat")
     by_hand = shift(crop(by_hand, DAY_US // 2, 2 * DAY_US), -6 * HOUR_US, 0, 4)
     by_hand = tile(scale(by_hand, "1/2", uplink=3.0))
-    found = edit(*options)
-    assert found.digest() == by_hand.digest()
-    names = [set(step) - {"seed", "replace"} for step in json.loads(found.source)["edits"]]
+    edited = edit(*options)
+    assert edited.digest() == by_hand.digest()
+    names = [set(step) - {"seed", "replace"} for step in json.loads(edited.source)["edits"]]
     assert names == [{name} for name in ("select", "resample", "after_end", "crop", "shift", "scale", "tile")]
 
 
 def test_a_spread_alone_moves_clients_apart(world, edit):
-    found = edit("--after-end", "repeat", "--spread", "24h", "--seed", 2)
-    assert found.digest() == shift(ending(world, "repeat"), 0, DAY_US, 2).digest()
+    edited = edit("--after-end", "repeat", "--spread", "24h", "--seed", 2)
+    assert edited.digest() == shift(ending(world, "repeat"), 0, DAY_US, 2).digest()
 
 
 def test_nothing_asked_for_changes_nothing(world, edit):
