@@ -30,13 +30,14 @@ _WARNED = {
 @contextmanager
 def watching(console: Console, options: WatchedTraining, names: Sequence[str] = ()) -> Iterator[Watch]:
     """Yield a function that passes a run's progress to every observer; `names` are the runs known in advance."""
+    watches: list[Watch] = []
     with ExitStack() as opened:
-        if options.live:
+        if options.live and not options.quiet and console.is_terminal and not console.is_dumb_terminal:
             from fedsim.cli.dashboard import dashboard
 
-            watches = [opened.enter_context(dashboard(console, names, options.quiet))]
-        else:
-            watches = [opened.enter_context(shown(console, options.quiet))]
+            watches.append(opened.enter_context(dashboard(console, names)))
+        elif not options.quiet:
+            watches.append(opened.enter_context(shown(console)))
         if not options.quiet:
             watches.append(EndWatch(console))
         opened.enter_context(warnings_shown(console, options.quiet))

@@ -22,11 +22,9 @@ _LIVE_EVERY_S = 0.1
 
 
 @contextmanager
-def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
-    """Yield a watcher that shows progress on `console`; nothing if `quiet`."""
-    if quiet:
-        yield lambda progress: None
-    elif console.is_terminal and not console.is_dumb_terminal:
+def shown(console: Console) -> Iterator[Watch]:
+    """Yield a watcher that shows progress on `console`."""
+    if console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, refresh_per_second=10, transient=True) as live:
             yield _Line(_LIVE_EVERY_S, lambda text: live.update(Text(text)))
     else:

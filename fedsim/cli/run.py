@@ -11,7 +11,7 @@ from typer import Argument, Option
 from fedsim import analysis
 from fedsim.cli.options import Config, NewRun, Sets, Training, WatchedTraining, count_of, grouped
 from fedsim.common.errors import RunError
-from fedsim.common.terminal import Terminal
+from fedsim.common.terminal import Terminal, say
 
 if TYPE_CHECKING:
     from fedsim.config.run import RunConfig
@@ -48,15 +48,12 @@ def replay(
 
     config = replay_config(parent, tuple(new.sets or ()), same_participation=same_participation, name=name)
     folder = _simulate([config], new, WatchedTraining(**vars(options)))[0]
-    console = Terminal()
-    console.print(analysis.compare(analysis.open(parent), analysis.open(folder)))
+    Terminal().print(analysis.compare(analysis.open(parent), analysis.open(folder)))
     if same_participation:
         participation = compare_participation(parent, folder)
-        if participation.difference:
-            raise RunError(
-                f"{folder}: participation differs from that of {parent}: {participation.difference}"
-            )
-        console.print(
+        if difference := participation.difference:
+            raise RunError(f"{folder}: participation differs from that of {parent}: {difference}")
+        say(
             f"same participation: {participation.jobs:,} jobs, the same clients, instants, losses and arrivals"
         )
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fedsim.cli.observers import watching
+from fedsim.cli.options import WatchedTraining
 from fedsim.cli.progress import _Line, line, shown
 from fedsim.runs.simulate import Progress
 from small import run, small
@@ -60,7 +62,7 @@ def test_progress_is_shown_on_terminals_and_in_files(
 
 def test_quiet_shows_nothing(tmp_path: Path) -> None:
     file = io.StringIO()
-    with shown(Console(file=file), quiet=True) as watch:
+    with watching(Console(file=file), WatchedTraining(quiet=True)) as watch:
         run(small(), tmp_path, watch=watch)
     assert file.getvalue() == ""
 
