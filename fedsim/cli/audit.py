@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument
 
 from fedsim import analysis
 from fedsim.common.terminal import Terminal
 
 
 def audit(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run folders, or the folder of a study, recorded with [audit].")
-    ],
+    runs: Annotated[list[Path], Argument(help="Run folders, or a study's folder, recorded with [audit].")],
 ) -> None:
     """Show how wrong remembered updates were, by age. It also shows whether the conflicts they reported were real."""
-    console = Terminal()
     for part in analysis.audit_tables(analysis.audit_groups(runs)):
-        console.print(part)
+        Terminal().print(part)

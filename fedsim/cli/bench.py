@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated
 
-import typer
+from typer import Option
 
+from fedsim.cli.options import Device
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import Terminal, say
 
 
 def bench(
     workers: Annotated[
-        str | None, typer.Option(help="Numbers of workers to try: 0,1,2; by default up to one per core.")
+        str | None, Option(help="Numbers of workers to try: 0,1,2; by default up to one per core.")
     ] = None,
-    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="Device to compute on.")] = "auto",
-    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds that each measurement takes.")] = 0.5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    device: Device = "auto",
+    seconds: Annotated[float, Option(min=0.1, help="Seconds that each measurement takes.")] = 0.5,
+    as_json: Annotated[bool, Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Measure this machine, and advise on mode and workers. Figures are client updates per second."""
     import fedsim.runs.machine_benchmark  # imported here: `fedsim --help` needs no torch
 
-    counts = None if workers is None else _counts(workers)
-    console = Terminal()
+    counts, console = None if workers is None else _counts(workers), Terminal()
     with console.status("") as status:
         result = fedsim.runs.machine_benchmark.bench(
             workers=counts,

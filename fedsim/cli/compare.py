@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError, FolderError
@@ -16,31 +16,26 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-_First = Annotated[Path, typer.Argument(help="The baseline: the folder of a run or of a study.")]
-_Second = Annotated[Path | None, typer.Argument(help="Another run, or another study with the same axes.")]
-_Split = Annotated[str | None, typer.Option(help="Runs: the split to compare; by default the first run's.")]
-_Axis = Annotated[str | None, typer.Option(help="One study: the axis whose levels are compared.")]
-_Baseline = Annotated[
-    str | None, typer.Option(help="One study: the level that the others are compared with.")
-]
+_Second = Annotated[Path | None, Argument(help="Another run, or another study with the same axes.")]
+_Split = Annotated[str | None, Option(help="Runs: the split to compare; by default the first run's.")]
+_Baseline = Annotated[str | None, Option(help="One study: the level that the others are compared with.")]
 _Metrics = Annotated[
-    list[str] | None, typer.Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
+    list[str] | None, Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
 ]
 _At = Annotated[
     list[str] | None,
-    typer.Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
+    Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
 ]
 _By = Annotated[
-    str | None,
-    typer.Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ..."),
+    str | None, Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ...")
 ]
 
 
 def compare(
-    first: _First,
+    first: Annotated[Path, Argument(help="The baseline: the folder of a run or of a study.")],
     second: _Second = None,
     split: _Split = None,
-    axis: _Axis = None,
+    axis: Annotated[str | None, Option(help="One study: the axis whose levels are compared.")] = None,
     baseline: _Baseline = None,
     metrics: _Metrics = None,
     at: _At = None,
@@ -54,13 +49,12 @@ def compare(
     elif not first.exists():
         raise FolderError(f"there is no folder {first}")
     elif second is None:
-        raise ConfigError(f"{first} is no study: a run is compared with a second one; found none")
+        raise ConfigError(f"{first} is no study: expected a second run to compare it with, found none")
     else:
         _refuse(first, "run", {"--axis": axis, "--baseline": baseline, "--metric": metrics, "--at": at})
         tables = _of_runs(first, second, split, by)
-    console = Terminal()
     for table in tables:
-        console.print(table)
+        Terminal().print(table)
 
 
 def _refuse(folder: Path, kind: str, options: dict[str, object]) -> None:
@@ -71,11 +65,11 @@ def _refuse(folder: Path, kind: str, options: dict[str, object]) -> None:
             raise ConfigError(f"{option}: it is for {other}, and {folder} is a {kind}")
 
 
-def _of_studies(first: Path, second: Path | None, questions: dict[str, object]) -> Iterator[Table]:
+def _of_studies(first: Path, second: Path | None, questions: dict[str, object]) -> Iterable[Table]:
     study = analysis.open_study(first)
     if second is not None:
         study = analysis.join_studies(study, analysis.open_study(second))
-    yield from analysis.study_tables(study.asked(questions))
+    return analysis.study_tables(study.asked(questions))
 
 
 def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table]:

@@ -18,7 +18,6 @@ from rich.live import Live
 from fedsim import analysis
 from fedsim.cli.dashboard_state import Arm, Picture
 from fedsim.cli.dashboard_view import View
-from fedsim.cli.progress import shown
 from fedsim.cli.tensorboard import evaluation_of
 from fedsim.engine.record_words import PERSONAL
 from fedsim.records.recent_rows import RecentRows
@@ -32,16 +31,11 @@ _RECENT = 40
 
 
 @contextmanager
-def dashboard(console: Console, names: Sequence[str], quiet: bool = False) -> Iterator[Watch]:
-    """Yield a watcher that paints a dashboard of runs; nothing if `quiet`.
+def dashboard(console: Console, names: Sequence[str]) -> Iterator[Watch]:
+    """Yield a watcher that paints a dashboard of runs on a terminal.
 
-    `names` are the runs known beforehand; others are added when they start. If the console is not a terminal, or
-    cannot move its cursor, plain lines appear instead.
+    `names` are the runs known beforehand; others are added when they start.
     """
-    if quiet or not console.is_terminal or console.is_dumb_terminal:
-        with shown(console, quiet) as watch:
-            yield watch
-        return
     with Live(console=console, auto_refresh=False, transient=True) as live:
         yield Dashboard(names, live)
 
@@ -104,7 +98,7 @@ class Dashboard:
                 picture.arm.measure(evaluation)
 
     def _update_arm(self, progress: Progress, now: float) -> None:
-        """Update how far the run has come."""
+        """Update the progress of the run."""
         arm, run_state = self.picture.arm, progress.run_state
         arm.done, arm.step, arm.now_us = share_done(progress), run_state.step, run_state.now_us
         arm.wall_s = now - self.run_started

@@ -1,4 +1,4 @@
-"""The state that a dashboard shows: how far each run of an experiment has come."""
+"""The state that a dashboard shows: the progress of each run of an experiment."""
 
 from __future__ import annotations
 

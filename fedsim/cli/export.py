@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fedsim import analysis
+from fedsim.cli.options import RunFolder
+from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import say
+from fedsim.common.units import duration_us
 
 export_app = typer.Typer(
     help="Write runs in the formats of other tools.", no_args_is_help=True, rich_markup_mode=None
@@ -17,19 +21,13 @@ export_app = typer.Typer(
 
 @export_app.command()
 def perfetto(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.")],
-    out: Annotated[
-        Path | None, typer.Option(help="The file to write; by default perfetto.json in the folder.")
-    ] = None,
-    clients: Annotated[
-        int | None, typer.Option(min=1, help="Only so many clients, those with the most jobs.")
-    ] = None,
+    run: RunFolder,
+    out: Annotated[Path | None, Option(help="The file to write; by default RUN/perfetto.json.")] = None,
+    clients: Annotated[int | None, Option(min=1, help="Only this many clients, with the most jobs.")] = None,
     start: Annotated[
-        str, typer.Option("--from", help="Only what happened from this virtual time on: 2h, 1d12h.")
+        str, Option("--from", help="Only what happens from this virtual time: 2h, 1d12h.")
     ] = "0s",
-    stop: Annotated[
-        str | None, typer.Option("--to", help="Only what happened until this virtual time.")
-    ] = None,
+    stop: Annotated[str | None, Option("--to", help="Only what happens until this virtual time.")] = None,
 ) -> None:
     """Write the virtual timeline of a run for Perfetto. Open the file at https://ui.perfetto.dev."""
     from_us, to_us = _instant("--from", start), None if stop is None else _instant("--to", stop)
@@ -45,14 +43,10 @@ def perfetto(
 
 @export_app.command()
 def tensorboard(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Run folders; a folder of several runs stands for all of them.")
-    ],
+    runs: Annotated[list[Path], Argument(help="Run folders, or folders of several runs.")],
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the events go, a folder for each run; by default tensorboard/ in each run's folder."
-        ),
+        Option(help="Where the events go: a folder for each run; by default RUN/tensorboard for each."),
     ] = None,
 ) -> None:
     """Write the curves of runs as events for TensorBoard."""
@@ -63,9 +57,6 @@ def tensorboard(
 
 def _instant(option: str, text: str) -> int:
     """Return a virtual time in microseconds since the start of the world. Raises ConfigError that names the option."""
-    from fedsim.common.errors import ConfigError
-    from fedsim.common.units import duration_us
-
     try:
         return duration_us(text)
     except ValueError as error:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import pydantic
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import fedsim
 from fedsim.cli.audit import audit
@@ -47,21 +47,8 @@ _BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the system that a path in the arguments causes: exit code 2."""
 _NO_TRACEBACK = (errno.ENOSPC, errno.EROFS, *_BAD_PATH)
 """Errors of the system whose own message names the file: shown without a traceback."""
-_KINDS = {
-    "rules": "rule",
-    "wrappers": "wrapper",
-    "clients": "client",
-    "selectors": "selector",
-    "scenarios": "scenario",
-    "importers": "importer",
-    "tasks": "task",
-    "models": "model",
-    "partitioners": "partitioner",
-    "metrics": "metric",
-    "adversaries": "adversary",
-}
-
-
+_KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
+"""The kinds of plug-ins by their plurals, which the command line uses."""
 _NO_OPTIONS = {
     "task": ("clients", "seed", "data_dir"),
     "model": ("in_shape", "n_classes"),
@@ -95,28 +82,25 @@ def list_plugins(
         if not kind:
             raise ConfigError(f"expected a kind of plug-in: {', '.join(_KINDS)}")
         raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
-    table = Table(box=None, pad_edge=False)
-    for heading in ("name", "what it does", "options"):
-        table.add_column(heading, overflow="fold")
-    for name in plugins.names(_KINDS[kind]):
-        source = plugins.distribution(_KINDS[kind], name)
+    singular = _KINDS[kind]
+    headings = (Column(heading, overflow="fold") for heading in ("name", "what it does", "options"))
+    table = Table(*headings, box=None, pad_edge=False)
+    for name in plugins.names(singular):
+        source = plugins.distribution(singular, name)
         shown = f"{name} ({source})" if source else name
-        table.add_row(shown, plugins.summary(_KINDS[kind], name), _options(_KINDS[kind], name))
+        table.add_row(shown, plugins.summary(singular, name), _options(singular, name))
     Terminal().print(table)
 
 
 def _options(kind: str, name: str) -> str:
+    """Return the options of a plug-in with their defaults; a group of options, which have defaults too, as `{...}`."""
     if kind == "metric":
         return ""
-    options = options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ()))
-    return ", ".join(
-        f"{n}={_default(p.default)}" if p.default is not p.empty else n for n, p in options.items()
-    )
-
-
-def _default(default: object) -> str:
-    """Return a default value as text; a group of options, which have defaults themselves, as `{...}`."""
-    return "{...}" if isinstance(default, pydantic.BaseModel) else repr(default)
+    options, texts = options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ())), []
+    for option, parameter in options.items():
+        default = "{...}" if isinstance(parameter.default, pydantic.BaseModel) else repr(parameter.default)
+        texts.append(option if parameter.default is parameter.empty else f"{option}={default}")
+    return ", ".join(texts)
 
 
 def main(arguments: list[str] | None = None) -> None:

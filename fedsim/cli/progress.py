@@ -22,11 +22,9 @@ _LIVE_EVERY_S = 0.1
 
 
 @contextmanager
-def shown(console: Console, quiet: bool = False) -> Iterator[Watch]:
-    """Yield a watcher that shows progress on `console`; nothing if `quiet`."""
-    if quiet:
-        yield lambda progress: None
-    elif console.is_terminal and not console.is_dumb_terminal:
+def shown(console: Console) -> Iterator[Watch]:
+    """Yield a watcher that shows progress on `console`."""
+    if console.is_terminal and not console.is_dumb_terminal:
         with Live(console=console, refresh_per_second=10, transient=True) as live:
             yield _Line(_LIVE_EVERY_S, lambda text: live.update(Text(text)))
     else:
@@ -51,7 +49,7 @@ def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
 
 
 class EndWatch:
-    """Prints a line when a run passes the end of its world, unless its configuration already said so."""
+    """Prints a line when a run passes the end of its world, unless it was known to be longer from the start."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._reported = console, ""

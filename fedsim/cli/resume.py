@@ -3,72 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.run import (
-    Device,
-    Force,
-    Live,
-    Out,
-    Quiet,
-    RayAddress,
-    Sets,
-    TensorBoard,
-    WithProfile,
-    Workers,
-    WriteReport,
-    check_tensorboard,
-    close,
-    workers_of_text,
-)
+from fedsim.cli.options import Device, NewRun, RunFolder, Training, WatchedTraining, count_of, grouped
 from fedsim.common.errors import ConfigError, RunError
-from fedsim.common.terminal import Terminal
+from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import duration_us
 
+if TYPE_CHECKING:
+    from fedsim.runs.result import Result, Watch
 
+
+@grouped
 def resume(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that was interrupted, killed or failed.")],
+    run: Annotated[Path, Argument(help="The folder of a run that was interrupted, killed or failed.")],
+    options: WatchedTraining,
     step: Annotated[
-        int | None,
-        typer.Option(min=0, help="Continue from the checkpoint of this step; by default the last one."),
+        int | None, Option(min=0, help="Continue from the checkpoint of this step; by default the last one.")
     ] = None,
-    workers: Workers = "auto",
-    ray_address: RayAddress = None,
-    device: Device = "auto",
-    write_report: WriteReport = False,
-    profile: WithProfile = False,
-    quiet: Quiet = False,
-    live: Live = False,
-    tensorboard: TensorBoard = None,
 ) -> None:
     """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
-    from time import perf_counter
-
-    from fedsim.cli.observers import watching
+    from fedsim.cli.observers import train_and_show
     from fedsim.runs.resume import check_unfinished
     from fedsim.runs.resume import resume as continue_run
 
-    check_tensorboard(tensorboard)
     check_unfinished(run)
     if changes := _changed(run):
         warning = "its results may differ from an uninterrupted run's"
-        Terminal().print(f"{run}: changed since it started: {changes}; {warning}", soft_wrap=True)
-    console, started = Terminal(), perf_counter()
-    with watching(console, quiet=quiet, live=live, tensorboard=tensorboard) as watch:
-        result = continue_run(
-            run,
-            step=step,
-            workers=workers_of_text(workers),
-            device=device,
-            watch=watch,
-            profile=profile,
-            ray_address=ray_address,
-        )
-    took_s = perf_counter() - started
-    close(console, [result], write_report=write_report, took_s=took_s if profile else None)
+        say(f"{run}: changed since it started: {changes}; {warning}")
+    train_and_show(lambda watch: [continue_run(run, step=step, watch=watch, **options.arguments())], options)
 
 
 def _changed(run: Path) -> str:
@@ -81,49 +47,29 @@ def _changed(run: Path) -> str:
     return "; ".join(changed(read_manifest(run), load(run / CONFIG)[0].resolved()))
 
 
-_RunFolder = Annotated[Path, typer.Argument(help="The folder of a run.")]
-_At = Annotated[str, typer.Option(help="When to branch off: a server step (120) or a virtual time (6h).")]
-_KeepOnline = Annotated[
-    str | None, typer.Option(help="Clients that stay online from then on, by number: 7 or 3,7,9.")
-]
-_ForkName = Annotated[str | None, typer.Option(help="Name of the new run; by default PARENT-fork.")]
-
-
+@grouped
 def fork(
-    parent: _RunFolder,
-    at: _At,
-    sets: Sets = None,
-    keep_online: _KeepOnline = None,
-    name: _ForkName = None,
-    out: Out = Path("runs"),
-    workers: Workers = "auto",
-    device: Device = "auto",
-    force: Force = False,
-    write_report: WriteReport = False,
-    quiet: Quiet = False,
+    parent: RunFolder,
+    at: Annotated[str, Option(help="When to branch off: a server step (120) or a virtual time (6h).")],
+    new: NewRun,
+    options: Training,
+    keep_online: Annotated[
+        str | None, Option(help="Clients that stay online from then on, by number: 7 or 3,7,9.")
+    ] = None,
+    name: Annotated[str | None, Option(help="Name of the new run; by default PARENT-fork.")] = None,
 ) -> None:
     """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
     when, clients = _step_or_time_us(at), _numbers("--keep-online", keep_online)
-    from fedsim.cli.progress import shown
+    from fedsim.cli.observers import train_and_show
     from fedsim.runs.fork import At
     from fedsim.runs.fork import fork as branch
 
-    console = Terminal()
-    with shown(console, quiet) as watch:
-        result = branch(
-            parent,
-            At(*when),
-            tuple(sets or ()),
-            keep_online=clients,
-            name=name,
-            out=out,
-            workers=workers_of_text(workers),
-            device=device,
-            force=force,
-            watch=watch,
-        )
-    close(console, [result], write_report=write_report)
-    console.print(analysis.compare(analysis.open(parent), analysis.open(result.folder)))
+    def train(watch: Watch) -> list[Result]:
+        others = {"watch": watch, **new.arguments(), **options.arguments()}
+        return [branch(parent, At(*when), tuple(new.sets or ()), keep_online=clients, name=name, **others)]
+
+    (folder,) = train_and_show(train, WatchedTraining(**vars(options)))
+    Terminal().print(analysis.compare(analysis.open(parent), analysis.open(folder)))
 
 
 def _step_or_time_us(text: str) -> tuple[int | None, int | None]:
@@ -145,58 +91,49 @@ def _numbers(option: str, text: str | None) -> list[int]:
     return [int(part) for part in parts]
 
 
-_Steps = Annotated[
-    str | None, typer.Option(help="Repeat only server steps A:B, from the last checkpoint before A.")
-]
-_OtherWorkers = Annotated[
-    str | None,
-    typer.Option("--workers", help="Workers to repeat with; by default 0, or 2 if the run had none."),
-]
-_Invariants = Annotated[
-    bool, typer.Option("--invariants", help="Check the tables alone, without repeating the run.")
-]
-
-
 def verify(
-    run: _RunFolder,
-    steps: _Steps = None,
-    workers: _OtherWorkers = None,
+    run: RunFolder,
+    steps: Annotated[
+        str | None, Option(help="Repeat only server steps A:B, from the last checkpoint before A.")
+    ] = None,
+    workers: Annotated[
+        str | None, Option(help="Workers to repeat with; by default 0, or 2 if the run had none.")
+    ] = None,
     device: Device = "auto",
-    invariants: _Invariants = False,
+    invariants: Annotated[
+        bool, Option("--invariants", help="Check the tables alone, without repeating the run.")
+    ] = False,
 ) -> None:
     """Repeat a run and compare every row, or check its tables. It is repeated with another number of workers."""
-    console = Terminal()
     if invariants:
-        _check_invariants(run, console)
+        _check_invariants(run)
         return
     from fedsim.runs.verify import verify as repeat
 
-    count = None if workers is None else workers_of_text(workers)
+    count = None if workers is None else count_of(workers)
     verdicts = repeat(run, steps=_steps(steps), workers=count, device=device)
     for verdict in verdicts:
-        console.print(
-            f"{verdict.table:10} {verdict.rows:>9,} rows  {verdict.difference or 'the same'}", soft_wrap=True
-        )
+        say(f"{verdict.table:10} {verdict.rows:>9,} rows  {verdict.difference or 'the same'}")
     differing = [verdict.table for verdict in verdicts if verdict.difference]
     if differing:
         changes = _changed(run)
         since = f"; changed since it started: {changes}" if changes else ""
         raise RunError(f"{run}: it does not repeat: {', '.join(differing)}{since}")
-    console.print(f"{run}: repeated, bit for bit")
+    say(f"{run}: repeated, bit for bit")
 
 
-def _check_invariants(run: Path, console: Terminal) -> None:
+def _check_invariants(run: Path) -> None:
     """Show which invariants a run's tables violate. Raises RunError if there is a violation."""
     from fedsim.invariants import check
 
     result = check(run)
     for violation in result.violations:
-        console.print(str(violation), soft_wrap=True)
+        say(str(violation))
     for invariant, reason in result.unchecked.items():
-        console.print(f"not checked: {invariant}: {reason}", soft_wrap=True)
+        say(f"not checked: {invariant}: {reason}")
     if result.violations:
         raise RunError(f"{run}: {len(result.violations)} of its rows or files break an invariant")
-    console.print(f"{run}: all {len(result.checked)} invariants that could be checked hold")
+    say(f"{run}: all {len(result.checked)} invariants that could be checked hold")
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.run import Device, Quiet, workers_of_text
+from fedsim.cli.options import Device, Quiet, count_of
 from fedsim.common.errors import RunError
-from fedsim.common.terminal import Terminal, shown
+from fedsim.common.terminal import Terminal, say, shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,31 +19,23 @@ if TYPE_CHECKING:
     from fedsim.studies.run import Outcome
 
 
-_File = Annotated[Path, typer.Argument(metavar="STUDY.toml", help="A TOML file; see docs/studies.md.")]
-_Out = Annotated[Path, typer.Option(help="Where the study's folder goes: OUT/NAME.")]
 _Jobs = Annotated[
-    str,
-    typer.Option(help="Processes, each of which runs one cell at a time: auto, one per core, or a number."),
+    str, Option(help="Processes, each of which runs one cell at a time: auto, one per core, or a number.")
 ]
-_Scale = Annotated[str | None, typer.Option(help="The name of one of the file's [scales].")]
 _Sets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Change a key of the file: run.stop.steps=20; may be repeated."
-    ),
+    Option("--set", metavar="KEY=VALUE", help="Change a key: run.stop.steps=20; may be repeated."),
 ]
-_Seeds = Annotated[str | None, typer.Option(help="Other seeds: a number of seeds, or a list such as 3,7,9.")]
-_DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the number of cells and estimate their cost.")]
-_Force = Annotated[
-    bool, typer.Option("--force", help="Repeat cells that were run with a different configuration.")
-]
+_Seeds = Annotated[str | None, Option(help="Other seeds: a number of seeds, or a list such as 3,7,9.")]
+_DryRun = Annotated[bool, Option("--dry-run", help="Show the number of cells and estimate their cost.")]
+_Force = Annotated[bool, Option("--force", help="Repeat cells that were run with a different configuration.")]
 
 
 def study(
-    file: _File,
-    out: _Out = Path("runs"),
+    file: Annotated[Path, Argument(metavar="STUDY.toml", help="A TOML file; see docs/studies.md.")],
+    out: Annotated[Path, Option(help="Where the study's folder goes: OUT/NAME.")] = Path("runs"),
     jobs: _Jobs = "auto",
-    scale: _Scale = None,
+    scale: Annotated[str | None, Option(help="The name of one of the file's [scales].")] = None,
     sets: _Sets = None,
     seeds: _Seeds = None,
     device: Device = "auto",
@@ -56,10 +49,11 @@ def study(
     from fedsim.execution.actor_pool import workers_of
     from fedsim.studies.workers import begin_imports
 
-    count = workers_of_text(jobs, "--jobs", least=1)
+    count = count_of(jobs, "--jobs", least=1)
     config = load_study(file, scale=scale, sets=sets or (), seeds=seeds)
     if not dry_run and workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
+    from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
     folder, console = opened(config, file.name, out, force=force), Terminal()
@@ -68,10 +62,8 @@ def study(
 
         console.print(plan_table(plan_study(folder, jobs=count)))
         return
-    from fedsim.studies.progress import board_on
-
-    with board_on(console, quiet) as board:
-        outcome = run_study(folder, board, jobs=count, device=device)
+    with board_on(folder, console, quiet) as board:
+        outcome = run_study(board, jobs=count, device=device)
     _close(console, outcome, len(folder.cells))
 
 
@@ -81,11 +73,9 @@ def _close(console: Terminal, outcome: Outcome, cells: int) -> None:
         console.print(table)
     if outcome.failed:
         console.print(_failures(outcome))
-    console.print(
-        f"study: {outcome.folder}  {outcome.done} of {cells} cells done", soft_wrap=True, highlight=False
-    )
+    say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done")
     if outcome.interrupted:
-        console.print("interrupted, and saved; the same command continues it", soft_wrap=True)
+        say("interrupted, and saved; the same command continues it")
         raise typer.Exit(130)
     if outcome.failed:
         raise RunError(
@@ -94,11 +84,10 @@ def _close(console: Terminal, outcome: Outcome, cells: int) -> None:
 
 
 def _failures(outcome: Outcome) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(title="failed", box=None, pad_edge=False, title_justify="left")
-    table.add_column("cell")
-    table.add_column("error", overflow="fold")
+    headings = "cell", Column("error", overflow="fold")
+    table = Table(*headings, title="failed", box=None, pad_edge=False, title_justify="left")
     for cell, error in outcome.failed:
         table.add_row(shown(cell.title), shown(error))
     return table

@@ -1,4 +1,4 @@
-"""TensorBoard events while runs go on, written after each step."""
+"""Writes TensorBoard events during runs, after each step."""
 
 from __future__ import annotations
 

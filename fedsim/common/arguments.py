@@ -28,13 +28,13 @@ _WORDS: Mapping[Any, tuple[str, str]] = {
 }
 """The singular and the plural of a type in messages; other types go by their names."""
 _FROM = {
+    "Board": "fedsim.studies.progress.board_on yields",
     "Cell": "Study.cells holds",
     "Document": "analysis.run_document returns",
     "Run": "analysis.open returns",
     "RunConfig": "fedsim.load_config returns",
     "Study": "analysis.open_study returns",
     "StudyConfig": "fedsim.config.study.load_study returns",
-    "StudyFolder": "fedsim.studies.run.opened returns",
     "Trace": "fedsim.read_trace returns",
 }
 """Where users get an object of a class."""

@@ -8,6 +8,7 @@ import io
 import os
 import sys
 import unicodedata
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -94,6 +95,22 @@ def visible(text: str) -> str:
 def shown(text: str) -> Text:
     """Return a text for a table, without markup."""
     return Text(visible(text))
+
+
+def facts_table(facts: Iterable[tuple[str, str]], title: str = "") -> Table:
+    """Return a table of names and texts, without markup."""
+    table = Table(
+        title=shown(title) if title else None,
+        title_justify="left",
+        show_header=False,
+        box=None,
+        pad_edge=False,
+    )
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, text in facts:
+        table.add_row(shown(name), shown(text))
+    return table
 
 
 def say(text: str, *, err: bool = False) -> None:

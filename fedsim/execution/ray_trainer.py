@@ -15,7 +15,6 @@ import numpy as np
 import ray
 import torch
 
-from fedsim.common.shared_tensors import shared_tensor
 from fedsim.common.stopwatch import SERVER, WORKER, Times
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
@@ -27,6 +26,7 @@ from fedsim.execution.workers import TrainerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.evaluation import Evaluation, chunks_of, per_client
 from fedsim.training.job import Cohort, Floats, Ints, Reports, nth_jobs
+from fedsim.training.loaded_model import shared_tensor
 
 _BUILT: list[Any] = []
 """For calls that build nothing: those of the server, which is not restarted, and those that need no workbench."""

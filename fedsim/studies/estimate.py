@@ -1,4 +1,4 @@
-"""What a study will take, said beforehand: cells, hours, disk and memory."""
+"""Estimates the wall time, disk and memory of the unfinished cells of a study."""
 
 from __future__ import annotations
 
@@ -8,64 +8,65 @@ from typing import Literal
 
 from rich.table import Table
 
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import facts_table
 from fedsim.common.threads import at_most
-from fedsim.common.units import show_bytes
+from fedsim.common.units import show_bytes, show_wall
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.plan import PlannedRun, plan
 from fedsim.studies.folder import StudyFolder
-from fedsim.studies.progress import shown_duration
-from fedsim.studies.run import check_memory, one_of_each, processes_of
+from fedsim.studies.grid import by_levels
+from fedsim.studies.run import check_memory, processes_of
 
 _ROW_BYTES = {"jobs": 50, "steps": 66, "evals": 9}
-"""Of a row of each table on disk, compressed, as found in runs of `examples/quickstart.toml` of 20 and 400 steps."""
+"""Compressed size of a row of each table, measured in runs of `examples/quickstart.toml` of 20 and 400 steps."""
 _FILES_BYTES = 20_000
-"""Of manifest, configuration, and what each table takes however short."""
+"""Size of the manifest, the configuration, and the parts of tables that do not depend on their length."""
 
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """What the cells that are left will take."""
+    """The estimated cost of the unfinished cells of a study."""
 
     name: str
     cells: int
     done: int
     processes: int
     cell_s: tuple[float, float]
-    """Wall time of the shortest and of the longest cell."""
+    """Wall times of the shortest and the longest cell."""
     work_s: float
-    """Wall time of all cells that are left, one after the other."""
-    there_bytes: int
-    """What the cells that are done take on disk."""
+    """Wall time of all unfinished cells, one after the other."""
+    done_bytes: int
+    """Size of the folders of finished cells."""
     disk_bytes: int
-    """What those that are left will take."""
+    """Size of the folders of unfinished cells at their ends."""
     memory_bytes: int
-    """Of one process, at most."""
+    """Memory of the largest process."""
     unsure: tuple[str, ...]
-    """Why cells may differ from the prediction."""
+    """Reasons why runs may differ from the estimate."""
 
 
 def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> StudyPlan:
-    """Predict what is left of a study: one cell of each combination of levels stands for those with other seeds.
+    """Estimate the unfinished cells of a study from one cell of each combination of levels.
 
-    Disk is predicted from the rows that a run will write. Raises what a run would raise, and ConfigError if so many
+    The size on disk is estimated from the numbers of rows. Raises what a run would raise, and ConfigError if the
     processes need more memory than is free.
     """
     count, cache = processes_of(jobs, folder), InputCache()
     work_s, disk, memory, each_s = 0.0, 0, 0, []
     unsure: dict[str, None] = {}
-    for alike in one_of_each(folder.left):
-        config = alike[0].config
+    for cells in by_levels(folder.left):
+        config = cells[0].config
         with at_most(1):  # as in the processes that run cells
-            found = plan(config, workers=0, cache=cache)
-        each_s.append(found.wall_s)
-        work_s += found.wall_s * len(alike)
-        disk += disk_bytes(found, prepare(config, cache=cache)) * len(alike)
-        memory = max(memory, found.memory_bytes["total"])
-        if found.exact:
-            unsure[found.exact] = None
+            planned = plan(config, workers=0, cache=cache)
+        each_s.append(planned.wall_s)
+        work_s += planned.wall_s * len(cells)
+        disk += disk_bytes(planned, prepare(config, cache=cache)) * len(cells)
+        memory = max(memory, planned.memory_bytes["total"])
+        if planned.exact:
+            unsure[planned.exact] = None
     check_memory(memory, count)
+    left = {cell.number for cell in folder.left}
     return StudyPlan(
         name=folder.study.name,
         cells=len(folder.cells),
@@ -73,26 +74,22 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
         processes=count,
         cell_s=(min(each_s, default=0.0), max(each_s, default=0.0)),
         work_s=work_s,
-        there_bytes=sum(
-            _size(folder.path / cell.folder)
-            for cell, state in zip(folder.cells, folder.states, strict=True)
-            if state.status == "done"
-        ),
+        done_bytes=sum(_size(folder.path / c.folder) for c in folder.cells if c.number not in left),
         disk_bytes=disk,
         memory_bytes=memory,
         unsure=tuple(unsure),
     )
 
 
-def disk_bytes(found: PlannedRun, spec: RunSpec) -> int:
-    """Predict the bytes of a finished run's folder, from the rows of its tables; the world counts uncompressed."""
-    evaluated = min(spec.config.evaluate.clients or found.clients, found.clients)
+def disk_bytes(planned: PlannedRun, spec: RunSpec) -> int:
+    """Estimate the size of a finished run's folder from the rows of its tables; the world counts uncompressed."""
+    evaluated = min(spec.config.evaluate.clients or planned.clients, planned.clients)
     rows = {
-        "jobs": sum(found.jobs.values()),
-        "steps": found.steps,
-        "evals": found.evaluations * evaluated,
+        "jobs": sum(planned.jobs.values()),
+        "steps": planned.steps,
+        "evals": planned.evaluations * evaluated,
     }
-    models = 1 + (found.clients if spec.bench.method().personal is not None else 0)
+    models = 1 + (planned.clients if spec.bench.method().personal is not None else 0)
     tables = sum(_ROW_BYTES[table] * n for table, n in rows.items())
     return _FILES_BYTES + tables + spec.trace.nbytes + 4 * spec.network.P * models
 
@@ -102,31 +99,16 @@ def _size(folder: Path) -> int:
 
 
 def plan_table(plan: StudyPlan) -> Table:
-    """Return what a plan says, for the terminal."""
-    result = Table(
-        title=shown(f"plan of study {plan.name}"), show_header=False, box=None, title_justify="left"
-    )
-    result.add_column(style="bold")
-    result.add_column(overflow="fold")
-    for name, text in _lines(plan):
-        result.add_row(name, text)
-    return result
-
-
-def _lines(plan: StudyPlan) -> list[tuple[str, str]]:
-    n, left = plan.processes, plan.cells - plan.done
-    shortest, longest = map(shown_duration, plan.cell_s)
-    processes = f"{n} process{'es' if n > 1 else ''}"
-    # The last cells leave processes idle; no cell is divided.
-    wall_s = max(plan.work_s / n, plan.cell_s[1])
-    return [
-        ("cells", f"{plan.cells:,}: {plan.done:,} done, {left:,} left"),
-        ("one cell", f"{shortest} to {longest}"),
-        ("wall time", f"about {wall_s / 3600:.2f} h with {processes}, {plan.work_s / 3600:.2f} h of work"),
-        ("disk", f"{show_bytes(plan.disk_bytes)}, beside {show_bytes(plan.there_bytes)} of what is done"),
-        (
-            "memory",
-            f"{show_bytes(plan.memory_bytes)} at most for one process, {show_bytes(n * plan.memory_bytes)} for {n}",
-        ),
-        *(("approximate", text) for text in plan.unsure),
-    ]
+    """Return a plan's figures for the terminal."""
+    n, memory = plan.processes, plan.memory_bytes
+    wall_s = max(plan.work_s / n, plan.cell_s[1])  # a process runs whole cells
+    work = f"{plan.work_s / 3600:.2f} h of work"
+    facts = {
+        "cells": f"{plan.cells:,}: {plan.done:,} done, {plan.cells - plan.done:,} left",
+        "one cell": " to ".join(map(show_wall, plan.cell_s)),
+        "wall time": f"about {wall_s / 3600:.2f} h with {n} process{'es' if n > 1 else ''}, {work}",
+        "disk": f"{show_bytes(plan.disk_bytes)}, beside {show_bytes(plan.done_bytes)} of finished cells",
+        "memory": f"{show_bytes(memory)} at most for one process, {show_bytes(n * memory)} for {n}",
+    }
+    reasons = [("approximate", text) for text in plan.unsure]
+    return facts_table([*facts.items(), *reasons], f"plan of study {plan.name}")

@@ -1,10 +1,11 @@
-"""The cells of a study: one level of each axis and one seed, each a run's configuration of its own."""
+"""The cells of a study: each is a run with one level of each axis and one seed."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, product
 from typing import Any
 
 from fedsim.common.errors import ConfigError
@@ -12,10 +13,7 @@ from fedsim.config.load import merged
 from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.study import Levels, StudyConfig
-
-RUNS = "runs"
-_WHOLE = "all"
-"""The folder of the runs of a study without axes."""
+from fedsim.records.existing_run import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +21,10 @@ class Cell:
     """One run of a study."""
 
     number: int
-    """Its place in the study."""
+    """The position in the study."""
     levels: Levels
     config: RunConfig
-    """Its name is `LEVELS/seed-N`, which is also its folder below `runs`."""
+    """The run is named `LEVELS/seed-N`, which is also its folder below `runs`."""
 
     @property
     def seed(self) -> int:
@@ -36,24 +34,45 @@ class Cell:
     @property
     def folder(self) -> str:
         """The run's folder, relative to the study's."""
-        return f"{RUNS}/{self.config.name}"
+        return f"runs/{self.config.name}"
 
     @property
     def title(self) -> str:
-        """What people are shown: `rule=fedfv, dropout=high, seed 3`."""
+        """The cell's name for users, such as `rule=fedfv, dropout=high, seed 3`."""
         return ", ".join(filter(None, [titled(self.levels), f"seed {self.seed}"]))
 
 
+@dataclass(frozen=True, slots=True)
+class CellProgress:
+    """The progress of a running cell."""
+
+    number: int
+    step: int
+    time_us: int
+    share: float
+    """Share of the run that is done, from 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """The result of a cell."""
+
+    state: State
+    wall_s: float
+    accuracy: float
+    """Mean over clients at the last evaluation in this process; NaN without one."""
+
+
 def titled(levels: Mapping[str, str]) -> str:
-    """Write levels for people: `rule=fedfv, dropout=high`."""
+    """Return levels as text, such as `rule=fedfv, dropout=high`."""
     return ", ".join(f"{axis}={level}" for axis, level in levels.items())
 
 
 def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
-    """Return the cells, seeds fastest; every configuration is checked.
+    """Return the cells, seeds fastest, with checked configurations.
 
-    `source` names the file in messages. Raises ConfigError with a line for each problem, which says in which
-    combinations of levels it is if not in all.
+    `source` names the file in messages. Raises ConfigError with a line for each problem. A problem that only some
+    combinations of levels have names them.
     """
     combinations = study.combinations()
     if not combinations:
@@ -62,23 +81,24 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     configs: list[RunConfig] = []
     wrong: dict[str, list[Levels]] = defaultdict(list)
     raws = [_raw(study, levels, source) for levels in combinations]
-    for levels, found in zip(combinations, settled(raws, [source] * len(raws)), strict=True):
-        if isinstance(found, RunConfig):
-            configs.append(found)
+    for levels, config in zip(combinations, settled(raws, [source] * len(raws)), strict=True):
+        if isinstance(config, RunConfig):
+            configs.append(config)
         else:
-            for line in str(found).splitlines():
+            for line in str(config).splitlines():
                 wrong[line].append(levels)
     if wrong:
-        raise ConfigError("\n".join(_with_levels(*found, len(combinations)) for found in wrong.items()))
-    pairs = [
-        (levels, config, seed)
-        for levels, config in zip(combinations, configs, strict=True)
-        for seed in study.seeds
-    ]
+        raise ConfigError("\n".join(_with_levels(*each, len(combinations)) for each in wrong.items()))
+    pairs = product(zip(combinations, configs, strict=True), study.seeds)
     return tuple(
-        Cell(number, levels, _seeded(config, levels, seed))
-        for number, (levels, config, seed) in enumerate(pairs)
+        Cell(number, levels, config.model_copy(update=_name_and_seed(levels, seed)))
+        for number, ((levels, config), seed) in enumerate(pairs)
     )
+
+
+def by_levels(cells: Iterable[Cell]) -> list[list[Cell]]:
+    """Return cells, which are in the order of the study, in groups that differ in their seeds alone."""
+    return [list(group) for _, group in groupby(cells, key=lambda cell: cell.levels)]
 
 
 def _check_folders(combinations: Sequence[Levels], source: str) -> None:
@@ -94,49 +114,40 @@ def _check_folders(combinations: Sequence[Levels], source: str) -> None:
 
 
 def _folder(levels: Levels) -> str:
-    return ".".join(levels.values()) or _WHOLE
+    """Return the name of the folder of a combination of levels, which is `all` for a study without axes."""
+    return ".".join(levels.values()) or "all"
 
 
-def _seeded(config: RunConfig, levels: Levels, seed: int) -> RunConfig:
-    return config.model_copy(update={"name": f"{_folder(levels)}/seed-{seed}", "seed": seed})
+def _name_and_seed(levels: Levels, seed: int) -> dict[str, Any]:
+    return {"name": f"{_folder(levels)}/seed-{seed}", "seed": seed}
 
 
 def _raw(study: StudyConfig, levels: Levels, source: str) -> dict[str, Any]:
-    """Lay the levels' keys over those of `[run]`.
+    """Return the configuration of `[run]` with the levels' keys, at the first seed.
 
-    They are joined first: one axis may name a rule and another one of its options, in any order.
+    The levels are joined first: one axis may name a rule and another one of its options, in any order. Raises
+    ConfigError if two axes set the same key.
     """
     changes: dict[str, Any] = {}
-    said: dict[str, str] = {}
+    axis_of: dict[str, str] = {}
+
+    def join(tables: dict[str, Any], keys: Mapping[str, Any], axis: str, path: str = "") -> None:
+        for key, value in keys.items():
+            place = f"{path}{key}"
+            if isinstance(value, Mapping) and isinstance(tables.setdefault(key, {}), dict):
+                join(tables[key], value, axis, f"{place}.")
+            elif key in tables:
+                raise ConfigError(f"{source}: axes {axis_of.get(place, '?')} and {axis} both set {place}")
+            else:
+                tables[key], axis_of[place] = value, axis
+
     for axis, level in levels.items():
-        changes = _joined(changes, study.axes[axis][level], axis, said, source)
-    first = study.seeds[0]
-    return merged(study.run, changes) | {"name": f"{_folder(levels)}/seed-{first}", "seed": first}
+        join(changes, study.axes[axis][level], axis)
+    return merged(study.run, changes) | _name_and_seed(levels, study.seeds[0])
 
 
-def _joined(
-    below: Mapping[str, Any],
-    above: Mapping[str, Any],
-    axis: str,
-    said: dict[str, str],
-    source: str,
-    path: str = "",
-) -> dict[str, Any]:
-    """Join the keys of two axes. `said` knows which axis set each key; no two may set the same."""
-    result = dict(below)
-    for key, value in above.items():
-        place = f"{path}{key}"
-        if isinstance(value, Mapping) and isinstance(result.get(key, {}), Mapping):
-            result[key] = _joined(result.get(key, {}), value, axis, said, source, f"{place}.")
-        elif key in result:
-            raise ConfigError(f"{source}: axes {said.get(place, '?')} and {axis} both set {place}")
-        else:
-            result[key], said[place] = value, axis
-    return result
-
-
-def _with_levels(line: str, where: Sequence[Levels], total: int) -> str:
-    if len(where) == total:
+def _with_levels(line: str, combinations: Sequence[Levels], total: int) -> str:
+    if len(combinations) == total:
         return line
-    more = f" and {len(where) - 1} more" if len(where) > 1 else ""
-    return f"{line} (in: {titled(where[0])}{more})"
+    more = f" and {len(combinations) - 1} more" if len(combinations) > 1 else ""
+    return f"{line} (in: {titled(combinations[0])}{more})"

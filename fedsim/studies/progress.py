@@ -1,4 +1,4 @@
-"""How a study stands, for people: one table in a terminal, one line for each finished cell elsewhere."""
+"""The progress of a study, recorded in `study.json` and shown: a table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,119 +9,134 @@ from time import monotonic
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedsim.common.terminal import shown
-from fedsim.common.units import show_us
-from fedsim.studies.cell import CellStatus, Ended
-from fedsim.studies.grid import Cell
+from fedsim.common.units import show_us, show_wall
+from fedsim.records.existing_run import State, run_in
+from fedsim.studies.folder import StudyFolder
+from fedsim.studies.grid import Cell, CellProgress, CellResult
 
-_LEAST_WORKED = 0.05
-"""Cells: from less than that no pace is told."""
+_LEAST_WORK = 0.05
+"""The remaining time is estimated once this many cells, or parts of cells, were run."""
 
 
 class Board:
-    """Counts cells and says what happens to them.
+    """Records the progress of the cells in a study's folder, and shows it.
 
     Args:
-        live: where the table is kept up to date; None writes a line about each finished cell instead.
+        live: the display of a table that is kept up to date; None prints a line about each finished cell instead.
     """
 
-    def __init__(self, console: Console, live: Live | None = None) -> None:
-        self._console, self._live = console, live
-        self._cells = self._before = self._done = self._failed = 0
-        self._running: dict[int, tuple[Cell, CellStatus]] = {}
-        self._first: dict[int, float] = {}
-        """How much of a cell was done when it was first heard of: it may go on from a checkpoint."""
+    def __init__(self, folder: StudyFolder, console: Console, live: Live | None = None) -> None:
+        self.folder, self._console, self._live = folder, console, live
+        self.failed: list[tuple[Cell, str]] = []
+        self.interrupted = False
+        self._done_before = folder.count("done")
+        self._running: dict[int, CellProgress] = {}
+        self._share_at_start: dict[int, float] = {}
+        """The share of a cell that was done at its first report: above 0 for a resumed run."""
         self._started = monotonic()
 
-    def begin(self, cells: int, done: int) -> None:
-        """Say how many cells there are, and how many were done before."""
-        self._cells, self._before, self._started = cells, done, monotonic()
-        if done and self._live is None:
-            self.say(f"{done} of {cells} cells are done already")
+    def begin(self) -> None:
+        """Start the clock, and show how many cells are done already."""
+        self._started = monotonic()
+        if self._done_before and self._live is None:
+            self.print(f"{self._done_before} of {len(self.folder.cells)} cells are done already")
         self._show()
 
-    def begun(self, cell: Cell) -> None:
-        """Show a cell as running."""
-        self._running[cell.number] = (cell, CellStatus(cell.number, 0, 0, 0.0))
+    def start(self, cell: Cell) -> None:
+        """Record that a cell runs."""
+        self.folder.set(cell, State("running"))
+        self._running[cell.number] = CellProgress(cell.number, 0, 0, 0.0)
         self._show()
 
-    def told(self, standing: CellStatus) -> None:
-        """Show where a running cell stands."""
-        if standing.number in self._running:
-            self._running[standing.number] = (self._running[standing.number][0], standing)
-            self._first.setdefault(standing.number, standing.share if standing.step > 1 else 0.0)
+    def update(self, progress: CellProgress) -> None:
+        """Show the progress of a running cell."""
+        if progress.number in self._running:
+            self._running[progress.number] = progress
+            self._share_at_start.setdefault(progress.number, progress.share if progress.step > 1 else 0.0)
             self._show()
 
-    def ended(self, cell: Cell, ended: Ended) -> None:
-        """Count a cell; say why it failed."""
-        self._running.pop(cell.number, None)
-        self._done += ended.state.status == "done"
-        self._failed += ended.state.status == "failed"
-        if ended.state.status == "failed":
-            self.say(f"{self._place()} {cell.title}: failed: {ended.state.error}")
-        elif self._live is None:
-            mean = "" if math.isnan(ended.accuracy) else f", mean accuracy {ended.accuracy:.1%}"
-            self.say(
-                f"{self._place()} {cell.title}: {ended.state.status} in {ended.wall_s:.1f} s{mean}{self._to_go()}"
-            )
+    def finish(self, cell: Cell, result: CellResult) -> None:
+        """Record the result of a cell."""
+        state = result.state
+        self._end(cell, state)
+        self.interrupted |= state.status == "interrupted"
+        if state.status == "failed":
+            error = state.error or "no reason was given"
+            self.failed.append((cell, error))
+            outcome = f"failed: {error}"
+        else:
+            mean = "" if math.isnan(result.accuracy) else f", mean accuracy {result.accuracy:.1%}"
+            outcome = f"{state.status} in {result.wall_s:.1f} s{mean}{self._to_go()}"
+        if state.status == "failed" or self._live is None:
+            self.print(f"[{self._ended()}/{len(self.folder.cells)}] {cell.title}: {outcome}")
         self._show()
 
-    def lost(self, cell: Cell, how: str, *, again: bool) -> None:
-        """Say that a process was killed."""
-        self._running.pop(cell.number, None)
-        self.say(f"{cell.title}: its process {how}" + ("; another one goes on with it" if again else ""))
+    def lose(self, cell: Cell, cause: str, *, retry: bool, stopping: bool) -> None:
+        """Record that a cell's process ended early.
+
+        The cell has failed unless a new process resumes it (`retry`) or all processes were told to end (`stopping`).
+        """
+        self.print(
+            f"{cell.title}: its process {cause}" + ("; a new process resumes the cell" if retry else "")
+        )
+        if retry or stopping:
+            self._end(cell, run_in(self.folder.path / cell.folder, cell.config).state)
+        else:
+            error = f"its process {cause}, for the second time"
+            self._end(cell, State("failed", error=error))
+            self.failed.append((cell, error))
         self._show()
 
-    def say(self, text: str) -> None:
-        """Write a line."""
+    def print(self, text: str) -> None:
+        """Print a line."""
         self._console.print(text, highlight=False, soft_wrap=True)
 
     def table(self) -> Group:
-        """Return the table: where each running cell stands, and below how many are done, failed, running and left."""
-        rows = Table(box=None, pad_edge=False)
-        for heading in ("running", "", "step", "virtual time"):
-            rows.add_column(heading, justify="left" if heading == "running" else "right")
-        for cell, at in self._running.values():
-            rows.add_row(shown(cell.title), f"{at.share:.0%}", f"{at.step:,}", show_us(at.time_us))
-        running, over = len(self._running), self._before + self._done
+        """Return the table of running cells, above a line with the numbers of done, failed, running and left cells."""
+        numbers = (Column(heading, justify="right") for heading in ("", "step", "virtual time"))
+        rows = Table("running", *numbers, box=None, pad_edge=False)
+        for number, at in self._running.items():
+            title = shown(self.folder.cells[number].title)
+            rows.add_row(title, f"{at.share:.0%}", f"{at.step:,}", show_us(at.time_us))
+        cells, running = len(self.folder.cells), len(self._running)
+        done, failed = self.folder.count("done"), len(self.failed)
         line = (
-            f"{over} of {self._cells} done, {self._failed} failed, {running} running, "
-            f"{self._cells - over - self._failed - running} left{self._to_go()}"
+            f"{done} of {cells} done, {failed} failed, {running} running, "
+            f"{cells - done - failed - running} left{self._to_go()}"
         )
         return Group(rows, Text(line))
 
-    def _place(self) -> str:
-        return f"[{self._before + self._done + self._failed}/{self._cells}]"
+    def _end(self, cell: Cell, state: State) -> None:
+        self._running.pop(cell.number, None)
+        self.folder.set(cell, state)
+
+    def _ended(self) -> int:
+        """Return the number of cells that are done or failed."""
+        return self.folder.count("done") + len(self.failed)
 
     def _to_go(self) -> str:
-        """Say how much longer it will take at the pace so far; nothing before there is one, or at the end."""
-        shares = sum(at.share for _, at in self._running.values())
-        left = self._cells - self._before - self._done - self._failed - shares
-        worked = self._done + self._failed + shares - sum(self._first.values())
-        if left <= 0 or worked < _LEAST_WORKED:
+        """Return the estimated time until the end; empty before there is a speed to go by, and at the end."""
+        shares = sum(progress.share for progress in self._running.values())
+        left = len(self.folder.cells) - self._ended() - shares
+        worked = self._ended() - self._done_before + shares - sum(self._share_at_start.values())
+        if left <= 0 or worked < _LEAST_WORK:
             return ""
-        return f", to go {shown_duration((monotonic() - self._started) * left / worked)}"
+        return f", to go {show_wall((monotonic() - self._started) * left / worked)}"
 
     def _show(self) -> None:
         if self._live is not None:
             self._live.update(self.table())
 
 
-def shown_duration(seconds: float) -> str:
-    """Write a wall time for people: `40 s`, `12 min`, `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 @contextmanager
-def board_on(console: Console, quiet: bool = False) -> Iterator[Board]:
-    """Yield the board of a study: a table where there is a terminal, plain lines elsewhere and if `quiet`."""
+def board_on(folder: StudyFolder, console: Console, quiet: bool = False) -> Iterator[Board]:
+    """Yield a board that shows a table if `console` is a terminal that can move its cursor; plain lines if `quiet`."""
     if quiet or not console.is_terminal or console.is_dumb_terminal:
-        yield Board(console)
+        yield Board(folder, console)
         return
     with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield Board(console, live)
+        yield Board(folder, console, live)

@@ -556,7 +556,7 @@ def test_ctrl_c_in_the_middle_of_a_plug_in_interrupts(mine: Any, tmp_path: Path)
 def test_a_plug_in_that_ends_the_process_fails_its_cell_alone(mine: Any, tmp_path: Path) -> None:
     name = mine("def end(s): raise SystemExit(0)\n    return stateless(end)")
     cell = Cell(0, {}, small(algorithm={"name": name}, world=ALWAYS))
-    ended = CellRunner("cpu", Interrupts()).play(cell, tmp_path / "cell", lambda said: None)
+    ended = CellRunner("cpu", Interrupts()).run(cell, tmp_path / "cell", lambda progress: None)
     assert ended.state.status == "failed"
     assert "SystemExit: 0 (mine.py, line 11)" in str(ended.state.error)
 

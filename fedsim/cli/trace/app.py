@@ -1,4 +1,4 @@
-"""`fedsim trace make` and `check`; the other commands of `fedsim trace` are in the files beside this one."""
+"""`fedsim trace make` and `check`, and the application `fedsim trace` with the commands of the other files."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fedsim.cli.trace.diff import diff
 from fedsim.cli.trace.edit import edit
 from fedsim.cli.trace.fit import fit
 from fedsim.cli.trace.importing import import_files
 from fedsim.cli.trace.join import join_files
-from fedsim.cli.trace.output import check_free, summary_line, write
+from fedsim.cli.trace.output import Force, Out, TraceFile, check_free, summary_line, write
 from fedsim.cli.trace.show import show
 from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import say
@@ -27,14 +28,14 @@ trace_app = typer.Typer(
 @trace_app.command()
 def make(
     scenario: Annotated[
-        Path, typer.Argument(help="A TOML file with a [world] table, or the name of a shipped one.")
+        Path, Argument(help="A TOML file with a [world] table, or the name of a shipped file.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    out: Out,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
+        Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write the world of a scenario or a join to a trace file."""
     from fedsim.config.errors import assign, read_toml, validated
@@ -46,19 +47,17 @@ def make(
         assign(raw, text)
     world = validated(WorldFile, raw, file.name).world
     if world.trace is not None:
-        raise ConfigError(f"{file.name}: world.scenario: missing; a trace file is already written down")
+        raise ConfigError(f"{file.name}: world.scenario: missing; the world is a trace file already")
     if world.scenario is not None and world.clients is None:
-        raise ConfigError(f"{file.name}: world.clients: missing; say how many clients the world has")
+        raise ConfigError(f"{file.name}: world.clients: missing; give the number of clients in the world")
     if world.confound is not None:
-        raise ConfigError(
-            f"{file.name}: world.confound: needs a run's data; leave it to the run's own [world]"
-        )
+        raise ConfigError(f"{file.name}: world.confound: needs a run's data; set it in the run's [world]")
     check_free(out, force, [file, *(world.join.sources.values() if world.join else ())])
     write(world_trace(world, clients=world.clients, seed=0), out)
 
 
 @trace_app.command()
-def check(file: Annotated[Path, typer.Argument(help="A trace file.")]) -> None:
+def check(file: TraceFile) -> None:
     """Check a trace file. Each problem is shown with its client and row."""
     from fedsim.worlds.trace import read_trace
 
@@ -80,8 +79,6 @@ def _shipped(scenario: Path) -> Path:
 
 
 trace_app.command("import")(import_files)
-trace_app.command()(fit)
 trace_app.command("join")(join_files)
-trace_app.command()(edit)
-trace_app.command()(show)
-trace_app.command()(diff)
+for command in (fit, edit, show, diff):
+    trace_app.command()(command)

@@ -7,47 +7,46 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument
 
 from fedsim import analysis
-from fedsim.common.terminal import Terminal
+from fedsim.cli.trace.output import TraceFile
+from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import show_us
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
 
-def diff(
-    a: Annotated[Path, typer.Argument(help="A trace file.")],
-    b: Annotated[Path, typer.Argument(help="Another trace file.")],
-) -> None:
+def diff(a: TraceFile, b: Annotated[Path, Argument(help="Another trace file.")]) -> None:
     """Show the differences between two worlds. Clients are compared by number."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fedsim.worlds.trace import read_trace
 
     first, second = read_trace(a), read_trace(b)
     difference = analysis.compare_worlds(first, second)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", str(a), str(b)):
-        table.add_column(heading, overflow="fold")
-    for row in _properties(first, second):
-        table.add_row(*row)
-    console = Terminal(highlight=False)
-    console.print(table)
+    headings = (Column(heading, overflow="fold") for heading in ("", str(a), str(b)))
+    table = Table(*headings, box=None, pad_edge=False)
+    properties = _properties(second)
+    for name, text in _properties(first).items():
+        table.add_row(name, text, properties[name])
+    Terminal(highlight=False).print(table)
     for line in _lines(difference):
-        console.print(line, soft_wrap=True)
+        say(line)
 
 
-def _properties(a: Trace, b: Trace) -> Iterator[tuple[str, str, str]]:
-    yield "clients", f"{a.clients:,}", f"{b.clients:,}"
-    yield "span", show_us(a.horizon_us), show_us(b.horizon_us)
-    yield "after the end", a.after_end, b.after_end
-    yield "begins", a.origin or "no date", b.origin or "no date"
-    yield "intervals", f"{len(a.table):,}", f"{len(b.table):,}"
-    yield "loop periods", ", ".join(a.periods) or "none", ", ".join(b.periods) or "none"
-    yield "facts", ", ".join(a.about.column_names) or "none", ", ".join(b.about.column_names) or "none"
-    yield "digest", a.digest()[:16], b.digest()[:16]
+def _properties(trace: Trace) -> dict[str, str]:
+    return {
+        "clients": f"{trace.clients:,}",
+        "span": show_us(trace.horizon_us),
+        "after the end": trace.after_end,
+        "begins": trace.origin or "no date",
+        "intervals": f"{len(trace.table):,}",
+        "loop periods": ", ".join(trace.periods) or "none",
+        "facts": ", ".join(trace.about.column_names) or "none",
+        "digest": trace.digest()[:16],
+    }
 
 
 def _lines(difference: analysis.WorldDiff) -> Iterator[str]:
@@ -60,12 +59,12 @@ def _lines(difference: analysis.WorldDiff) -> Iterator[str]:
     else:
         time_us, client = difference.first
         yield (
-            f"who is online: they disagree on {100 * difference.disagreement:.3g} % of the client-time and about "
-            f"{difference.differing:,} clients; first about client {client} at {show_us(time_us)} ({time_us} us)"
+            f"who is online: the worlds differ in {100 * difference.disagreement:.3g} % of the client-time and in "
+            f"{difference.differing:,} clients; first in client {client} at {show_us(time_us)} ({time_us} us)"
         )
     for kind, place in difference.kinds.items():
         if place is not None:
-            yield f"{kind}: first other interval at client {place[0]}, {show_us(place[1])} ({place[1]} us)"
+            yield f"{kind}: first different interval at client {place[0]}, {show_us(place[1])} ({place[1]} us)"
     for name, distance in difference.distances.items():
         if not math.isnan(distance):
             yield f"distribution of {name}: KS distance {distance:.4f}"

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from fedsim import analysis
-from fedsim.cli.trace.output import check_ending, check_free
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.cli.trace.output import Force, Png, TraceFile, check_ending, check_free, save_picture, writing
 from fedsim.common.terminal import say, visible
 from fedsim.common.units import US
 
@@ -25,15 +24,14 @@ _UNITS = ((86400 * US, "d"), (3600 * US, "h"), (60 * US, "min"), (US, "s"), (1, 
 
 
 def fit(
-    file: Annotated[Path, typer.Argument(help="A trace file.")],
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="The TOML file to write, for `fedsim trace make`.")
-    ],
-    png: Annotated[Path | None, typer.Option(help="Write a picture as well (.png, .svg or .pdf).")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the world that the trace is compared with.")] = 1,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    file: TraceFile,
+    out: Annotated[Path, Option("--out", "-o", help="The TOML file to write, for `fedsim trace make`.")],
+    png: Png = None,
+    seed: Annotated[int, Option(min=0, help="Seed of the world that the trace is compared with.")] = 1,
+    force: Force = False,
 ) -> None:
     """Fit a model to a trace, and show how well it agrees. The trace is compared with a world made from the model."""
+    from fedsim.common.files import write_text
     from fedsim.worlds.scenario import make_trace
     from fedsim.worlds.trace import read_trace
 
@@ -49,13 +47,13 @@ def fit(
     model = analysis.fit_world(trace, simulate)
     comparison = analysis.compare_fit(trace, simulate(model.options()))
     lines = _findings(file, trace, model, comparison, seed)
-    _write(out, world_toml(trace, model.options(), [*lines, _USE.format(out.name)]))
-    for line in lines:
+    with writing("--out", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_text(out, world_toml(trace, model.options(), [*lines, _USE.format(out.name)]))
+    for line in [*lines, f"scenario: {out}"]:
         say(line)
-    say(f"scenario: {out}")
     if png is not None:
-        _draw(comparison, file, png)
-        say(f"picture: {png}")
+        save_picture(analysis.fit_picture(comparison, title=file.name), png)
 
 
 def world_toml(trace: Trace, options: Mapping[str, Any], comments: list[str]) -> str:
@@ -81,7 +79,7 @@ def _findings(
 ) -> list[str]:
     start = f", from {trace.origin}" if trace.origin else ""
     head = f"fitted to {file.name}: {trace.clients:,} clients, {_exact(trace.horizon_us)}{start}"
-    against = f"the trace against a world of as many clients made of the fit (seed {seed}):"
+    against = f"the trace compared with a world of as many clients made from the fit (seed {seed}):"
     return [head, *model.notes, against, *(f"  {statistic}" for statistic in comparison.statistics)]
 
 
@@ -105,21 +103,3 @@ def _exact(time_us: int) -> str:
     """Write a duration in the largest unit that divides it."""
     scale, unit = next((scale, unit) for scale, unit in _UNITS if time_us % scale == 0)
     return f"{time_us // scale}{unit}"
-
-
-def _write(out: Path, text: str) -> None:
-    from fedsim.common.files import write_text
-
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_text(out, text)
-    except (OSError, RunError) as error:
-        raise ConfigError(f"--out {out}: cannot be written: {error}") from error
-
-
-def _draw(comparison: analysis.FitComparison, file: Path, png: Path) -> None:
-    picture = analysis.fit_picture(comparison, title=file.name)
-    try:
-        picture.figure.savefig(png, dpi=150, facecolor="white")
-    except OSError as error:
-        raise ConfigError(f"--png {png}: cannot be written: {error}") from error

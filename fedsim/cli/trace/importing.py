@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from fedsim.cli.trace.output import check_free
-from fedsim.common.errors import ConfigError, closest
+from fedsim.cli.trace.output import Force, Out, check_free
+from fedsim.common.errors import ConfigError, closest, short
 from fedsim.common.terminal import say
 from fedsim.common.units import show_us
 
@@ -23,21 +23,17 @@ _SHOWN_ABOVE = ("importer", "options", "files", "licence", "units")
 def import_files(
     format_and_files: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="[FORMAT] FILE...",
-            help="A format (docs/traces.md lists them; by default found by content), then files or folders.",
+            help="A format (see docs/traces.md; by default recognised by content), then files or folders.",
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    out: Out,
     options: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="An option of the format: training_factor=2.5; may be repeated.",
-        ),
+        Option("--option", metavar="KEY=VALUE", help="Set an option: training_factor=2.5; may be repeated."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    force: Force = False,
 ) -> None:
     """Read files of a published trace as one world. Damaged files are refused with the reason."""
     from fedsim.worlds.importer import import_trace
@@ -82,7 +78,8 @@ def import_report(trace: Trace) -> Iterator[str]:
         yield f"about      {', '.join(trace.about.column_names)}"
     notes = {key: value for key, value in source.items() if key not in _SHOWN_ABOVE}
     for key, value in notes.items():
-        yield f"{'notes' if key == next(iter(notes)) else '':<11}{key}: {_short(value)}"
+        text = short(value if isinstance(value, str) else json.dumps(value))
+        yield f"{'notes' if key == next(iter(notes)) else '':<11}{key}: {text}"
 
 
 def intervals(trace: Trace) -> dict[str, int]:
@@ -97,7 +94,7 @@ def _loops(trace: Trace) -> str:
     counts = [
         f"{int((p > 0).sum()):,} of {kind}" for kind in trace.periods if len(p := trace.period_us(kind))
     ]
-    return f"; loops of their own: {', '.join(counts)}" if counts else ""
+    return f"; own loop periods: {', '.join(counts)}" if counts else ""
 
 
 def _options(texts: Sequence[str]) -> Mapping[str, Any]:
@@ -109,8 +106,3 @@ def _options(texts: Sequence[str]) -> Mapping[str, Any]:
             raise ConfigError(f"--option {text}: expected KEY=VALUE, such as training_factor=2.5")
         assign(options, text)
     return options
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."

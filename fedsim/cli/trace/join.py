@@ -5,53 +5,47 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
+from typer import Option
 
-from fedsim.cli.trace.output import check_free, write
+from fedsim.cli.trace.output import Force, Out, check_free, write
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import say
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-
-_Compute = Annotated[Path | None, typer.Option(help="Source of computing speeds.")]
-_Network = Annotated[Path | None, typer.Option(help="Source of downlink and uplink speeds.")]
-_Faults = Annotated[Path | None, typer.Option(help="Source of faults.")]
+_Compute = Annotated[Path | None, Option(help="Source of computing speeds.")]
+_Network = Annotated[Path | None, Option(help="Source of downlink and uplink speeds.")]
+_Faults = Annotated[Path | None, Option(help="Source of faults.")]
 _Clients = Annotated[
     int | None,
-    typer.Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
+    Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
 ]
 _Assign = Annotated[
     list[str] | None,
-    typer.Option(
+    Option(
         metavar="HOW",
         help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
     ),
 ]
 _Replace = Annotated[
     bool | None,
-    typer.Option(
-        "--replace/--no-replace", help="Draw clients with replacement; by default if a source has too few."
-    ),
+    Option("--replace/--no-replace", help="Draw with replacement; by default if clients are too few."),
 ]
 
 
 def join_files(
     availability: Annotated[
-        Path, typer.Option(help="Source of who is online, and of everything that no other source gives.")
+        Path, Option(help="Source of who is online, and of everything that no other source gives.")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The Parquet file to write.")],
+    out: Out,
     compute: _Compute = None,
     network: _Network = None,
     faults: _Faults = None,
     clients: _Clients = None,
     assign: _Assign = None,
     replace: _Replace = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of draws and assignments.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+    seed: Annotated[int, Option(min=0, help="Seed of draws and assignments.")] = 0,
+    force: Force = False,
 ) -> None:
     """Make one world from several. Each source is a trace, or a TOML file with a [world] table."""
     from fedsim.config.errors import validated
@@ -64,8 +58,10 @@ def join_files(
     world = validated(WorldFile, {"world": {"join": table}}, "fedsim trace join").world
     trace = world_trace(world, clients=clients, seed=seed)
     write(trace, out)
-    for line in _correlations(json.loads(trace.source)["assignment"]):
-        say(line)
+    for name, report in json.loads(trace.source)["assignment"].items():
+        spearman = report["spearman"]
+        measured = "not defined" if spearman is None else f"{spearman:+.3f}"
+        say(f"{name}: assigned {report['how']}, rank correlation with time online {measured}")
 
 
 def assignment(texts: Sequence[str]) -> str | float | dict[str, str | float]:
@@ -84,12 +80,3 @@ def _number_or_word(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
-
-
-def _correlations(assignments: Mapping[str, Mapping[str, object]]) -> list[str]:
-    lines = []
-    for name, report in assignments.items():
-        spearman = report["spearman"]
-        measured = "not defined" if spearman is None else f"{spearman:+.3f}"
-        lines.append(f"{name}: assigned {report['how']}, rank correlation with time online {measured}")
-    return lines

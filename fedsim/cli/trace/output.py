@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from fedsim.common.errors import ConfigError
+from typer import Argument, Option
+
+from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import say
 from fedsim.common.units import show_us
 
 if TYPE_CHECKING:
     from fedsim.worlds.trace import Trace
 
+
+TraceFile = Annotated[Path, Argument(help="A trace file.")]
+Out = Annotated[Path, Option("--out", "-o", help="The Parquet file to write.")]
+Force = Annotated[bool, Option("--force", help="Overwrite the file.")]
+Png = Annotated[Path | None, Option(help="Write a picture as well (.png, .svg or .pdf).")]
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -29,6 +37,22 @@ def check_free(out: Path, force: bool, sources: Iterable[Path] = ()) -> None:
         raise ConfigError(f"{out} is one of the files to read")
     if out.exists() and not force:
         raise ConfigError(f"{out} exists; use --force to overwrite it")
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """Raise ConfigError if the file of an option cannot be written in the body."""
+    try:
+        yield
+    except (OSError, RunError) as error:
+        raise ConfigError(f"{option} {path}: cannot be written: {error}") from error
+
+
+def save_picture(picture: Any, png: Path) -> None:
+    """Write a picture of `fedsim.analysis.plots`, and show its file. Raises ConfigError."""
+    with writing("--png", png):
+        picture.figure.savefig(png, dpi=150, facecolor="white")
+    say(f"picture: {png}")
 
 
 def write(trace: Trace, out: Path) -> None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Option
 
 from fedsim import analysis
-from fedsim.cli.chart import blocks, chart
-from fedsim.cli.trace.output import check_ending
+from fedsim.cli.trace.chart import blocks, chart
+from fedsim.cli.trace.output import Png, TraceFile, check_ending, save_picture, writing
 from fedsim.common.errors import ConfigError, TraceError
-from fedsim.common.terminal import Terminal, shown
+from fedsim.common.terminal import Terminal, facts_table, say
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,11 +24,11 @@ _CHART_COLUMNS = 64
 
 
 def show(
-    file: Annotated[Path, typer.Argument(help="A trace file.")],
-    png: Annotated[Path | None, typer.Option(help="Write a picture as well (.png, .svg or .pdf).")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with more pictures as well.")] = None,
+    file: TraceFile,
+    png: Png = None,
+    html: Annotated[Path | None, Option(help="Write a page with more pictures as well.")] = None,
     config: Annotated[
-        Path | None, typer.Option(help="A run's TOML file: show which classes of its data are online when.")
+        Path | None, Option(help="A run's TOML file: show which classes of its data are online when.")
     ] = None,
 ) -> None:
     """Show a trace file in numbers, and who is online over time."""
@@ -40,15 +39,20 @@ def show(
     trace = read_trace(file)
     classes = None if config is None else analysis.class_hours(trace, counts_of(config, trace))
     console = Terminal(highlight=False)
-    console.print(_table(analysis.world_facts(trace)))
+    console.print(facts_table(analysis.world_facts(trace)))
     console.print(f"* {analysis.QUARTILES_NOTE}\n")
     columns = min(_CHART_COLUMNS, trace.horizon_us)
     for line in chart(analysis.online_share(trace, columns).tolist(), trace.horizon_us, blocks()):
-        console.print(line, soft_wrap=True)
+        say(line)
     if classes is not None:
         console.print(_class_table(classes))
-    for line in _write(trace, file, png, html, classes):
-        console.print(line, soft_wrap=True)
+    title = f"{file.name}: {trace.clients:,} clients"
+    if png is not None:
+        save_picture(analysis.availability_picture(trace, title), png)
+    if html is not None:
+        with writing("--html", html):
+            analysis.write_world_page(trace, title, html, classes)
+        say(f"page: {html}")
 
 
 def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
@@ -78,17 +82,6 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     return label_counts(data)
 
 
-def _table(rows: list[tuple[str, str]]) -> object:
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    for name, text in rows:
-        table.add_row(shown(name), shown(text))
-    return table
-
-
 def _class_table(classes: NDArray[Any]) -> object:
     """Return the online share of each class in four parts of the day; a dash where the world lacks some hours."""
     from rich.table import Table
@@ -100,19 +93,3 @@ def _class_table(classes: NDArray[Any]) -> object:
         shares = (*row.tolist(), float(row.mean()))
         table.add_row(str(label), *(f"{100 * s:.1f}" if math.isfinite(s) else "-" for s in shares))
     return table
-
-
-def _write(
-    trace: Trace, file: Path, png: Path | None, html: Path | None, classes: NDArray[Any] | None
-) -> Iterator[str]:
-    """Write the picture and the page, and yield a line about each. Raises ConfigError if one cannot be written."""
-    title = f"{file.name}: {trace.clients:,} clients"
-    try:
-        if png is not None:
-            analysis.availability_picture(trace, title).figure.savefig(png, dpi=150, facecolor="white")
-            yield f"\npicture: {png}"
-        if html is not None:
-            analysis.write_world_page(trace, title, html, classes)
-            yield f"\npage: {html}"
-    except OSError as error:
-        raise ConfigError(f"{png or html}: cannot be written: {error}") from error

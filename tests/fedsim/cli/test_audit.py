@@ -25,14 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_is_told_by_age(folder: Path) -> None:
-    told = CliRunner().invoke(app, ["audit", str(folder)])
-    assert told.exit_code == 0
-    assert "remembered updates of small, 1 run" in told.output
-    assert "what steps of small did to clients" in told.output
+    result = CliRunner().invoke(app, ["audit", str(folder)])
+    assert result.exit_code == 0
+    assert "remembered updates of small, 1 run" in result.output
+    assert "what steps of small did to clients" in result.output
     ages = by_age(audit_frame(analysis.open(folder)))
     for row in age_rows(ages):
-        assert row[0] in told.output
-        assert row[2] in told.output
+        assert row[0] in result.output
+        assert row[2] in result.output
 
 
 def test_runs_of_a_study_that_differ_by_their_seed_are_one_group(tmp_path: Path) -> None:
@@ -51,39 +51,39 @@ def test_runs_of_a_study_that_differ_by_their_seed_are_one_group(tmp_path: Path)
                     "error": None,
                 }
             )
-    said = {
+    content = {
         "format": 1,
         "name": "two",
         "description": "",
         "axes": {"rule": ["fedavg", "fedfv"]},
         "seeds": [1, 2],
     }
-    write_json(tmp_path / "study.json", said | {"compare": {}, "cells": cells})
+    write_json(tmp_path / "study.json", content | {"compare": {}, "cells": cells})
     groups = audit_groups([tmp_path])
     assert {label: len(runs) for label, runs in groups.items()} == {"fedavg": 2, "fedfv": 2}
-    told = CliRunner().invoke(app, ["audit", str(tmp_path)])
-    assert told.exit_code == 0, told.output
-    assert "remembered updates of fedavg, 2 runs" in told.output
-    assert "No absent client was remembered" in told.output
+    result = CliRunner().invoke(app, ["audit", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "remembered updates of fedavg, 2 runs" in result.output
+    assert "No absent client was remembered" in result.output
 
 
 def test_runs_and_studies_of_equal_names_stay_apart(folder: Path, tmp_path: Path) -> None:
     other = run(small(seed=9, audit=AUDIT), tmp_path / "other").folder
     assert [runs[0].manifest["seed"] for runs in audit_groups([folder, other]).values()] == [3, 9]
     studies = [tmp_path / name for name in ("one", "two")]
-    for study, found in zip(studies, (folder, other), strict=True):
+    for study, run_folder in zip(studies, (folder, other), strict=True):
         study.mkdir()
-        (study / "small").symlink_to(found)
+        (study / "small").symlink_to(run_folder)
         cell = {"levels": {"rule": "fedlf"}, "seed": 3, "folder": "small", "status": "done"}
-        said = {"format": 1, "name": "same", "axes": {"rule": ["fedlf"]}, "seeds": [3], "cells": [cell]}
-        write_json(study / "study.json", said)
+        content = {"format": 1, "name": "same", "axes": {"rule": ["fedlf"]}, "seeds": [3], "cells": [cell]}
+        write_json(study / "study.json", content)
     groups = audit_groups([*studies, studies[0]])
     assert {label: len(runs) for label, runs in groups.items()} == {f"{s}: fedlf": 1 for s in studies}
 
 
 def test_a_study_of_which_nothing_is_done_is_an_error(tmp_path: Path) -> None:
-    said = {"format": 1, "name": "none", "axes": {}, "seeds": [1], "cells": []}
-    write_json(tmp_path / "study.json", said)
+    content = {"format": 1, "name": "none", "axes": {}, "seeds": [1], "cells": []}
+    write_json(tmp_path / "study.json", content)
     with pytest.raises(RunError, match="no run is done"):
         audit_groups([tmp_path])
 

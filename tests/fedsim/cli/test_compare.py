@@ -26,33 +26,33 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
             run(config, out / "first" / "runs")
             where = {"folder": f"runs/{rule}/seed-{seed}", "status": "done"}
             cells.append({"levels": {"rule": rule}, "seed": seed, **where})
-    said = {"format": 1, "axes": {"rule": RULES}, "seeds": SEEDS, "cells": cells}
+    content = {"format": 1, "axes": {"rule": RULES}, "seeds": SEEDS, "cells": cells}
     (out / "second").mkdir()
     (out / "second" / "runs").symlink_to(out / "first" / "runs")
     for name in ("first", "second"):
-        (out / name / "study.json").write_text(json.dumps(said | {"name": name}))
+        (out / name / "study.json").write_text(json.dumps(content | {"name": name}))
     return [out / "first", out / "second"]
 
 
-def said(*arguments: object) -> str:
-    found = CliRunner().invoke(app, ["compare", *map(str, arguments)], catch_exceptions=False)
-    assert found.exit_code == 0
-    return " ".join(found.output.split())
+def compared(*arguments: object) -> str:
+    result = CliRunner().invoke(app, ["compare", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return " ".join(result.output.split())
 
 
 def test_a_study_is_compared_by_seed(studies: list[Path]) -> None:
-    text = said(studies[0], "--metric", "mean_percent", "--at", "end", "--at", "bytes")
-    (found,) = analysis.differences(analysis.open_study(studies[0]), "mean_percent")
+    text = compared(studies[0], "--metric", "mean_percent", "--at", "end", "--at", "bytes")
+    (difference,) = analysis.differences(analysis.open_study(studies[0]), "mean_percent")
     assert "rule: difference from fedavg, at the end of each run" in text
     assert "rule: difference from fedavg, after equal bytes moved" in text
-    assert f"{found.mean:+.3g}" in text
+    assert f"{difference.mean:+.3g}" in text
     assert "angle" not in text
-    turned = said(studies[0], "--metric", "mean_percent", "--baseline", "fedfv")
-    assert f"{-found.mean:+.3g}" in turned
+    turned = compared(studies[0], "--metric", "mean_percent", "--baseline", "fedfv")
+    assert f"{-difference.mean:+.3g}" in turned
 
 
 def test_groups_of_clients_are_shown_if_asked_for(studies: list[Path]) -> None:
-    text = said(studies[0], "--metric", "gini", "--by", "label")
+    text = compared(studies[0], "--metric", "gini", "--by", "label")
     assert "first: accuracy by label at the end of each run" in text
     assert "worst group percent" in text
 
@@ -61,17 +61,17 @@ def test_no_number_is_cut_off_in_a_narrow_terminal(
     studies: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = [studies[0] / "runs" / rule / "seed-1" for rule in RULES]
-    wide = said(*pair)
+    wide = compared(*pair)
     monkeypatch.setenv("COLUMNS", "40")
-    narrow = said(*pair)
+    narrow = compared(*pair)
     assert "…" not in narrow
     assert re.findall(r"[+-]?\d+\.\d+", narrow) == re.findall(r"[+-]?\d+\.\d+", wide)
     for asked in (pair, [studies[0]]):
-        assert "…" not in said(*asked, "--by", "availability")
+        assert "…" not in compared(*asked, "--by", "availability")
 
 
 def test_two_studies_are_compared_with_each_other(studies: list[Path]) -> None:
-    text = said(*studies, "--metric", "mean_percent")
+    text = compared(*studies, "--metric", "mean_percent")
     assert "study: difference from first, at the end of each run" in text
     assert "rule=fedfv" in text
     assert "+0" in text
@@ -79,9 +79,9 @@ def test_two_studies_are_compared_with_each_other(studies: list[Path]) -> None:
 
 def test_two_runs_are_compared_by_client_at_equal_points(studies: list[Path]) -> None:
     runs = [studies[0] / f"runs/{rule}/seed-1" for rule in RULES]
-    text = said(*runs, "--by", "availability")
-    found = analysis.compare(*map(analysis.open, runs))
-    assert f"{found.mean_percent:+.2f} ± {found.standard_error_percent:.2f}" in text
+    text = compared(*runs, "--by", "availability")
+    comparison = analysis.compare(*map(analysis.open, runs))
+    assert f"{comparison.mean_percent:+.2f} ± {comparison.standard_error_percent:.2f}" in text
     assert "at equal points" in text
     assert "survivors against victims of dropout" in text
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
     for name in "abc":
         (several / name).symlink_to(one)
     for arguments, error, message in (
-        ((one,), ConfigError, "a run is compared with a second one; found none"),
+        ((one,), ConfigError, "expected a second run to compare it with, found none"),
         ((one, several), ConfigError, "expected two runs, found 4"),
         ((studies[0], one), FolderError, "is not the folder of a study"),
         ((studies[0], "--axis", "rul"), ConfigError, "did you mean 'rule'"),
@@ -104,4 +104,4 @@ def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) ->
         ((one, studies[0] / "runs/fedavg/seed-2"), RunError, "client 1 has .* samples in the first"),
     ):
         with pytest.raises(error, match=message):
-            said(*arguments)
+            compared(*arguments)

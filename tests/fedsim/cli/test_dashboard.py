@@ -20,6 +20,7 @@ from fedsim.cli.dashboard import Dashboard, dashboard
 from fedsim.cli.dashboard_state import Arm, Picture
 from fedsim.cli.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.cli.observers import watching
+from fedsim.cli.options import WatchedTraining
 from fedsim.common.units import show_us, show_wall
 from fedsim.runs.result import Progress
 from fedsim.runs.simulate import simulate
@@ -66,19 +67,19 @@ def test_the_picture_says_what_the_tables_say(painted: tuple[Picture, analysis.R
     before = [e for e in ended.evaluations() if e.step <= 6][-1]
     measured = before.summary()
 
-    def said(name: str) -> str:
-        found = re.search(rf"(?:^|  ){name} {{2,}}(.+?)(?: {{3}}|$)", shown, re.MULTILINE)
-        return found.group(1) if found else ""
+    def value_of(name: str) -> str:
+        match = re.search(rf"(?:^|  ){name} {{2,}}(.+?)(?: {{3}}|$)", shown, re.MULTILINE)
+        return match.group(1) if match else ""
 
-    assert said("online") == f"{last['online']} of 12"
-    assert said("in flight") == str(last["in_flight"])
-    assert said("lost so far") == str(len(lost))
+    assert value_of("online") == f"{last['online']} of 12"
+    assert value_of("in flight") == str(last["in_flight"])
+    assert value_of("lost so far") == str(len(lost))
     assert len(lost)
-    assert said("mean so far")
-    assert said("mean") == f"{measured['mean_percent']:.2f} %"
-    assert said("worst 10 %") == f"{measured['worst10_percent']:.2f} %"
-    assert said("angle") == f"{measured['angle_rad']:.3f} rad"
-    assert said("at") == f"step {before.step}, {show_us(before.time_us)}"
+    assert value_of("mean so far")
+    assert value_of("mean") == f"{measured['mean_percent']:.2f} %"
+    assert value_of("worst 10 %") == f"{measured['worst10_percent']:.2f} %"
+    assert value_of("angle") == f"{measured['angle_rad']:.3f} rad"
+    assert value_of("at") == f"step {before.step}, {show_us(before.time_us)}"
     assert "run 2 of 3" in shown
     assert re.search(r"third +waiting", shown)
     assert re.search(r"first +█+ 100% +8 ", shown)
@@ -141,14 +142,14 @@ def test_it_is_painted_on_terminals_alone(kind: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr("fedsim.cli.progress._LIVE_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "dumb" if kind == "dumb" else "xterm")
     console = terminal(force_terminal=kind != "file")
-    with watching(console, ("small",), quiet=kind == "quiet", live=True) as watch:
+    with watching(console, WatchedTraining(quiet=kind == "quiet", live=True), ("small",)) as watch:
         run(small(), tmp_path, watch=watch)
-    found = console.file.getvalue()  # type: ignore[attr-defined]
-    assert ("last evaluation" in found) == (kind == "terminal")
-    assert ("to go" in found) == (kind != "quiet")
+    output = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ("last evaluation" in output) == (kind == "terminal")
+    assert ("to go" in output) == (kind != "quiet")
     if kind == "file":
-        assert found.count("\n") == 8
-        assert "\x1b" not in found
+        assert output.count("\n") == 8
+        assert "\x1b" not in output
 
 
 def test_it_is_painted_four_times_a_second_at_most_and_rests_after_a_slow_picture(

@@ -122,10 +122,10 @@ def test_arguments_that_are_no_utf_8_are_refused(file: Path, capsys: pytest.Capt
 def test_a_removed_working_directory_is_said(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
+    removed = tmp_path / "gone"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
     code, _, err = call("run", file, "--out", tmp_path / "runs", capsys=capsys)
     assert code == 2
     assert "the working directory has been removed" in err
@@ -163,13 +163,13 @@ def test_a_run_that_exists_is_exit_code_2(
     assert code == 2
     assert "--force" in err
     assert "--resume" in err
-    told = [call(*arguments, more, capsys=capsys) for more in ("--resume", "--force")]
-    assert [code for code, _, _ in told] == [0, 0]
-    assert len({out.split("digest")[1] for _, out, _ in told}) == 1
+    results = [call(*arguments, more, capsys=capsys) for more in ("--resume", "--force")]
+    assert [code for code, _, _ in results] == [0, 0]
+    assert len({out.split("digest")[1] for _, out, _ in results}) == 1
 
 
 @pytest.mark.usefixtures("hearing")
-def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_go_on(
+def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_run_it(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with file.open("a") as text:
@@ -184,7 +184,7 @@ def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_go_on(
     monkeypatch.setattr(Recorder, "step", interrupted)
     code, out, _ = call(*arguments, capsys=capsys)
     assert code == 130
-    assert "not begun: small/late; all go on with the same command and --resume" in out
+    assert "not started: small/late; the same command with --resume runs the rest" in out
     monkeypatch.undo()
     code, out, _ = call(*arguments, "--resume", capsys=capsys)
     assert code == 0
@@ -306,8 +306,8 @@ def test_a_folder_of_several_runs_asks_for_one_of_them(
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_signs_that_a_terminal_lacks_are_spelt(encoding: str) -> None:
-    there = {**os.environ, "PYTHONIOENCODING": encoding}
-    done = subprocess.run([FEDSIM, "list", "rules"], env=there, capture_output=True, check=False)
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([FEDSIM, "list", "rules"], env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"eta" in done.stdout
     assert "a ± b – c".encode("ascii", PLAIN) == b"a +- b - c"
@@ -351,10 +351,10 @@ def test_a_reader_that_goes_away_stops_no_command(
     """As `| true` does; a run is worth more than what it prints."""
     words = [str(file) if a == "FILE" else a for a in arguments]
     more = ["--out", str(tmp_path), "--workers", "0"] if words[0] == "run" else []
-    here, there = os.pipe()
-    os.close(here)
-    done = subprocess.run([FEDSIM, *words, *more], stdout=there, stderr=there)
-    os.close(there)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([FEDSIM, *words, *more], stdout=writer, stderr=writer)
+    os.close(writer)
     assert done.returncode == code
     if words[1] == str(file):
         assert analysis.open(tmp_path / "small").manifest["status"] == "done"

@@ -1,4 +1,4 @@
-"""Studies: the grid of a file, cells that are skipped, gone on with or fail, and processes that are killed."""
+"""Studies: the grid of a file, cells that are skipped, resumed or fail, and processes that are killed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ from fedsim.config.load import load
 from fedsim.config.run import RunConfig
 from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
 from fedsim.records.checkpoint import checkpoints
+from fedsim.records.existing_run import State
 from fedsim.runs import inputs as materials
-from fedsim.studies.cell import CellStatus
 from fedsim.studies.estimate import plan_study
-from fedsim.studies.grid import Cell, cells_of
-from fedsim.studies.progress import Board, board_on, shown_duration
+from fedsim.studies.folder import StudyFolder
+from fedsim.studies.grid import Cell, CellProgress, cells_of
+from fedsim.studies.progress import Board, board_on
 from fedsim.studies.queue import Queue
 from fedsim.studies.run import Outcome, opened, run_study
 
@@ -44,7 +45,7 @@ SMALLEST = Path(__file__).resolve().parents[3] / "examples" / "studies" / "small
 FEDSIM = Path(sys.executable).with_name("fedsim")
 STEPS = ("run.stop.steps=12",)
 
-Said = tuple[int, str, str]
+Ended = tuple[int, str, str]
 
 
 def study(**changes: Any) -> StudyConfig:
@@ -60,15 +61,13 @@ def of_rules(steps: int, **rules: dict[str, Any]) -> StudyConfig:
     )
 
 
-def played(asked: StudyConfig, out: Path, *, jobs: int = 1, board: Board | None = None) -> Outcome:
-    return run_study(opened(asked, "small.toml", out), board or quiet(), jobs=jobs, device="cpu")
+def run_here(asked: StudyConfig, out: Path) -> Outcome:
+    board = Board(opened(asked, "small.toml", out), Console(quiet=True))
+    return run_study(board, jobs=1, device="cpu")
 
 
-def quiet() -> Board:
-    return Board(Console(quiet=True))
-
-
-def say(capsys: pytest.CaptureFixture[str], *arguments: object) -> Said:
+def command(capsys: pytest.CaptureFixture[str], *arguments: object) -> Ended:
+    """Run `fedsim study`; return its exit code, output and errors."""
     with pytest.raises(SystemExit) as ended:
         main(["study", *map(str, arguments)])
     printed = capsys.readouterr()
@@ -76,8 +75,8 @@ def say(capsys: pytest.CaptureFixture[str], *arguments: object) -> Said:
 
 
 def cells_in(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads((folder / "study.json").read_text())["cells"]
-    return found
+    cells: list[dict[str, Any]] = json.loads((folder / "study.json").read_text())["cells"]
+    return cells
 
 
 def digests(folder: Path) -> list[str]:
@@ -85,17 +84,17 @@ def digests(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def peace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the smallest study, cut, run in this process."""
-    out = tmp_path_factory.mktemp("peace")
-    played(load_study(SMALLEST, sets=STEPS), out)
+    out = tmp_path_factory.mktemp("finished")
+    run_here(load_study(SMALLEST, sets=STEPS), out)
     return out / "smallest"
 
 
 @pytest.fixture
-def again(peace: Path, tmp_path: Path) -> Path:
-    """A copy of it, to run the study in again."""
-    return Path(shutil.copytree(peace, tmp_path / "runs" / "smallest"))
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished study, in which a test may run."""
+    return Path(shutil.copytree(finished, tmp_path / "runs" / "smallest"))
 
 
 # the grid
@@ -147,7 +146,7 @@ def test_combinations_are_skipped() -> None:
     assert [tuple(c.levels.values()) for c in cells] == [("x", "u"), ("y", "u"), ("z", "u"), ("z", "v")]
 
 
-def test_more_seeds_than_anybody_has_time_for_are_refused() -> None:
+def test_too_many_seeds_are_refused() -> None:
     with pytest.raises(ConfigError, match="a number of seeds from 1 to 100,000, or a list of seeds, found"):
         study(seeds=10**14)
 
@@ -246,33 +245,33 @@ def test_bad_studies_are_refused_with_the_key_and_the_closest_name(
 def test_bad_input_is_exit_code_2_and_nothing_is_written(
     arguments: tuple[str, ...], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, _, err = say(capsys, SMALLEST, "--out", tmp_path / "runs", *arguments)
+    code, _, err = command(capsys, SMALLEST, "--out", tmp_path / "runs", *arguments)
     assert code == 2, err
     assert message in err
     assert not (tmp_path / "runs").exists()
 
 
-# what runs
+# runs
 
 
-def test_the_folder_says_what_was_asked_and_what_became_of_it(peace: Path) -> None:
-    found = json.loads((peace / "study.json").read_text())
+def test_the_folder_holds_the_configuration_and_the_results(finished: Path) -> None:
+    found = json.loads((finished / "study.json").read_text())
     assert found["axes"] == {"rule": ["fedavg", "fedfv"]}
     assert found["seeds"] == [1, 2]
     assert found["compare"]["baseline"] == "fedavg"
     for cell in found["cells"]:
-        manifest = json.loads((peace / cell["folder"] / "manifest.json").read_text())
+        manifest = json.loads((finished / cell["folder"] / "manifest.json").read_text())
         assert cell["status"] == manifest["status"] == "done"
         assert cell["digest"] == manifest["digest"]
         assert cell["seed"] == manifest["seed"]
         assert cell["levels"] == {"rule": manifest["rule"]}
-    assert load_study(peace / "study.toml") == load_study(SMALLEST, sets=STEPS)
-    assert not (peace / ".lock").exists()
+    assert load_study(finished / "study.toml") == load_study(SMALLEST, sets=STEPS)
+    assert not (finished / ".lock").exists()
 
 
-def test_equal_seeds_mean_equal_chance_and_different_ones_do_not(peace: Path) -> None:
+def test_equal_seeds_mean_equal_chance_and_different_ones_do_not(finished: Path) -> None:
     def read(rule: str, seed: int, table: str) -> Any:
-        return pq.read_table(peace / "runs" / rule / f"seed-{seed}" / f"{table}.parquet")
+        return pq.read_table(finished / "runs" / rule / f"seed-{seed}" / f"{table}.parquet")
 
     def before_training(rule: str, seed: int) -> Any:
         evals = read(rule, seed, "evals").to_pandas()
@@ -291,7 +290,7 @@ def test_equal_seeds_mean_equal_chance_and_different_ones_do_not(peace: Path) ->
         assert first_jobs("fedavg", seed).equals(first_jobs("fedfv", seed))
     assert not read("fedavg", 1, "world").equals(read("fedavg", 2, "world"))
     assert not before_training("fedavg", 1).equals(before_training("fedavg", 2))
-    assert len(set(digests(peace))) == 4
+    assert len(set(digests(finished))) == 4
 
 
 def test_cells_with_equal_seeds_share_their_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,26 +302,26 @@ def test_cells_with_equal_seeds_share_their_data(tmp_path: Path, monkeypatch: py
 
     genuine = materials.federation
     monkeypatch.setattr(materials, "federation", federation)
-    assert played(load_study(SMALLEST, sets=("run.stop.steps=1",)), tmp_path).done == 4
+    assert run_here(load_study(SMALLEST, sets=("run.stop.steps=1",)), tmp_path).done == 4
     assert made == [1, 2]
 
 
-def test_what_is_done_is_skipped(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_cells_are_skipped(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def times() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (again / "runs").glob("*/seed-*/*")}
+        return {path: path.stat().st_mtime_ns for path in (copied / "runs").glob("*/seed-*/*")}
 
     before = times()
-    code, out, err = say(capsys, SMALLEST, "--out", again.parent, "--jobs", 1, "--set", STEPS[0])
+    code, out, err = command(capsys, SMALLEST, "--out", copied.parent, "--jobs", 1, "--set", STEPS[0])
     assert code == 0, err
     assert "4 of 4 cells are done already" in out
     assert "4 of 4 cells done" in out
     assert times() == before
 
 
-def test_more_seeds_and_levels_are_added_to_what_is_there(peace: Path, again: Path) -> None:
+def test_more_seeds_and_levels_are_added_to_existing_cells(finished: Path, copied: Path) -> None:
     axes = {"rule": {name: {"algorithm": {"name": name}} for name in ("fedavg", "afl", "fedfv")}}
     asked = study(axes=axes, seeds=[2, 3], run=load_study(SMALLEST, sets=STEPS).run)
-    folder = opened(asked, "s", again.parent)
+    folder = opened(asked, "s", copied.parent)
     assert [(c.levels["rule"], c.seed) for c in folder.left] == [
         ("fedavg", 3),
         ("afl", 2),
@@ -332,25 +331,25 @@ def test_more_seeds_and_levels_are_added_to_what_is_there(peace: Path, again: Pa
 
 
 def test_done_cells_with_another_configuration_are_not_lost_unasked(
-    again: Path, capsys: pytest.CaptureFixture[str]
+    copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = (SMALLEST, "--out", again.parent, "--jobs", 1, "--set", "run.stop.steps=3", "--seeds", "1")
-    before = cells_in(again)
-    code, _, err = say(capsys, *arguments)
+    arguments = (SMALLEST, "--out", copied.parent, "--jobs", 1, "--set", "run.stop.steps=3", "--seeds", "1")
+    before = cells_in(copied)
+    code, _, err = command(capsys, *arguments)
     assert code == 2
     assert "stop.steps: expected 3, found 12" in err
     assert "--force" in err
-    assert cells_in(again) == before
-    assert say(capsys, *arguments, "--force")[0] == 0
+    assert cells_in(copied) == before
+    assert command(capsys, *arguments, "--force")[0] == 0
     assert [
-        json.loads((again / c["folder"] / "manifest.json").read_text())["steps"] for c in cells_in(again)
+        json.loads((copied / c["folder"] / "manifest.json").read_text())["steps"] for c in cells_in(copied)
     ] == [3, 3]
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "smallest").mkdir()
     (tmp_path / "smallest" / "thesis.txt").write_text("years of work")
-    code, _, err = say(capsys, SMALLEST, "--out", tmp_path, "--force")
+    code, _, err = command(capsys, SMALLEST, "--out", tmp_path, "--force")
     assert code == 2
     assert "not the folder of a study" in err
     assert [p.name for p in (tmp_path / "smallest").iterdir()] == ["thesis.txt"]
@@ -382,7 +381,7 @@ def bad() -> Algorithm:
     return f"{tmp_path / 'bad.py'}:bad"
 
 
-def test_a_cell_that_fails_is_told_and_the_others_go_on(
+def test_a_cell_that_fails_is_reported_and_the_others_continue(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     repaired = tmp_path / "repaired"
@@ -390,7 +389,7 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(
     file, folder = tmp_path / "s.toml", tmp_path / "runs" / "smallest"
     file.write_text(tomli_w.dumps(of_rules(4, bad={"name": bad}, fedavg={"name": "fedavg"}).resolved()))
     arguments = (file, "--out", tmp_path / "runs", "--jobs", 1)
-    code, out, err = say(capsys, *arguments)
+    code, out, err = command(capsys, *arguments)
     assert code == 1
     assert "1 of 2 cells failed" in err
     assert "no direction today" in out
@@ -398,42 +397,42 @@ def test_a_cell_that_fails_is_told_and_the_others_go_on(
     assert "AssertionError: no direction today" in cells_in(folder)[0]["error"]
     assert cells_in(folder)[0]["error"].endswith(" (bad.py, line 16)")
     repaired.touch()
-    assert say(capsys, *arguments)[0] == 0
+    assert command(capsys, *arguments)[0] == 0
     assert [cell["status"] for cell in cells_in(folder)] == ["done", "done"]
 
 
 class Killer(Board):
-    """Kills all processes when one first says where its cell stands, and keeps the lines."""
+    """Kills all processes when a cell first reports its progress, and keeps the lines."""
 
-    def __init__(self, number: int) -> None:
-        super().__init__(Console(quiet=True))
+    def __init__(self, folder: StudyFolder, number: int) -> None:
+        super().__init__(folder, Console(quiet=True))
         self.number, self.killed, self.lines = number, False, list[str]()
 
-    def told(self, standing: CellStatus) -> None:
-        super().told(standing)
-        if standing.number == self.number and not self.killed:
+    def update(self, progress: CellProgress) -> None:
+        super().update(progress)
+        if progress.number == self.number and not self.killed:
             self.killed = True
             for process in multiprocessing.active_children():
                 os.kill(process.pid or 0, signal.SIGKILL)
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self.lines.append(text)
 
 
 def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
-    peace: Path, tmp_path: Path
+    finished: Path, tmp_path: Path
 ) -> None:
     fair, lethal = ({"name": "fedfv"}, {"name": failing(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")})
     asked = of_rules(12, fedavg={"name": "fedavg"}, lethal=lethal, fedfv=fair)
-    board = Killer(0)
-    outcome = played(asked, tmp_path, jobs=2, board=board)
+    board = Killer(opened(asked, "small.toml", tmp_path), 0)
+    outcome = run_study(board, jobs=2, device="cpu")
     assert board.killed
     assert any(
-        line.startswith("rule=fedavg, seed 1: its process was ended by SIGKILL; another")
+        line.startswith("rule=fedavg, seed 1: its process was ended by SIGKILL; a new process")
         for line in board.lines
     )
     assert [(cell.levels["rule"], error) for cell, error in outcome.failed] == [
-        ("lethal", "its process was ended by SIGKILL, and so did the one before")
+        ("lethal", "its process was ended by SIGKILL, for the second time")
     ]
     found = {cell["levels"]["rule"]: cell for cell in cells_in(tmp_path / "smallest")}
     assert {rule: cell["status"] for rule, cell in found.items()} == {
@@ -441,7 +440,7 @@ def test_killed_processes_are_replaced_and_a_cell_that_kills_each_fails_alone(
         "lethal": "failed",
         "fedfv": "done",
     }
-    expected = {cell["levels"]["rule"]: cell["digest"] for cell in cells_in(peace) if cell["seed"] == 1}
+    expected = {cell["levels"]["rule"]: cell["digest"] for cell in cells_in(finished) if cell["seed"] == 1}
     assert {rule: found[rule]["digest"] for rule in expected} == expected
     assert not multiprocessing.active_children()
 
@@ -477,37 +476,37 @@ def under_way(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[str]
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-slow_study = pytest.mark.xdist_group("slow study")  # one process runs it in peace, for both tests
+slow_study = pytest.mark.xdist_group("slow study")  # one process runs it uninterrupted, for both tests
 
 
 @pytest.fixture(scope="module")
 def slow_digests(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     out = tmp_path_factory.mktemp("slow")
-    played(load_study(SMALLEST, sets=("run.stop.steps=60",)), out)
+    run_here(load_study(SMALLEST, sets=("run.stop.steps=60",)), out)
     return digests(out / "smallest")
 
 
-def gone_on(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
-    """Run the same command to its end in this process; some cell must have gone on. Returns the digests."""
+def resumed(folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Run the same command to its end in this process; some cell must resume. Returns the digests."""
     assert {cell["status"] for cell in cells_in(folder)} != {"done"}
-    code, _, err = say(capsys, *arguments, "--jobs", 1, "--quiet")
+    code, _, err = command(capsys, *arguments, "--jobs", 1, "--quiet")
     assert code == 0, err
     manifests = [
         json.loads((folder / cell["folder"] / "manifest.json").read_text()) for cell in cells_in(folder)
     ]
-    assert any(again["step"] > 0 for manifest in manifests for again in manifest["resumed"])
+    assert any(resumption["step"] > 0 for manifest in manifests for resumption in manifest["resumed"])
     return digests(folder)
 
 
 @slow_study
-def test_a_study_that_is_killed_goes_on(
+def test_a_killed_study_is_resumed(
     under_way: tuple[subprocess.Popen[str], list[str]],
     slow_digests: list[str],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     process, arguments = under_way
-    code, _, err = say(capsys, *arguments, "--jobs", 1)
+    code, _, err = command(capsys, *arguments, "--jobs", 1)
     assert code == 2
     assert "another process is running it" in err
     below = psutil.Process(process.pid).children(recursive=True)
@@ -515,7 +514,7 @@ def test_a_study_that_is_killed_goes_on(
     process.kill()
     process.wait()
     os.killpg(process.pid, signal.SIGCONT)
-    assert gone_on(tmp_path / "smallest", arguments, capsys) == slow_digests
+    assert resumed(tmp_path / "smallest", arguments, capsys) == slow_digests
     assert not psutil.wait_procs(below, timeout=10)[1]
 
 
@@ -537,10 +536,10 @@ def test_ctrl_c_saves_the_running_cells(
     found = cells_in(tmp_path / "smallest")
     assert "running" not in {cell["status"] for cell in found}
     assert "interrupted" in {cell["status"] for cell in found}
-    assert gone_on(tmp_path / "smallest", arguments, capsys) == slow_digests
+    assert resumed(tmp_path / "smallest", arguments, capsys) == slow_digests
 
 
-# what is said
+# plans and progress
 
 
 def test_cells_are_predicted_with_the_one_thread_that_they_have(
@@ -560,20 +559,20 @@ def test_cells_are_predicted_with_the_one_thread_that_they_have(
 
 
 def test_a_dry_run_counts_and_predicts_and_writes_nothing(
-    again: Path, capsys: pytest.CaptureFixture[str]
+    copied: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = (again / "study.json").stat().st_mtime_ns
-    arguments = (SMALLEST, "--out", again.parent, "--set", STEPS[0], "--seeds", 5, "--jobs", 2, "--dry-run")
-    code, out, err = say(capsys, *arguments)
+    before = (copied / "study.json").stat().st_mtime_ns
+    arguments = (SMALLEST, "--out", copied.parent, "--set", STEPS[0], "--seeds", 5, "--jobs", 2, "--dry-run")
+    code, out, err = command(capsys, *arguments)
     assert code == 0, err
     assert "10: 4 done, 6 left" in out
-    assert (again / "study.json").stat().st_mtime_ns == before
-    assert not (again / "runs" / "fedavg" / "seed-3").exists()
+    assert (copied / "study.json").stat().st_mtime_ns == before
+    assert not (copied / "runs" / "fedavg" / "seed-3").exists()
 
 
-def test_predicted_disk_and_memory_are_near_what_a_study_takes(peace: Path, tmp_path: Path) -> None:
+def test_predicted_disk_and_memory_are_near_what_a_study_takes(finished: Path, tmp_path: Path) -> None:
     plan = plan_study(opened(load_study(SMALLEST, sets=STEPS), "s", tmp_path), jobs=2)
-    took = sum(path.stat().st_size for path in (peace / "runs").rglob("seed-*/*"))
+    took = sum(path.stat().st_size for path in (finished / "runs").rglob("seed-*/*"))
     assert took / 2 < plan.disk_bytes < took * 2
     assert 0 < plan.cell_s[0] <= plan.cell_s[1] < plan.work_s < 60
     assert 600 * 2**20 <= plan.memory_bytes < 2**30
@@ -586,26 +585,29 @@ def test_processes_that_do_not_fit_are_refused(
     free = psutil.virtual_memory()._replace(available=2**30)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     for more in ((), ("--dry-run",)):
-        code, _, err = say(capsys, SMALLEST, "--out", tmp_path / "runs", "--jobs", 2, *more)
+        code, _, err = command(capsys, SMALLEST, "--out", tmp_path / "runs", "--jobs", 2, *more)
         assert code == 2
         assert "1.0 GiB are free; take --jobs 1" in err
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_table_shows_running_cells_and_counts() -> None:
+def test_the_table_shows_running_cells_and_counts(tmp_path: Path) -> None:
     console = Console(record=True, width=100, file=io.StringIO())
-    board, cells = Board(console), cells_of(study(), "s")
-    board.begin(5, 1)
-    board.begun(cells[0])
-    board.told(CellStatus(0, 1, 10_000_000, 0.1))
+    folder = opened(study(), "s", tmp_path)
+    (tmp_path / "smallest").mkdir()
+    folder.states[1] = State("done")
+    board = Board(folder, console)
+    board.begin()
+    board.start(folder.cells[0])
+    board.update(CellProgress(0, 1, 10_000_000, 0.1))
     assert "to go" in str(board.table().renderables[1])
-    board.told(CellStatus(0, 7, 90_000_000, 0.5))
+    board.update(CellProgress(0, 7, 90_000_000, 0.5))
     console.print(board.table())
     text = console.export_text()
     assert "rule=fedavg, seed 1" in text
     assert "50%" in text
     assert "00:01:30" in text
-    assert "1 of 5 done, 0 failed, 1 running, 3 left, to go 0 s" in text
+    assert "1 of 4 done, 0 failed, 1 running, 2 left, to go 0 s" in text
 
 
 def test_every_key_and_option_is_documented() -> None:
@@ -616,11 +618,6 @@ def test_every_key_and_option_is_documented() -> None:
     for option in inspect.signature(cli_study.study).parameters:
         name = {"file": "STUDY.toml", "sets": "--set"}.get(option, f"--{option.replace('_', '-')}")
         assert f"{name}" in manual, option
-
-
-@pytest.mark.parametrize(("seconds", "text"), [(40, "40 s"), (720, "12 min"), (12600, "3.5 h")])
-def test_durations_are_short(seconds: float, text: str) -> None:
-    assert shown_duration(seconds) == text
 
 
 def taken(queue: Queue, last: Cell | None, *others: Cell) -> tuple[str, int]:
@@ -647,12 +644,15 @@ def test_cells_that_share_data_and_world_follow_each_other_in_one_process() -> N
     assert queue.take() is None
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_that_cannot_move_its_cursor_gets_lines(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TERM", "dumb")
     file = io.StringIO()
-    with board_on(Console(file=file, force_terminal=True)) as board:
-        board.begin(4, 2)
-    assert "2 of 4 cells are done already" in file.getvalue()
+    folder = opened(load_study(SMALLEST, sets=STEPS), "s", copied.parent)
+    with board_on(folder, Console(file=file, force_terminal=True)) as board:
+        board.begin()
+    assert "4 of 4 cells are done already" in file.getvalue()
 
 
 def test_an_assignment_to_a_scale_is_refused() -> None:
@@ -670,7 +670,7 @@ def test_a_file_in_the_place_of_the_folder_is_named(
     if place:
         out.mkdir()
     (out / place if place else out).write_text("mine")
-    code, _, err = say(capsys, SMALLEST, "--out", out, "--jobs", 1)
+    code, _, err = command(capsys, SMALLEST, "--out", out, "--jobs", 1)
     assert code == 2
     assert str(out / "smallest") in err
     assert (out / place).read_text() == "mine"

@@ -98,17 +98,17 @@ def test_make_knows_the_files_that_ship_by_name(tmp_path):
     out = tmp_path / "w.parquet"
     assert run("make", "always_on", "-o", out, "--set", "world.clients=3").exit_code == 0
     assert read_trace(out).clients == 3
-    told = failed(ConfigError, "make", "alwayson", "-o", tmp_path / "other.parquet")
-    assert told.startswith(
+    message = failed(ConfigError, "make", "alwayson", "-o", tmp_path / "other.parquet")
+    assert message.startswith(
         "alwayson: neither a file nor the name of a scenario with one; did you mean 'always_on'?"
     )
 
 
 def test_make_tells_every_problem_with_file_and_key(world_toml, tmp_path):
     world_toml.write_text(WORLD.replace("horizon =", "horizonn =") + "mean_onn = 3\n\n[pacing]\nbuffer = 3\n")
-    told = failed(ConfigError, "make", world_toml, "-o", tmp_path / "w.parquet")
-    assert "world.toml: world.horizonn: unknown key; did you mean 'horizon'?" in told
-    assert "world.toml: pacing: unknown key" in told
+    message = failed(ConfigError, "make", world_toml, "-o", tmp_path / "w.parquet")
+    assert "world.toml: world.horizonn: unknown key; did you mean 'horizon'?" in message
+    assert "world.toml: pacing: unknown key" in message
 
 
 @pytest.mark.parametrize(

@@ -41,15 +41,15 @@ def test_steps_happen_in_the_order_that_help_states(world, edit):
     by_hand = ending(resample(select(world, [*range(10), 15]), 50, seed=4), "repeat")
     by_hand = shift(crop(by_hand, DAY_US // 2, 2 * DAY_US), -6 * HOUR_US, 0, 4)
     by_hand = tile(scale(by_hand, "1/2", uplink=3.0))
-    found = edit(*options)
-    assert found.digest() == by_hand.digest()
-    names = [set(step) - {"seed", "replace"} for step in json.loads(found.source)["edits"]]
+    edited = edit(*options)
+    assert edited.digest() == by_hand.digest()
+    names = [set(step) - {"seed", "replace"} for step in json.loads(edited.source)["edits"]]
     assert names == [{name} for name in ("select", "resample", "after_end", "crop", "shift", "scale", "tile")]
 
 
 def test_a_spread_alone_moves_clients_apart(world, edit):
-    found = edit("--after-end", "repeat", "--spread", "24h", "--seed", 2)
-    assert found.digest() == shift(ending(world, "repeat"), 0, DAY_US, 2).digest()
+    edited = edit("--after-end", "repeat", "--spread", "24h", "--seed", 2)
+    assert edited.digest() == shift(ending(world, "repeat"), 0, DAY_US, 2).digest()
 
 
 def test_nothing_asked_for_changes_nothing(world, edit):
@@ -111,8 +111,8 @@ def test_diff_says_what_differs(world, edit, tmp_path):
     for text in (
         "clients 20 20",
         "span 3d 00:00:00 2d 00:00:00",
-        "clients 0 to 19 over 2d 00:00:00: who is online: they disagree on",
-        "compute: first other interval at client 0, 0.000 s (0 us)",
+        "clients 0 to 19 over 2d 00:00:00: who is online: the worlds differ in",
+        "compute: first different interval at client 0, 0.000 s (0 us)",
         "distribution of uplink: KS distance 0.0000",
     ):
         assert text in output, text
@@ -122,5 +122,5 @@ def test_diff_of_worlds_that_differ_in_speed_alone(edit, tmp_path):
     edit("--scale-uplink", 100)
     output = diff(tmp_path / "w.parquet", tmp_path / "out.parquet")
     assert "who is online: no difference" in output
-    assert "uplink: first other interval at client 0" in output
+    assert "uplink: first different interval at client 0" in output
     assert "distribution of sessions: KS distance 0.0000" in output

@@ -35,8 +35,8 @@ def failed(error, *arguments):
 def test_a_compressed_file_is_said_to_be_one(table, tmp_path, form):
     packed = tmp_path / "table.csv.gz"
     packed.write_bytes(gzip.compress(table.read_bytes()))
-    said = failed(TraceError, *form, packed, "-o", tmp_path / "w.parquet")
-    assert "table.csv.gz: it is compressed (gzip): unpack it first" in said
+    message = failed(TraceError, *form, packed, "-o", tmp_path / "w.parquet")
+    assert "table.csv.gz: it is compressed (gzip): unpack it first" in message
 
 
 def test_a_file_becomes_a_world_and_what_was_found_is_told(table, tmp_path):
@@ -89,7 +89,7 @@ def test_files_are_overwritten_only_with_force_and_never_read_and_written_at_onc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "message"),
     [
         (["cvs", "{table}"], ConfigError, "cvs: neither a format nor a file; did you mean 'csv'?"),
         (["csv"], ConfigError, "expected files to read after the format 'csv'"),
@@ -100,9 +100,9 @@ def test_files_are_overwritten_only_with_force_and_never_read_and_written_at_onc
         (["fedscale_capacity", "{table}"], TraceError, "table.csv, byte"),
     ],
 )
-def test_wrong_arguments_are_refused(table, tmp_path, arguments, error, said):
+def test_wrong_arguments_are_refused(table, tmp_path, arguments, error, message):
     given = [text.format(table=table) for text in arguments]
-    assert said in failed(error, *given, "-o", tmp_path / "w.parquet")
+    assert message in failed(error, *given, "-o", tmp_path / "w.parquet")
     assert not (tmp_path / "w.parquet").exists()
 
 
@@ -115,8 +115,8 @@ def test_a_file_that_nobody_knows_exits_with_2_and_says_why(tmp_path, capsys):
 def test_files_of_several_formats_are_told_apart(table, tmp_path):
     ride = tmp_path / "ride"
     ride.write_text("0\t1\n5\t2\n")
-    said = failed(TraceError, table, ride, "-o", tmp_path / "w.parquet")
+    message = failed(TraceError, table, ride, "-o", tmp_path / "w.parquet")
     assert (
         f"expected one format, found 1 of csv ({table.parent.name}/{table.name}), 1 of fcc ({tmp_path.name}/ride)"
-        in said
+        in message
     )

@@ -48,9 +48,9 @@ def test_a_joined_world_is_written_and_its_correlations_are_told(place):
     trace = read_trace("w.parquet")
     assert (trace.clients, trace.horizon_us, trace.after_end) == (50, 2 * DAY_US, "repeat")
     assert set(trace.period_us("uplink").tolist()) == {DAY_US // 4}
-    told = json.loads(trace.source)["assignment"]
+    assignments = json.loads(trace.source)["assignment"]
     assert (
-        f"compute: assigned 0.7, rank correlation with time online {told['compute']['spearman']:+.3f}"
+        f"compute: assigned 0.7, rank correlation with time online {assignments['compute']['spearman']:+.3f}"
         in result.output
     )
     assert "network: assigned 0.7" in result.output
@@ -58,7 +58,7 @@ def test_a_joined_world_is_written_and_its_correlations_are_told(place):
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "methods"),
     [
         ((), ["independent", "independent"]),
         (("--assign", "rank"), ["rank", "rank"]),
@@ -66,10 +66,10 @@ def test_a_joined_world_is_written_and_its_correlations_are_told(place):
         (("--assign", "compute=0.1", "--assign", "network=rank"), [0.1, "rank"]),
     ],
 )
-def test_sources_may_be_assigned_differently(place, options, told):
+def test_sources_may_be_assigned_differently(place, options, methods):
     assert run(*SOURCES, *options, "-o", "w.parquet").exit_code == 0
-    found = json.loads(read_trace("w.parquet").source)["assignment"]
-    assert [found["compute"]["how"], found["network"]["how"]] == told
+    assignments = json.loads(read_trace("w.parquet").source)["assignment"]
+    assert [assignments["compute"]["how"], assignments["network"]["how"]] == methods
 
 
 def test_problems_are_told(place):
@@ -134,8 +134,8 @@ def test_a_run_gives_clients_and_seed_and_the_table_says_the_same_again(place):
     assert (trace.clients, trace.after_end) == (12, "stop")
     resolved = world.model_dump(mode="json", exclude_none=True)
     assert "horizon" not in resolved
-    again = validated(WorldFile, {"world": resolved}, "w.toml").world
-    assert world_trace(again, clients=12, seed=3).digest() == trace.digest()
+    reread = validated(WorldFile, {"world": resolved}, "w.toml").world
+    assert world_trace(reread, clients=12, seed=3).digest() == trace.digest()
     assert world_trace(WorldConfig(join=world.join), clients=None, seed=3).clients == 40
 
 
@@ -161,8 +161,8 @@ def test_a_file_cannot_be_tied_to_data_it_does_not_know(place):
     (place / "tied.toml").write_text(
         '[world]\nscenario="churn"\nclients=3\n[world.confound]\nwhat="night"\nto="n_samples"'
     )
-    told = CliRunner().invoke(trace_app, ["make", "tied.toml", "-o", "x.parquet"]).exception
-    assert "world.confound: needs a run's data" in str(told)
+    error = CliRunner().invoke(trace_app, ["make", "tied.toml", "-o", "x.parquet"]).exception
+    assert "world.confound: needs a run's data" in str(error)
     assert "world.confound: needs a run's data" in failed(
         ConfigError, "--availability", "tied.toml", "-o", "x.parquet"
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsim.cli.chart import chart
+from fedsim.cli.trace.chart import chart
 
 
 def test_a_chart_has_a_round_top_and_a_labelled_time_axis():

@@ -1,0 +1,110 @@
+"""Options that several commands share, alone and in groups."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+from typer import Argument, Option
+
+from fedsim import analysis
+from fedsim.common.errors import ConfigError
+
+Config = Annotated[Path, Argument(help="A TOML file; see docs/config.md.")]
+RunFolder = Annotated[Path, Argument(help="The folder of a run.")]
+Sets = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Change a key: algorithm.alpha=0.2; may be repeated."),
+]
+Device = Annotated[
+    Literal["auto", "cpu", "cuda"], Option(help="Device to compute on; auto takes a GPU if there is one.")
+]
+Quiet = Annotated[bool, Option("--quiet", help="Show no progress.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewRun:
+    """Options of commands that make a run."""
+
+    sets: Sets = None
+    out: Annotated[Path, Option(help="Where run folders go: OUT/NAME.")] = Path("runs")
+    force: Annotated[bool, Option("--force", help="Overwrite a run of the same name.")] = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `fedsim.simulate` and `fedsim.fork` that the options stand for."""
+        return {"out": self.out, "force": self.force}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Options of all commands that train a run."""
+
+    workers: Annotated[
+        str, Option(help="Worker processes that train: a number, or auto; 0 trains in this process.")
+    ] = "auto"
+    device: Device = "auto"
+    write_report: Annotated[bool, Option("--report", help="Write the HTML report as well.")] = False
+    quiet: Quiet = False
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `fedsim.simulate`, `resume` and `fork` that the options stand for."""
+        return {"workers": count_of(self.workers), "device": self.device}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedTraining(Training):
+    """Options of `run` and `resume`."""
+
+    ray_address: Annotated[
+        str | None,
+        Option(help="The Ray cluster to join: auto or HOST:PORT (docs/cluster.md); by default a local one."),
+    ] = None
+    profile: Annotated[
+        bool, Option("--profile", help="Show where the wall time went, and write profile.json for Perfetto.")
+    ] = False
+    live: Annotated[bool, Option("--live", help="Show a dashboard in the terminal during the run.")] = False
+    tensorboard: Annotated[Path | None, Option(help="Write TensorBoard events during the run: DIR/NAME.")] = (
+        None
+    )
+
+    def __post_init__(self) -> None:
+        if self.tensorboard is not None:
+            analysis.require_tensorboard()  # raises before anything starts
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of `fedsim.simulate` and `resume` that the options stand for."""
+        return super().arguments() | {"profile": self.profile, "ray_address": self.ray_address}
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command for Typer, so that the fields of its dataclass parameters are options after its own ones."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+        command(**values)
+
+    own = [p for name, p in inspect.signature(command).parameters.items() if name not in groups]
+    members = [p for group in groups.values() for p in inspect.signature(group).parameters.values()]
+    for group in groups.values():
+        hints |= get_type_hints(group, include_extras=True)
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=p.KEYWORD_ONLY, annotation=hints[p.name]) for p in (*own, *members)]
+    )
+    return call
+
+
+def count_of(text: str, option: str = "--workers", least: int = 0) -> int | Literal["auto"]:
+    """Return the number that an option such as `--workers` names. Raises ConfigError."""
+    if text == "auto":
+        return "auto"
+    if not text.isdecimal() or int(text) < least:
+        raise ConfigError(f"{option}: expected 'auto' or a number of at least {least}, found {text!r}")
+    return int(text)
