@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsim.common.errors import CheckpointError, RunError
 from fedsim.common.files import from_json, remove_folder, room, sync_folder
+from fedsim.records.run_folder import CONFIG
 
 FORMAT = 2
 FOLDER = "checkpoints"
@@ -57,7 +58,7 @@ def checkpoints(run: Path) -> list[Checkpoint]:
     return sorted(complete, key=lambda c: (c.step, c.jobs))
 
 
-def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: int | Literal["all"]) -> Path:
+def write(run: Path, state: State, *, step: int, jobs: int, keep: int | Literal["all"]) -> Path:
     """Write a checkpoint, remove all but the last `keep`, and return its folder.
 
     An existing checkpoint of the same step and jobs stays: the run continues equally from it. Raises RunError if the
@@ -68,17 +69,21 @@ def write(run: Path, state: State, *, step: int, jobs: int, owner: str, keep: in
         state: the state to write.
         step: the number of server steps.
         jobs: the number of jobs dispatched.
-        owner: identifies the run, see `read`.
         keep: the number of checkpoints to keep.
     """
     path = run / FOLDER / f"{step:08d}-{jobs:010d}"
     if not path.exists():
-        _write_folder(path, state, owner)
+        _write_folder(path, state, _owner(run))
     if keep != "all":
         for old in checkpoints(run)[:-keep]:
             with suppress(OSError):
                 remove_folder(old.path)
     return path
+
+
+def _owner(run: Path) -> str:
+    """Return the identity of a run, to which its checkpoints belong: a hash of its configuration."""
+    return hashlib.sha256((run / CONFIG).read_bytes()).hexdigest()
 
 
 def _write_folder(path: Path, state: State, owner: str) -> None:
@@ -135,15 +140,16 @@ def _grouped(arrays: Mapping[str, torch.Tensor]) -> Iterator[list[str]]:
     yield names
 
 
-def read(path: Path, owner: str) -> State:
+def read(path: Path) -> State:
     """Return the state of a checkpoint.
 
-    Raises CheckpointError for a checkpoint that is damaged, incomplete, of another format, or not of the run `owner`.
+    Raises CheckpointError for a checkpoint that is damaged, incomplete, of another format, or not of the run in whose
+    folder it is: the run's configuration must be the same.
     """
     head = _head(path)
     if head.get("format") != FORMAT:
         raise CheckpointError(f"{path}: format: expected {FORMAT}, found {head.get('format')!r}")
-    if head.get("owner") != owner:
+    if head.get("owner") != (owner := _owner(path.parents[1])):
         raise CheckpointError(
             f"{path}: the checkpoint belongs to another run: expected that of {owner}, found {head.get('owner')}"
         )

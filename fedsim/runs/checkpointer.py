@@ -23,7 +23,6 @@ class Checkpointer:
     """Writes checkpoints of a run between two instants of its event loop.
 
     Args:
-        owner: identifies the run; see `fedsim.records.checkpoint.read`.
         spent_s: wall time of the run in earlier processes, in seconds.
     """
 
@@ -34,11 +33,9 @@ class Checkpointer:
         run_state: RunState,
         recorder: Recorder,
         interrupts: Interrupts,
-        *,
-        owner: str,
         spent_s: float = 0.0,
     ) -> None:
-        self.folder, self.section, self.owner = folder, section, owner
+        self.folder, self.section = folder, section
         self.run_state, self.recorder, self.interrupts = run_state, recorder, interrupts
         self.event_loop: EventLoop | None = None
         self._began = self._last = monotonic()
@@ -70,7 +67,6 @@ class Checkpointer:
             self.state(),
             step=self.run_state.step,
             jobs=self.run_state.next_job,
-            owner=self.owner,
             keep=self.section.keep,
         )
         self._last, self._step = monotonic(), self.run_state.step

@@ -35,7 +35,7 @@ from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session, optional_tables, owner_of
+from fedsim.runs.session import Session, optional_tables
 from fedsim.runs.simulate import tell_of_end
 from fedsim.server.server import Server
 from fedsim.training.job import Floats
@@ -220,9 +220,7 @@ def _write(folder: Path, spec: RunSpec, begin: State) -> None:
     run_state = begin["run_state"]
     describe(folder, spec.config, spec.trace)
     shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
-    checkpoint.write(
-        folder, begin, step=run_state["step"], jobs=run_state["next_job"], owner=owner_of(folder), keep="all"
-    )
+    checkpoint.write(folder, begin, step=run_state["step"], jobs=run_state["next_job"], keep="all")
 
 
 def _check_tables(before: RunConfig, after: RunConfig) -> None:
@@ -276,9 +274,8 @@ def _saved(parent: Path, at: At, origin: ParentSection | None) -> State | None:
     A parent that is a fork itself cannot be run from the start: it begins with its first checkpoint. `origin` records
     when it left its own parent. Raises ConfigError if such a parent has no checkpoint from before the fork.
     """
-    owner = owner_of(parent)
     for candidate in reversed(checkpoint.checkpoints(parent)):
-        state = checkpoint.read(candidate.path, owner)
+        state = checkpoint.read(candidate.path)
         if at.after(state) or (origin is not None and at.begins(state, origin)):
             return state
     if origin is not None and origin.forked_step is not None:

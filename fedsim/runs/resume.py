@@ -18,7 +18,7 @@ from fedsim.records.run_folder import CONFIG, WORLD
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.result import Result, Watch
-from fedsim.runs.session import Session, owner_of
+from fedsim.runs.session import Session
 from fedsim.worlds.trace import read_trace
 
 
@@ -84,7 +84,7 @@ def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
         steps = ", ".join(str(c.step) for c in saved) or "none"
         raise CheckpointError(f"{folder}: there is no checkpoint of step {step}; there are: {steps}")
     try:
-        return checkpoint.read(wanted[-1].path, owner_of(folder))
+        return checkpoint.read(wanted[-1].path)
     except CheckpointError as error:
         before = [c for c in saved if c.step < wanted[-1].step]
         advice = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import multiprocessing
 import shlex
 import shutil
@@ -31,7 +30,7 @@ from fedsim.records.environment import changed, code, hardware, versions
 from fedsim.records.manifest import FORMAT, MANIFEST, read_manifest
 from fedsim.records.profile import seconds_by_process, write_profile
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import CONFIG, RunFolder
+from fedsim.records.run_folder import RunFolder
 from fedsim.records.schemas import OPTIONAL
 from fedsim.runs.build import RunSpec
 from fedsim.runs.checkpointer import Checkpointer, open_jobs
@@ -152,9 +151,9 @@ class Session:
             optional_tables(config),
             None if saved is None else saved["records"],
         )
-        owner, spent_s = owner_of(self.folder), 0.0 if saved is None else saved["spent_s"]
         parts = self.run_state, self.recorder, self.interrupts
-        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, owner=owner, spent_s=spent_s)
+        spent_s = 0.0 if saved is None else saved["spent_s"]
+        self.checkpointer = Checkpointer(self.folder, config.checkpoint, *parts, spent_s)
         self._manifest("running")
 
     def _run(self, watch: Watch) -> Result:
@@ -211,7 +210,7 @@ class Session:
             self._fail(None, lost)
             raise lost
         earlier = checkpoint.checkpoints(self.folder)
-        self._saved = checkpoint.read(earlier[-1].path, owner_of(self.folder)) if earlier else None
+        self._saved = checkpoint.read(earlier[-1].path) if earlier else None
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)
@@ -353,11 +352,6 @@ def saying_how_to_reproduce(folder: Path, run_state: RunState, config: RunConfig
     except LethalJob as error:
         command = reproduction(folder, run_state.step, config)
         raise LethalJob(f"{error}. This reproduces it in one process: {command}") from error
-
-
-def owner_of(folder: Path) -> str:
-    """Return the identity of the run to which checkpoints belong: a hash of its configuration."""
-    return hashlib.sha256((folder / CONFIG).read_bytes()).hexdigest()
 
 
 def optional_tables(config: RunConfig) -> list[str]:

@@ -26,7 +26,7 @@ from fedsim.records.truncation import cut_tables
 from fedsim.runs.fork import At, fork
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Workers, resources
-from fedsim.runs.session import Session, owner_of
+from fedsim.runs.session import Session
 from fedsim.worlds.trace import read_trace
 
 _MODEL, _PERSONAL = "model.safetensors", "personal.safetensors"
@@ -139,7 +139,7 @@ def _run(
             Session.create(spec, again, place.pool, Stopwatch()).run(lambda progress: None)
             return
         earlier = _before(folder, steps[0])
-        saved = checkpoint.read(earlier[-1].path, owner_of(folder)) if earlier else None
+        saved = checkpoint.read(earlier[-1].path) if earlier else None
         again.mkdir()
         (again / CONFIG).write_bytes((folder / CONFIG).read_bytes())
         write_json(again / MANIFEST, {"status": "running"})

@@ -154,8 +154,9 @@ def again(folder: Path) -> None:
 
 def saved(folder: Path, name: str) -> Path:
     """Write a checkpoint and return one of its files."""
+    (folder / "config.resolved.toml").touch()
     state = {"step": 3, "losses": np.arange(3.0), "params": torch.ones(5), "names": ["a", "b"]}
-    return checkpoint.write(folder, state, step=3, jobs=7, owner="me", keep=1) / name
+    return checkpoint.write(folder, state, step=3, jobs=7, keep=1) / name
 
 
 READERS = {
@@ -183,7 +184,7 @@ READERS = {
     **{
         f"checkpoint-{name}": Reader(
             lambda f, n=name: saved(f, n),  # type: ignore[misc]
-            lambda p: checkpoint.read(p.parent, "me"),
+            lambda p: checkpoint.read(p.parent),
         )
         for name in ("state.json", "tensors-00000.safetensors")
     },

@@ -160,7 +160,7 @@ def test_an_instant_with_several_steps_is_saved_if_one_of_them_asks_for_it(tmp_p
     run_state = RunState(2, step=3)
     section = CheckpointSection(every_steps=5, every_s=0)
     recorder = Recorder(tmp_path, np.ones(2, dtype=np.int64), run_state.job_table)
-    checkpointer = Checkpointer(tmp_path, section, run_state, recorder, Interrupts(), owner="this one")
+    checkpointer = Checkpointer(tmp_path, section, run_state, recorder, Interrupts())
     asked = []
     for run_state.step in (4, 4, 6, 7, 9, 16, 19):
         asked.append(checkpointer._due())

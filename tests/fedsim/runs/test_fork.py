@@ -45,7 +45,7 @@ def test_it_goes_on_from_a_checkpoint_where_there_is_one(
     monkeypatch.setattr(
         forking.checkpoint,
         "read",
-        lambda path, owner, before=forking.checkpoint.read: read.append(path.name) or before(path, owner),
+        lambda path, before=forking.checkpoint.read: read.append(path.name) or before(path),
     )
     assert branch(parent.folder, At(step=5), out=tmp_path / "a").digest == parent.digest
     assert read[-1].startswith("00000004-")

@@ -21,7 +21,7 @@ from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At
 from fedsim.runs.plan import plan
 from fedsim.runs.resume import resume
-from fedsim.runs.session import owner_of, reproduction
+from fedsim.runs.session import reproduction
 from fedsim.runs.verify import verify
 from forked_runs import ALL_KEPT, branch, table
 from interrupted_runs import BUFFERED
@@ -110,7 +110,7 @@ def test_the_best_value_begins_anew_where_something_else_is_measured(tmp_path: P
     parent = run(small(**patient, **ALL_KEPT), tmp_path)
     for sets, anew in ((["record.conflicts=model"], False), ([change], True)):
         child = branch(parent.folder, At(step=4), *sets, out=tmp_path / str(anew)).folder
-        begin = checkpoint.read(checkpoint.checkpoints(child)[0].path, owner_of(child))
+        begin = checkpoint.read(checkpoint.checkpoints(child)[0].path)
         assert math.isnan(begin["run_state"]["best"]) is anew
         assert check(child).violations == ()
 
