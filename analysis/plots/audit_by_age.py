@@ -15,7 +15,7 @@ _SHORT = 3
 _LINES = (
     ("precision", "real among reported"),
     ("recall", "reported among real"),
-    ("agreement", "told rightly"),
+    ("agreement", "balanced accuracy"),
 )
 
 
@@ -36,13 +36,13 @@ def audit_by_age(ages: pd.DataFrame) -> Picture:
     conflict.set_xticks(at, [name.replace("–", "–\n") if len(name) > _SHORT else name for name in names])
     conflict.set_xlabel("age of the remembered update, server steps", fontsize=9)
     words = "; ".join(
-        f"age {name}: cosine {_shown(cosine)}, told rightly {_shown(agreement)}"
+        f"age {name}: cosine {_shown(cosine)}, balanced accuracy {_shown(agreement)}"
         for name, cosine, agreement in zip(names, ages["cosine"], ages["agreement"], strict=True)
     )
     caption = (
         "Remembered updates against what the clients would send now, with 95 % intervals over clients. Age 0: those of"
-        " the step itself, the noise floor. Told rightly: mean share of right answers among real conflicts and among"
-        " the others; 0.5 is chance."
+        " the step itself, the noise floor. Balanced accuracy: mean share of right answers among real conflicts and"
+        " among the others; 0.5 is chance."
     )
     keys = [
         Key(label, str(arm_style(i)["color"]), marker=arm_marker(i)) for i, (_, label) in enumerate(_LINES)

@@ -8,7 +8,7 @@ from fedsim.analysis.drawing.picture import Key, Picture, arm_keys, from_zero, p
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.analysis.plots.bands import draw_band, over_steps
-from fedsim.analysis.statistics.observatory import KINDS, over_time, recorded
+from fedsim.analysis.statistics.observatory import KINDS, angles_deg, over_time, recorded
 from fedsim.common.errors import FolderError
 
 _COUNTS_LABELS = ("pairs in\nconflict, %", "updates against\nthe step, %", "largest\nangle, °")
@@ -44,7 +44,7 @@ def conflict_counts(run: Run) -> Picture:
     over_steps(axes[0], x, among, 2)
     over_steps(axes[1], x, present, 0)
     for index, column in enumerate(("smallest_cosine", "smallest_absent_cosine")):
-        over_steps(axes[2], x, _degrees(steps[column].to_numpy()), index)
+        over_steps(axes[2], x, angles_deg(steps[column].to_numpy()), index)
     axes[2].axhline(90, color="#808080", linewidth=0.8)
     for ax, label in zip(axes, _COUNTS_LABELS, strict=True):
         ax.set_ylabel(label, fontsize=9)
@@ -91,10 +91,6 @@ def conflict_angles(run: Run) -> Picture:
 
 def _keys(absent: bool) -> tuple[Key, ...]:
     return arm_keys(["present clients", "absent clients, remembered"]) if absent else ()
-
-
-def _degrees(cosines: Floats) -> Floats:
-    return np.asarray(np.degrees(np.arccos(np.clip(cosines, -1.0, 1.0))))
 
 
 def _mean(values: Floats) -> float:

@@ -36,13 +36,13 @@ def protection(run: Run) -> Picture:
         from_zero(ax)
     axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
     axes[1].set_ylabel("rows against\nthe step, %", fontsize=9)
-    axes[1].set_xlabel("steps in which the client was there", fontsize=9)
+    axes[1].set_xlabel("steps in which the client was present", fontsize=9)
     whole_numbers(axes[1].xaxis)
     figure.align_ylabels(axes)
     protected = int((clients.protected_steps > 0).sum())
     alt = (
-        f"Two scatter plots of clients by the steps in which they were there. {protected} of {len(clients)} clients had"
-        f" a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
+        f"Two scatter plots of clients by the steps in which they were present. {protected} of {len(clients)} clients"
+        f" had a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
         f" on average {clients.against_percent.mean():.1f} % of a client's rows were against the direction."
     )
     return Picture(figure, alt, _CAPTION)

@@ -10,7 +10,7 @@ from fedsim.analysis.drawing.heatmap import LEAST_IN, heat, powers, scale_beside
 from fedsim.analysis.drawing.picture import Picture, panels, spans, whole_numbers
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.statistics.observatory import KINDS, recorded
+from fedsim.analysis.statistics.observatory import KINDS, recorded, with_shares
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,11 +24,7 @@ def weights_over_clients(run: Run) -> Picture:
 
     Raises FolderError if the run did not record conflicts.
     """
-    rows = recorded(run)
-    whole = rows[rows.block < 0]
-    size = whole.weight.abs()
-    total = size.groupby(whole.step).transform("sum")
-    whole = whole.assign(share=100 * size / total.where(total > 0))
+    whole = with_shares(recorded(run))
     row_of, sizes = _groups(whole)
     first, last = int(whole.step.min()), int(whole.step.max())
     group = spans(last - first + 1, BINS)
@@ -64,7 +60,7 @@ def _shares(
     row, column = rows.client.map(row_of).to_numpy(), group[rows.step.to_numpy() - first]
     shape = (len(sizes), len(widths))
     total, count = np.zeros(shape), np.zeros(shape)
-    np.add.at(total, (row, column), rows.share.fillna(0).to_numpy())
+    np.add.at(total, (row, column), rows.share.to_numpy())
     np.add.at(count, (row, column), 1)
     return np.where(count > 0, total / (sizes[:, None] * widths), np.nan)
 
@@ -88,5 +84,5 @@ def _caption(clients: int, rows: int) -> str:
     )
     return (
         "Share of a client's update in the weights of a step, those with the most weight above: while the client was"
-        f" there, and while only its last update was remembered. Blank: it was neither.{grouped}"
+        f" present, and while only its last update was remembered. Blank: it was neither.{grouped}"
     )

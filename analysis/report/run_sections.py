@@ -118,10 +118,10 @@ _LAYERS = {
 }
 _MERGED = {"layer": Column("layer"), "merged_percent": Column("merged with the next, % of steps", 1)}
 _PROTECTED = {
-    "present_steps": Column("steps there"),
+    "present_steps": Column("steps present"),
     "absent_steps": Column("steps remembered"),
     "protected_steps": Column("of these with a weight"),
-    "present_weight_percent": Column("mean weight there, %", 2),
+    "present_weight_percent": Column("mean weight present, %", 2),
     "absent_weight_percent": Column("mean weight remembered, %", 2),
     "against_percent": Column("rows in conflict, %", 1),
 }

@@ -35,8 +35,13 @@ def recorded(run: Run) -> pd.DataFrame:
     rows = run.frame("conflicts")
     rows["kind"] = np.where(rows.age == 0, *KINDS)
     rows["against"] = rows.cosine < -ORTHOGONAL
-    rows["angle_deg"] = np.degrees(np.arccos(np.clip(rows.cosine, -1.0, 1.0)))
+    rows["angle_deg"] = angles_deg(rows.cosine.to_numpy())
     return rows
+
+
+def angles_deg(cosines: Floats) -> Floats:
+    """Return angles in degrees; cosines beyond 1 by rounding are 1."""
+    return np.asarray(np.degrees(np.arccos(np.clip(cosines, -1.0, 1.0))))
 
 
 def over_time(rows: pd.DataFrame, times_us: pd.Series[int]) -> pd.DataFrame:
@@ -91,6 +96,14 @@ def layer_times(rows: pd.DataFrame, kind: str, bins: int) -> tuple[Floats, Float
     return edges.astype(np.float64), 100 * table.to_numpy(dtype=np.float64)
 
 
+def with_shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of the whole model with a column `share`, % of their step's sum of weights, or 0."""
+    whole = rows[rows.block < 0]
+    size = whole.weight.abs()
+    total = size.groupby(whole.step).transform("sum")
+    return whole.assign(share=np.where(total > 0, 100 * size / total.where(total > 0, 1), 0.0))
+
+
 def by_client(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one row per client: steps with its present or remembered updates, their weights, and their conflicts.
 
@@ -102,10 +115,7 @@ def by_client(rows: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
-    whole = rows[rows.block < 0]
-    size = whole.weight.abs()
-    total = size.groupby(whole.step).transform("sum")
-    whole = whole.assign(share=np.where(total > 0, 100 * size / total.where(total > 0, 1), 0.0))
+    whole = with_shares(rows)
     absent, present = whole[whole.kind == "absent"], whole[whole.kind == "present"]
     table = pd.DataFrame(
         {

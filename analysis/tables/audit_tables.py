@@ -20,7 +20,7 @@ from fedsim.common import arguments
 from fedsim.common.errors import FolderError
 from fedsim.common.terminal import shown
 
-AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "told rightly\n%")
+AGE_HEADINGS = ("age", "n", "cosine", "norm", "real\n%", "prec.\n%", "recall\n%", "balanced\nacc. %")
 CHANGE_HEADINGS = ("clients", "n", "change of loss\nnat", "worse\n%", "against\n%")
 
 

@@ -64,22 +64,21 @@ class _Tier:
         return self.rows[torch.from_numpy(places).to(self.rows.device)]
 
 
-def put(into: torch.Tensor, places: Ints, rows: Rows, gather: bool | None = None) -> None:
+def put(into: torch.Tensor, places: Ints, rows: Rows) -> None:
     """Copy k rows [P] from any device into `into` [n, P], in one call if their places are neighbours in both.
 
-    gather: whether to stack rows that are on the device of `into` and copy them at once. By default on a GPU, where
-    each copy costs a call; on the processor it takes twice as long as copying one row after the other.
+    On a GPU, where each copy costs a call, rows that are there are stacked and copied at once. On the processor that
+    would take twice as long as copying one row after the other.
     """
     if len(places) != len(rows):
         raise ValueError(f"expected {len(places)} rows for as many places, found {len(rows)}")
     if not len(places):
         return
-    gather = into.is_cuda if gather is None else gather
-    if gather and not isinstance(rows, torch.Tensor) and all(row.device == into.device for row in rows):
+    if into.is_cuda and not isinstance(rows, torch.Tensor) and all(row.device == into.device for row in rows):
         rows = torch.stack(list(rows))
     if isinstance(rows, torch.Tensor) and _neighbours(places):
         into[int(places[0]) : int(places[0]) + len(places)].copy_(rows)
-    elif isinstance(rows, torch.Tensor) and gather:
+    elif isinstance(rows, torch.Tensor) and into.is_cuda:
         into.index_copy_(0, torch.from_numpy(places).to(into.device), rows.to(into.device, into.dtype))
     else:
         for place, row in zip(places.tolist(), rows, strict=True):

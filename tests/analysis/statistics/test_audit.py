@@ -112,7 +112,7 @@ def test_realised_changes_by_group() -> None:
 
 def test_what_is_not_known_is_a_dash_in_the_table() -> None:
     ages = by_age(audit([(0, 0, 0.5, np.nan, 0.5, 0.5, 0.0)]))
-    assert "age 0: cosine 0.50, told rightly not known" in audit_by_age(ages).alt
+    assert "age 0: cosine 0.50, balanced accuracy not known" in audit_by_age(ages).alt
     rows = age_rows(ages)
     assert rows == [["0", "1", "0.50", "–", "0", "–", "–", "–"]]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -92,20 +93,22 @@ def test_it_remembers_what_the_definition_says(
 
 @pytest.mark.parametrize("places", [[4, 5, 6], [6, 0, 3], [2, 3, 5], [1], []])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("gather", [None, False, True])
+@pytest.mark.parametrize("on_gpu", [False, True])
 @pytest.mark.parametrize("listed", [False, True])
 def test_rows_are_put_where_they_belong(
-    places: list[int], dtype: torch.dtype, gather: bool | None, listed: bool
+    places: list[int], dtype: torch.dtype, on_gpu: bool, listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = torch.randn(len(places), 5, generator=torch.Generator().manual_seed(1))
-    into = torch.zeros(8, 5, dtype=dtype)
-    put(into, np.array(places, dtype=np.int64), list(rows) if listed else rows, gather)
-    expected = torch.zeros(8, 5, dtype=dtype)
+    into, expected = torch.zeros(8, 5, dtype=dtype), torch.zeros(8, 5, dtype=dtype)
     for place, row in zip(places, rows, strict=True):
         expected[place] = row.to(dtype)
-    assert torch.equal(into, expected)
-    with pytest.raises(ValueError, match=f"expected {len(places)} rows for as many places, found 9"):
-        put(into, np.array(places, dtype=np.int64), torch.zeros(9, 5), gather)
+    with pretended(monkeypatch) if on_gpu else nullcontext():
+        if on_gpu:
+            into, rows = into.cuda(), rows.cuda()
+        put(into, np.array(places, dtype=np.int64), list(rows) if listed else rows)
+        assert torch.equal(into.cpu(), expected)
+        with pytest.raises(ValueError, match=f"expected {len(places)} rows for as many places, found 9"):
+            put(into, np.array(places, dtype=np.int64), torch.zeros(9, 5))
 
 
 class Copies(TorchDispatchMode):
@@ -125,18 +128,16 @@ class Copies(TorchDispatchMode):
 def test_rows_are_put_in_one_go_on_a_gpu_and_where_both_are_neighbours(
     places: list[int], listed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def copies(into: torch.Tensor, rows: torch.Tensor, gather: bool | None) -> int:
+    def copies(into: torch.Tensor, rows: torch.Tensor) -> int:
         with Copies() as copied:
-            put(into, np.array(places), list(rows) if listed else rows, gather)
+            put(into, np.array(places), list(rows) if listed else rows)
         assert torch.equal(into.cpu()[places], torch.eye(3))
         return copied.count
 
     one_by_one = 1 if not listed and places == [4, 5, 6] else 3
-    for gather, expected in [(None, one_by_one), (False, one_by_one), (True, 1)]:
-        assert copies(torch.zeros(8, 3), torch.eye(3), gather) == expected
+    assert copies(torch.zeros(8, 3), torch.eye(3)) == one_by_one
     with pretended(monkeypatch):
-        for gather, expected in [(None, 1), (False, one_by_one)]:
-            assert copies(torch.zeros(8, 3).cuda(), torch.eye(3).cuda(), gather) == expected
+        assert copies(torch.zeros(8, 3).cuda(), torch.eye(3).cuda()) == 1
 
 
 def test_rows_of_several_devices_are_put_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:

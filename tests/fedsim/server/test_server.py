@@ -564,7 +564,16 @@ def test_an_audit_is_of_a_proposed_step_and_of_some_clients() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["combine", "conflicts", "history_storage", "rule", "server", "step_input", "update_screening"],
+    [
+        "combine",
+        "conflicts",
+        "decision",
+        "history_storage",
+        "rule",
+        "server",
+        "step_input",
+        "update_screening",
+    ],
 )
 def test_what_is_passed_around_is_frozen(module: str) -> None:
     named = f"fedsim.server.{module}"
