@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import remove_folder, unmade, write_json
+from fedsim.common.files import cannot_make, remove_folder, write_json
 from fedsim.records.manifest import FORMAT, MANIFEST
 
 CONFIG, WORLD = "config.resolved.toml", "world.parquet"
@@ -36,7 +36,7 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         write_json(beside / MANIFEST, {"format": FORMAT} | dict(manifest))
         beside.rename(path)
     except OSError as error:
-        raise unmade(path, "the folder of the run", error) from error
+        raise cannot_make(path, "the folder of the run", error) from error
 
 
 def check_free(path: Path, *, force: bool) -> None:
