@@ -1,1 +1,1 @@
-"""What every room may use and what knows nothing of federated learning."""
+"""Code that knows nothing of federated learning; every room may use it."""

@@ -47,7 +47,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise RunError(f"{path}: cannot be written: {error.strerror or error}{room(path, error)}") from error
+        raise RunError(f"{path}: cannot be written: {error.strerror or error}{space(path, error)}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -61,10 +61,10 @@ def make_directory(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unmade(path, "the folder", error) from error
+        raise cannot_make(path, "the folder", error) from error
 
 
-def unmade(path: Path, noun: str, error: OSError) -> RunError:
+def cannot_make(path: Path, noun: str, error: OSError) -> RunError:
     """Return the error for a folder that cannot be made; `noun` is its name in the message."""
     kind = FolderError if isinstance(error, (FileExistsError, NotADirectoryError)) else RunError
     return kind(f"{path}: {noun} cannot be made: {error.strerror or error}")
@@ -176,7 +176,7 @@ def parquet_table(source: Path | pa.NativeFile, columns: Sequence[str] | None = 
     return table
 
 
-def room(path: Path, error: Exception) -> str:
+def space(path: Path, error: Exception) -> str:
     """Return the free space for a message if a file cannot be written because the disk is full; else ""."""
     if not (isinstance(error, OSError) and error.errno in _FULL) and "os error 28" not in str(error):
         return ""

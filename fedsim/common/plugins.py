@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import TracebackType
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import ConfigError, Error, RunError, closest
@@ -313,7 +313,11 @@ def _ends_the_process(error: BaseException) -> bool:
         return False
     if not isinstance(root, KeyboardInterrupt):
         return True
-    *_, last = _tracebacks(root)
+    last = root.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None:  # a cause that was never raised
+        return True
     ours = str(last.tb_frame.f_globals.get("__name__")).startswith("fedsim.")
     return not ours and last.tb_frame.f_code.co_code[last.tb_lasti] == dis.opmap["RAISE_VARARGS"]
 
@@ -327,13 +331,6 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _tracebacks(error: BaseException) -> Iterator[TracebackType]:
-    tb = error.__traceback__
-    while tb is not None:
-        yield tb
-        tb = tb.tb_next
-
-
 def line_of(error: BaseException) -> str:
     """Return the last line of a plug-in's file in the traceback of an error, as ` (file, line n)`, or "".
 
@@ -342,10 +339,10 @@ def line_of(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""
     lines = [
-        (Path(tb.tb_frame.f_code.co_filename).name, tb.tb_lineno)
+        (Path(frame.f_code.co_filename).name, line)
         for through in (error, _root(error))
-        for tb in _tracebacks(through)
-        if (module := str(tb.tb_frame.f_globals.get("__name__"))).startswith(_PREFIX) or module in _installed
+        for frame, line in walk_tb(through.__traceback__)
+        if (module := str(frame.f_globals.get("__name__"))).startswith(_PREFIX) or module in _installed
     ]
     return f" ({lines[-1][0]}, line {lines[-1][1]})" if lines else ""
 

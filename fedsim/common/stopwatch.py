@@ -185,14 +185,9 @@ class Stopwatch:
         now = perf_counter()
         self.current.seconds += now - self.since
         self.since = now
-        return Times(
-            label,
-            self.origin_s,
-            now - self.started,
-            {name: part.seconds for name, part in self._parts.items()},
-            self._rest.name,
-            None if self._log is None else self._log.spans(self.started),
-        )
+        seconds = {name: part.seconds for name, part in self._parts.items()}
+        spans = None if self._log is None else self._log.spans(self.started)
+        return Times(label, self.origin_s, now - self.started, seconds, self._rest.name, spans)
 
     def report(self) -> dict[str, float]:
         """Return the seconds of each part and of the rest, and their `total`, to 0.1 ms."""

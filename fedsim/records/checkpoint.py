@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from fedsim.common.errors import CheckpointError, RunError
-from fedsim.common.files import from_json, remove_folder, room, sync_folder
+from fedsim.common.files import from_json, remove_folder, space, sync_folder
 from fedsim.records.run_folder import CONFIG
 
 FORMAT = 2
@@ -97,7 +97,7 @@ def _write_folder(path: Path, state: State, owner: str) -> None:
         sync_folder(path.parent)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
-        raise RunError(f"{path}: the checkpoint cannot be written: {error}{room(path, error)}") from error
+        raise RunError(f"{path}: the checkpoint cannot be written: {error}{space(path, error)}") from error
 
 
 def remove_after(run: Path, *, step: int, jobs: int) -> None:

@@ -41,19 +41,12 @@ def write_profile(folder: Path, name: str, tracks: Sequence[Times]) -> None:
 
 def _write(path: Path, name: str, tracks: Sequence[Times]) -> None:
     origin_s = min(times.origin_s for times in tracks)
-    about = {
-        "run": name,
-        "processes": [
-            {
-                "name": times.label,
-                "total_s": times.total_s,
-                "seconds": times.seconds,
-                "shortest_s": times.spans and times.spans.shortest_s,
-            }
-            for times in tracks
-        ],
-    }
-    with writing(path, about) as trace:
+    processes = [
+        {"name": times.label, "total_s": times.total_s, "seconds": times.seconds}
+        | {"shortest_s": times.spans.shortest_s if times.spans else None}
+        for times in tracks
+    ]
+    with writing(path, {"run": name, "processes": processes}) as trace:
         for pid, times in enumerate(tracks, start=1):
             trace.process(pid, times.label)
             trace.thread(pid, pid, times.label)

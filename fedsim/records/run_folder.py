@@ -13,7 +13,7 @@ from typing import Any, TextIO
 import tomli_w
 
 from fedsim.common.errors import ConfigError, FolderError, RunError
-from fedsim.common.files import remove_folder, unmade, write_json, write_text
+from fedsim.common.files import cannot_make, remove_folder, write_json, write_text
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import FORMAT, MANIFEST
 from fedsim.worlds.trace import Trace
@@ -66,7 +66,7 @@ def make_folder(path: Path, *, force: bool, manifest: Mapping[str, Any]) -> None
         write_json(beside / MANIFEST, {"format": FORMAT} | dict(manifest))
         beside.rename(path)
     except OSError as error:
-        raise unmade(path, "the folder of the run", error) from error
+        raise cannot_make(path, "the folder of the run", error) from error
 
 
 def check_free(path: Path, *, force: bool) -> None:

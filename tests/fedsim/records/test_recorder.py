@@ -1,9 +1,7 @@
-"""Run folders: parts, merging, digests, and what is never overwritten."""
+"""Tables are written in parts, merged, and covered by the digest."""
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedsim.common.errors import FolderError, RunError
-from fedsim.common.files import write_atomically, write_json
+from fedsim.common.errors import RunError
 from fedsim.engine.job_table import JobTable
 from fedsim.engine.trainer import Stepped
 from fedsim.records.digest import digest
 from fedsim.records.recorder import Recorder
-from fedsim.records.run_folder import make_folder
 from fedsim.records.schemas import TABLES
 from fedsim.training.evaluation import Evaluation
 from fedsim.training.job import Report, Reports
@@ -132,60 +128,3 @@ def test_many_jobs_without_a_step_leave_an_evaluation_that_another_may_replace(t
     recorder.close(MODEL)
     evals = pq.read_table(tmp_path / "run" / "evals.parquet").to_pandas()
     assert evals.client[evals.step == 5].tolist() == [0, 1, 2]
-
-
-def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    path = tmp_path / "manifest.json"
-    write_json(path, {"a": 1})
-
-    def fail(beside: Path) -> None:
-        beside.write_text("half")
-        raise OSError("no space left")
-
-    with pytest.raises(RunError, match=r"manifest.json: cannot be written: no space"):
-        write_atomically(path, fail)
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
-    assert json.loads(path.read_text()) == {"a": 1}
-
-
-def test_a_file_is_flushed_to_disk_before_it_replaces_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "manifest.json"
-    write_json(path, {"a": 1})
-    flushed = []
-
-    def flush(handle: int) -> None:
-        flushed.append((os.fstat(handle).st_ino, json.loads(path.read_text())))
-
-    monkeypatch.setattr(os, "fsync", flush)
-    write_json(path, {"a": 2})
-    assert flushed == [(path.stat().st_ino, {"a": 1}), (tmp_path.stat().st_ino, {"a": 2})]
-
-
-def test_folders_are_only_replaced_if_they_are_runs(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    make_folder(run, force=True, manifest={})  # an empty folder holds nothing to lose
-    with pytest.raises(RunError, match="--force"):
-        make_folder(run, force=False, manifest={})
-    make_folder(run, force=True, manifest={})
-    assert [p.name for p in run.iterdir()] == ["manifest.json"]
-    (run / "manifest.json").unlink()
-    (run / "notes.txt").write_text("mine")
-    with pytest.raises(RunError, match="not a run folder"):
-        make_folder(run, force=True, manifest={})
-
-
-@pytest.mark.parametrize("linked", [False, True])
-def test_a_pipe_is_never_replaced_by_a_file(tmp_path: Path, linked: bool) -> None:
-    """Otherwise `--out /dev/null` as root would take the device away from all programs."""
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    target = tmp_path / "link" if linked else pipe
-    if linked:
-        target.symlink_to(pipe)
-    with pytest.raises(FolderError, match="expected a file to write, found a device, a pipe or a socket"):
-        write_json(target, {})
-    assert pipe.is_fifo()
-    assert target.is_symlink() == linked
