@@ -191,9 +191,7 @@ class StudyConfig(Section):
 def load_study(
     path: Path | str, *, scale: str | None = None, sets: Iterable[str] = (), seeds: str | None = None
 ) -> StudyConfig:
-    """Read a study at a scale, then make assignments, then replace its seeds.
-
-    Raises ConfigError with one line for each problem.
+    """Read a study at a scale, make assignments, and replace its seeds. Raises ConfigError, one line for each problem.
 
     Args:
         path: the file.
