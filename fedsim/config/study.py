@@ -85,6 +85,10 @@ def _metric(name: str) -> str:
     return installed("metric", name)
 
 
+Metric = Annotated[str, AfterValidator(_metric)]
+"""The name of an installed metric."""
+
+
 class CompareSection(Section):
     """`[compare]`: the comparison of runs in the study's report."""
 
@@ -92,11 +96,7 @@ class CompareSection(Section):
     """The axis whose levels are compared, in runs with equal levels of the other axes and equal seeds."""
     baseline: str
     """The level of the axis from which differences are taken."""
-    metrics: tuple[Annotated[str, AfterValidator(_metric)], ...] = (
-        "mean_percent",
-        "worst10_percent",
-        "angle_rad",
-    )
+    metrics: tuple[Metric, ...] = ("mean_percent", "worst10_percent", "angle_rad")
     """Names of metrics (docs/metrics.md)."""
     at: tuple[Literal["end", "steps", "time", "bytes"], ...] = ("end",)
     """Where to compare runs: at their ends, or at equal server steps, virtual time or bytes moved."""
@@ -155,14 +155,12 @@ class StudyConfig(Section):
     def _unknown(self, axis: str, axis_key: str, levels: Iterable[str], level_key: str) -> Iterable[str]:
         """Return a message if the study has no such axis, or for each level that the axis does not have."""
         if axis not in self.axes:
-            return [
-                f"{axis_key}: there is no axis {axis!r}{closest(axis, self.axes) or '; the study has no axes'}"
-            ]
-        known = self.axes[axis]
+            known = closest(axis, self.axes) or "; the study has no axes"
+            return [f"{axis_key}: there is no axis {axis!r}{known}"]
         return [
-            f"{level_key}: axis {axis!r} has no level {level!r}{closest(level, known)}"
+            f"{level_key}: axis {axis!r} has no level {level!r}{closest(level, self.axes[axis])}"
             for level in levels
-            if level not in known
+            if level not in self.axes[axis]
         ]
 
     def combinations(self) -> list[Levels]:
@@ -191,9 +189,7 @@ class StudyConfig(Section):
 def load_study(
     path: Path | str, *, scale: str | None = None, sets: Iterable[str] = (), seeds: str | None = None
 ) -> StudyConfig:
-    """Read a study at a scale, then make assignments, then replace its seeds.
-
-    Raises ConfigError with one line for each problem.
+    """Read a study at a scale, make assignments, and replace its seeds. Raises ConfigError, one line for each problem.
 
     Args:
         path: the file.

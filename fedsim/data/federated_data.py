@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
 Indices = NDArray[np.int64]
 
 SOME = "_some"

@@ -50,9 +50,8 @@ def load(
     kept = pairs if classes is None else [_only(pixels, labels, classes) for pixels, labels in pairs]
     x = np.concatenate([pixels for pixels, _ in kept])[:, None].astype(np.float32)
     if normalise == "pixel":
-        mean, std = pairs[0][0].mean(axis=0), pairs[0][0].std(axis=0)
-        x -= mean.astype(np.float32)
-        x /= (std + 0.001).astype(np.float32)
+        x -= pairs[0][0].mean(axis=0).astype(np.float32)
+        x /= (pairs[0][0].std(axis=0) + 0.001).astype(np.float32)
     else:
         x /= 255
     if normalise is True:

@@ -11,6 +11,8 @@ import numpy as np
 from fedsim.common.errors import DataError
 from fedsim.data.federated_data import Indices, Task
 
+Array = np.ndarray[Any, Any]
+
 
 def checked(task: Task, name: str) -> Task:
     """Return the task with its labels and rows as int64. Raises DataError that names the field and the sample."""
@@ -19,8 +21,17 @@ def checked(task: Task, name: str) -> Task:
         raise DataError(f"{where}: n_classes: expected a whole number from 1 on, found {task.n_classes!r}")
     if not isinstance(task.model, str):
         raise DataError(f"{where}: model: expected the name of a model, found {task.model!r}")
-    x = _array(task.x, f"{where}: x")
-    y = _array(task.y, f"{where}: y")
+    x, y, official = (_array(getattr(task, name), f"{where}: {name}") for name in ("x", "y", "official_test"))
+    _check_shapes(where, x, y, official)
+    _check_values(where, x, y, task.n_classes)
+    natural = (
+        None if task.natural is None else checked_rows(task.natural, f"{where}: natural", "rows", len(x))
+    )
+    x, y = np.ascontiguousarray(x), y.astype(np.int64, copy=False)
+    return replace(task, x=x, y=y, n_classes=int(task.n_classes), natural=natural)
+
+
+def _check_shapes(where: str, x: Array, y: Array, official: Array) -> None:
     if x.dtype != np.float32 or x.ndim < 2:
         raise DataError(
             f"{where}: x: expected float32 [N, ...], found {x.dtype} of shape {list(x.shape)}; "
@@ -31,22 +42,11 @@ def checked(task: Task, name: str) -> Task:
             f"{where}: y: expected {len(x)} labels, whole numbers, one for each row of x, found {y.dtype} of shape "
             f"{list(y.shape)}"
         )
-    _check_values(where, x, y, task.n_classes)
-    official = _array(task.official_test, f"{where}: official_test")
     if official.shape != (len(x),) or official.dtype != np.bool_:
         raise DataError(
             f"{where}: official_test: expected {len(x)} truth values, found {official.dtype} of shape "
             f"{list(official.shape)}; np.zeros({len(x)}, dtype=bool) says that there is no official test set"
         )
-    return replace(
-        task,
-        x=np.ascontiguousarray(x),
-        y=y.astype(np.int64, copy=False),
-        n_classes=int(task.n_classes),
-        natural=None
-        if task.natural is None
-        else checked_rows(task.natural, f"{where}: natural", "rows", len(x)),
-    )
 
 
 def checked_rows(rows: Any, where: str, what: str, n: int) -> tuple[Indices, ...]:
@@ -85,7 +85,7 @@ def _whole_numbers(values: Any, where: str, what: str) -> Indices:
     return numbers.reshape(-1).astype(np.int64)
 
 
-def _array(value: Any, field: str) -> np.ndarray[Any, Any]:
+def _array(value: Any, field: str) -> Array:
     if not isinstance(value, np.ndarray):
         raise DataError(
             f"{field}: expected a NumPy array, found {type(value).__name__}; np.asarray(...) makes one"
@@ -93,7 +93,7 @@ def _array(value: Any, field: str) -> np.ndarray[Any, Any]:
     return value
 
 
-def _check_values(where: str, x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], n_classes: int) -> None:
+def _check_values(where: str, x: Array, y: Array, n_classes: int) -> None:
     if len(wrong := np.flatnonzero((y < 0) | (y >= n_classes))):
         raise DataError(
             f"{where}: y: expected labels from 0 to n_classes - 1 = {n_classes - 1}, found {y[wrong[0]]} at sample "
