@@ -80,7 +80,7 @@ def test_texts_are_read():
         (("--scale-time", "1e30"), TraceError, "exceeds 2.63; the longest horizon for so many clients is"),
         (("--scale-time", "0"), TraceError, "factor for time of at least"),
         (("--tile", "2"), TraceError, "1 unless the world repeats"),
-        (("--no-replace",), ConfigError, "--no-replace say how --resample draws"),
+        (("--no-replace",), ConfigError, "--no-replace: expected --resample beside them"),
     ],
 )
 def test_problems_are_told(edit, options, error, message):
