@@ -24,10 +24,9 @@ class CharacterLSTM(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(alphabet, embedding)
         widths = [embedding, *hidden]
-        self.recurrent: list[str] = []
-        for number, (before, after) in enumerate(pairwise(widths), start=1):
-            self.recurrent.append(f"lstm{number}")
-            self.add_module(self.recurrent[-1], nn.LSTM(before, after, batch_first=True))
+        self.recurrent = [f"lstm{number}" for number in range(1, len(widths))]
+        for name, (before, after) in zip(self.recurrent, pairwise(widths), strict=True):
+            self.add_module(name, nn.LSTM(before, after, batch_first=True))
         self.out = nn.Linear(widths[-1], n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
