@@ -53,11 +53,7 @@ def cnn(
         pooled = pool == "each" or number == len(channels)
         sides = [(side + 2 * pad - kernel + 1) // (2 if pooled else 1) for side in sides]
         if min(sides) < 1:
-            raise ConfigError(
-                f"model 'cnn': an image of {in_shape[1]}x{in_shape[2]} is used up at convolution {number} "
-                f"(kernel {kernel}, padding {padding!r}, then pooling by 2); use fewer entries of channels, "
-                "a smaller kernel, or padding 'same'"
-            )
+            raise ConfigError(_too_small(in_shape, number, kernel, padding))
         layers[f"conv{number}"] = nn.Conv2d(before, after, kernel, padding=pad)
         layers.update(_after(number, after, norm, groups, relu, pooled))
     if channels and channel_dropout:
@@ -101,3 +97,11 @@ def _check(in_shape: tuple[int, ...], kernel: int, padding: str, chances: int, l
         raise ConfigError(f"model 'cnn': padding 'same' needs an odd kernel, found kernel = {kernel}")
     if chances > linear:
         raise ConfigError(f"model 'cnn': {chances} chances of dropout for {linear} linear layers")
+
+
+def _too_small(in_shape: tuple[int, ...], number: int, kernel: int, padding: str) -> str:
+    return (
+        f"model 'cnn': an image of {in_shape[1]}x{in_shape[2]} is used up at convolution {number} "
+        f"(kernel {kernel}, padding {padding!r}, then pooling by 2); use fewer entries of channels, "
+        "a smaller kernel, or padding 'same'"
+    )

@@ -16,7 +16,7 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class CharacterLSTM(nn.Module):
-    """Embedding, LSTM layers, and a linear layer on what the last one puts out at the last character."""
+    """Embedding, LSTM layers, and a linear layer on the output of the last one at the last character."""
 
     draws = False
 
@@ -24,10 +24,9 @@ class CharacterLSTM(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(alphabet, embedding)
         widths = [embedding, *hidden]
-        self.recurrent: list[str] = []
-        for number, (before, after) in enumerate(pairwise(widths), start=1):
-            self.recurrent.append(f"lstm{number}")
-            self.add_module(self.recurrent[-1], nn.LSTM(before, after, batch_first=True))
+        self.recurrent = [f"lstm{number}" for number in range(1, len(widths))]
+        for name, (before, after) in zip(self.recurrent, pairwise(widths), strict=True):
+            self.add_module(name, nn.LSTM(before, after, batch_first=True))
         self.out = nn.Linear(widths[-1], n_classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -38,7 +37,7 @@ class CharacterLSTM(nn.Module):
             most = self.embedding.num_embeddings - 1
             raise ConfigError(
                 f"model 'lstm': expected samples of numbers of characters, from 0 to {most}, found {x.min():g} to "
-                f"{x.max():g}: give alphabet, how many there are, or take another model"
+                f"{x.max():g}: set alphabet to the number of different characters, or take another model"
             ) from error
         for name in self.recurrent:
             hidden = self.get_submodule(name)(hidden)[0]
@@ -56,8 +55,8 @@ def lstm(
 ) -> nn.Module:
     """Predict the next character from those before it; by default the model of LEAF and q-FFL for Shakespeare.
 
-    hidden: width of each LSTM layer. alphabet: how many different characters there are, as many as classes if None.
-    Each layer is a block of its own for layer-wise rules. Raises ConfigError when samples are not sequences [length].
+    hidden: width of each LSTM layer. alphabet: number of different characters; by default the number of classes. For
+    layer-wise rules each layer is a block. Raises ConfigError when samples are not sequences [length].
     """
     if len(in_shape) != 1:
         raise ConfigError(

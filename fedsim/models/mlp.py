@@ -21,7 +21,7 @@ def mlp(*, in_shape: tuple[int, ...], n_classes: int, hidden: Sequence[Width] = 
 
     hidden: width of each hidden layer; empty for logistic regression.
     """
-    from torch import nn  # seconds, and a configuration that names this is read without it
+    from torch import nn  # slow to import, and not needed to read a configuration that names this model
 
     layers = OrderedDict[str, nn.Module](flatten=nn.Flatten())
     widths = [math.prod(in_shape), *hidden]

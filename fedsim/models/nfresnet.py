@@ -1,7 +1,7 @@
 """A residual network without normalisation of activations (Brock et al., 2021), in the size of FedLF's CIFAR-100 model.
 
-Weights are standardised instead: each filter gets mean 0 and variance 1 / (weights of a filter), and a gain that is
-learnt. The scales of the blocks, alpha and beta, keep the variance of activations near 1 at the start.
+Weights are standardised instead: each filter gets mean 0, variance 1 / (weights of a filter), and a trained gain. The
+scales of the blocks, alpha and beta, keep the variance of activations near 1 at the start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ScaledConv2d(nn.Conv2d):
 
 
 class Residual(nn.Module):
-    """Two 3x3 convolutions beside a way around them, which is a 1x1 convolution where the shape changes."""
+    """Two 3x3 convolutions and a shortcut around them, which is a 1x1 convolution where the shape changes."""
 
     draws = False
 
@@ -55,12 +55,12 @@ class Residual(nn.Module):
         self.conv2 = ScaledConv2d(after, after, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return way around + alpha x branch, the branch's input scaled to variance 1."""
+        """Return shortcut + alpha x branch; the input of the branch is scaled to variance 1."""
         out = functional.relu(x) * (_RELU_GAIN / self.beta)
-        around = x if self.shortcut is None else self.shortcut(out)
+        shortcut = x if self.shortcut is None else self.shortcut(out)
         out = self.conv2(functional.relu(self.conv1(out)) * _RELU_GAIN)
         scaled: torch.Tensor = self.alpha * out
-        return around + scaled
+        return shortcut + scaled
 
 
 def nfresnet(
@@ -75,7 +75,7 @@ def nfresnet(
     """A 3x3 convolution, stages of residual blocks, the mean over the image, a linear layer.
 
     stem: channels of the first convolution. stages: channels of each stage; all but the first halve the image.
-    blocks: residual blocks in a stage. alpha: how much a block adds to the variance of what passes around it. Raises
+    blocks: residual blocks in a stage. alpha: factor on a block's convolutions, which are added to its shortcut. Raises
     ConfigError when samples are not [channels, height, width].
     """
     if len(in_shape) != 3:

@@ -17,7 +17,7 @@ def softmax(
 
     zero_init: start from zeros, the usual choice for a convex problem, and not as `torch.nn.Linear` does.
     """
-    from torch import nn  # seconds, and a configuration that names this is read without it
+    from torch import nn  # slow to import, and not needed to read a configuration that names this model
 
     out = nn.Linear(math.prod(in_shape), n_classes, bias=bias)
     if zero_init:

@@ -57,17 +57,12 @@ class Trained:
 class Local(Protocol):
     """One client's tools for one job. All random draws are seeded with (seed, purpose, client, nth job)."""
 
-    @property
-    def weights(self) -> Tensors:
-        """The parameters that `sgd` changes and that an objective depends on."""
-
-    @property
-    def rows(self) -> Tensor:
-        """[n] The positions of the client's training samples in the data set."""
-
-    @property
-    def wants_loss(self) -> bool:
-        """Whether the aggregation rule asks for losses."""
+    weights: Tensors
+    """The parameters that `sgd` changes and that an objective depends on."""
+    rows: Tensor
+    """[n] The positions of the client's training samples in the data set."""
+    wants_loss: bool
+    """Whether the aggregation rule asks for losses."""
 
     def sgd(
         self,

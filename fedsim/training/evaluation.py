@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -65,8 +64,7 @@ class Samples:
 def chunks_of(split: Split, pieces: int) -> list[tuple[int, int]]:
     """Cut a split's rows into at most `pieces` ranges whose ends are multiples of the evaluation batch."""
     total = len(split.indices)
-    batches = math.ceil(total / EVAL_ROWS)
-    step = max(1, math.ceil(batches / pieces)) * EVAL_ROWS
+    step = max(1, -(-total // (EVAL_ROWS * pieces))) * EVAL_ROWS
     return [(a, min(a + step, total)) for a in range(0, total, step)]
 
 

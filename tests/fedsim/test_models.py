@@ -186,9 +186,7 @@ def test_lstm_looks_at_every_character_and_at_its_order() -> None:
 
 def test_lstm_says_which_characters_it_does_not_know() -> None:
     network = build_network("lstm", {"hidden": [3], "alphabet": 7}, (4,), 2)
-    with pytest.raises(
-        ConfigError, match=r"numbers of characters, from 0 to 6, found -1 to 7: give alphabet"
-    ):
+    with pytest.raises(ConfigError, match=r"numbers of characters, from 0 to 6, found -1 to 7: set alphabet"):
         network.module(torch.tensor([[0.0, 7.0, -1.0, 2.0]]))
 
 
