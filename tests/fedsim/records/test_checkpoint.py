@@ -139,7 +139,9 @@ def test_a_damaged_file_is_refused_and_named(tmp_path: Path, name: str, damage: 
 def test_a_checkpoint_of_another_run_or_format_is_refused(tmp_path: Path, config: Path) -> None:
     path = write(tmp_path, STATE, step=1, jobs=5, keep=1)
     config.write_text("seed = 2")
-    with pytest.raises(CheckpointError, match="belongs to another run: expected that of [0-9a-f]{64}, found"):
+    with pytest.raises(
+        CheckpointError, match=r"belongs to another run: expected that of [0-9a-f]{64}, found"
+    ):
         read(path)
     config.write_text("seed = 1")
     head = json.loads((path / "state.json").read_text())
