@@ -90,7 +90,7 @@ def _simulate(
     from fedsim.runs.simulate import simulate
 
     return train_and_show(
-        lambda watch: simulate(configs, go_on=resume, watch=watch, **new.arguments(), **options.arguments()),
+        lambda watch: simulate(configs, resume=resume, watch=watch, **new.arguments(), **options.arguments()),
         options,
         [config.name for config in configs],
     )

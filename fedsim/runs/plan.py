@@ -15,7 +15,7 @@ from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.machine import cores
 from fedsim.common.paths import as_path
-from fedsim.common.terminal import shown
+from fedsim.common.terminal import facts_table
 from fedsim.common.units import show_bytes, show_us, show_wall
 from fedsim.config.run import RunConfig
 from fedsim.engine.event_loop import EventLoop
@@ -292,12 +292,7 @@ def _exact(spec: RunSpec) -> str:
 
 def table(planned: PlannedRun) -> Table:
     """Return a plan's figures for the terminal."""
-    result = Table(title=shown(f"plan of {planned.name}"), show_header=False, box=None, title_justify="left")
-    result.add_column(style="bold")
-    result.add_column(overflow="fold")
-    for name, text in _lines(planned):
-        result.add_row(name, text)
-    return result
+    return facts_table(_lines(planned), f"plan of {planned.name}")
 
 
 def _lines(planned: PlannedRun) -> list[tuple[str, str]]:

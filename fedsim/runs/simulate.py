@@ -28,11 +28,11 @@ from fedsim.execution.actor_pool import RayPool
 from fedsim.records.existing_run import Status, refuse_others, run_in
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import check_free, refuse_parent
+from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result, Watch
-from fedsim.runs.resume import resume
 from fedsim.runs.session import Session
 
 
@@ -44,7 +44,7 @@ def simulate(
     workers: Workers = "auto",
     device: Device = "auto",
     force: bool = False,
-    go_on: bool = False,
+    resume: bool = False,
     watch: Watch = lambda progress: None,
     profile: bool = False,
     cache: InputCache | None = None,
@@ -56,8 +56,8 @@ def simulate(
     Args:
         workers: Ray actors; 0: this process trains; "auto": `RunSpec.auto_workers`, or one per CPU of `ray_address`.
         device: "auto" uses a GPU if the machine has one.
-        force: overwrite an existing run; with `go_on`, only one of another configuration.
-        go_on: keep runs that are done, `resume` those that were interrupted; refuse those of another configuration.
+        force: overwrite an existing run; with `resume`, only one of another configuration.
+        resume: keep finished runs and continue interrupted ones; refuse those of another configuration.
         watch: called after each server step.
         profile: also write `profile.json`, for Perfetto, into each run folder.
         cache: builds data and worlds; pass the same cache to runs that share them.
@@ -68,11 +68,11 @@ def simulate(
     SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
     """
     runs, out = _checked(configs), as_path(out, "out")
-    folders, statuses = _folders(runs, out, force, go_on)
+    folders, statuses = _folders(runs, out, force, resume)
     with resources(
         runs[0], cache or InputCache(), workers=workers, device=device, ray_address=ray_address, pool=pool
     ) as place:
-        return _Batch(out, runs, place, device, force or go_on, watch, profile).run_all(folders, statuses)
+        return _Batch(out, runs, place, device, force or resume, watch, profile).run_all(folders, statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class _Batch:
         if status == "done":
             return _existing_result(folder)
         if status in ("interrupted", "failed"):
-            return resume(
+            return resuming.resume(
                 folder,
                 workers=0,
                 device=self.device,
@@ -161,11 +161,11 @@ def _checked(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
 
 
 def _folders(
-    runs: Sequence[RunConfig], out: Path, force: bool, go_on: bool
+    runs: Sequence[RunConfig], out: Path, force: bool, resume: bool
 ) -> tuple[list[Path], list[Status | None]]:
-    """Return each run's folder and, with `go_on`, its status; else None. Raises RunError if a folder is not free."""
+    """Return each run's folder and, with `resume`, its status; else None. Raises RunError if a folder is not free."""
     folders = [_folder(run, out) for run in runs]
-    if go_on:
+    if resume:
         return folders, _statuses(runs, folders, force)
     for folder in folders:
         check_free(folder, force=force)

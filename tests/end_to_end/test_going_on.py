@@ -27,7 +27,7 @@ def arms(**changes: Any) -> list[RunConfig]:
 
 
 def again(configs: list[RunConfig], out: Path, **options: Any) -> list[Result]:
-    return simulate(configs, out=out, workers=0, go_on=True, **options)
+    return simulate(configs, out=out, workers=0, resume=True, **options)
 
 
 def written(folder: Path) -> dict[str, int]:

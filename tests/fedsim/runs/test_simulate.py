@@ -234,7 +234,7 @@ def test_arms_run_though_another_one_fails_on_its_way(tmp_path: Path) -> None:
         simulate(arms, out=tmp_path, workers=0, watch=fail)
     assert [result.digest for result in failed.value.results] == [peace[0], peace[2]]
     assert manifest(tmp_path / "x" / "b")["status"] == "failed"
-    again = simulate(arms, out=tmp_path, workers=0, go_on=True)
+    again = simulate(arms, out=tmp_path, workers=0, resume=True)
     assert [result.digest for result in again] == peace
 
 
@@ -274,7 +274,7 @@ def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, 
         ({"out": "runs\0"}, "out: expected a path, found one with a NUL"),
         ({"out": "runs\udcff"}, r"out: expected text in UTF-8, found the bytes b'runs\\xff'"),
         ({"force": "no"}, "force: expected True or False, found 'no'"),
-        ({"go_on": None}, "go_on: expected True or False, found None"),
+        ({"resume": None}, "resume: expected True or False, found None"),
         ({"profile": 1}, "profile: expected True or False, found 1"),
         ({"workers": 1.5}, "workers: expected a whole number or 'auto', found 1.5"),
         ({"workers": True}, "workers: .* found True"),
