@@ -11,16 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless
 from fedsim.scenarios.processes.devices import Devices, Positive, Speed, Speeds
 from fedsim.scenarios.processes.hazards import HOUR_US, HOURS, Day, Hazard, Remainder
-from fedsim.scenarios.processes.laws import refuse_unknown
+from fedsim.scenarios.processes.laws import Options
 from fedsim.worlds.scenario import Clock, Life, Me, Scenario, duration_option, number_option
 
 DAY_US = HOURS * HOUR_US
@@ -28,10 +28,8 @@ LONGEST_WARM_UP_DAYS = 7
 Correlation = Annotated[float, Field(ge=-1, le=1)]
 
 
-class Length(BaseModel):
+class Length(Options):
     """How long spells last."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     law: Literal["exponential", "weibull", "gamma", "lognormal", "constant"] = "exponential"
     mean: str | float = "2h"
@@ -40,11 +38,6 @@ class Length(BaseModel):
     """Exponent of a Weibull, k of a gamma, sigma of the logarithm of a log-normal."""
     spread: Annotated[float, Field(ge=0, le=5)] = 0.0
     """Standard deviation of the logarithm of clients' own factors on their lengths."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _known(cls, given: Any) -> Any:
-        return refuse_unknown(cls, given)
 
     def hours(self, name: str) -> Hazard:
         """Return the law of the option `name`. Raises ConfigError for a shape without a finite mean."""

@@ -125,11 +125,11 @@ def _fulfilled(values: list[float], stop: Stop) -> Mask:
 
 def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
     """Return the times of the evaluations of the global model in microseconds, and the metric of each."""
-    of, watched = plugins.factory("metric", metric), e.evals["split"] == e.config.evaluate.split
+    measure, watched = plugins.factory("metric", metric), e.evals["split"] == e.config.evaluate.split
     step, time, accuracy, n = (e.evals[name][watched] for name in ("step", "time_us", "accuracy", "n"))
     start = np.flatnonzero(differs(step, time))
     values = [
-        math.nan if np.isnan(accuracy[a:b]).any() else float(of(accuracy[a:b], n[a:b]))
+        math.nan if np.isnan(accuracy[a:b]).any() else float(measure(accuracy[a:b], n[a:b]))
         for a, b in pairwise([*start.tolist(), len(step)])
     ]
     return time[start], values

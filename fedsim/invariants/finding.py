@@ -65,9 +65,9 @@ def range_text(least: int, most: int) -> str:
 
 def repeated(values: NDArray[Any]) -> Mask:
     """Return [n] whether an equal value occurs in an earlier row."""
-    again = np.ones(len(values), dtype=bool)
-    again[np.unique(values, return_index=True)[1]] = False
-    return again
+    repeats = np.ones(len(values), dtype=bool)
+    repeats[np.unique(values, return_index=True)[1]] = False
+    return repeats
 
 
 def differs(*columns: NDArray[Any]) -> Mask:

@@ -90,8 +90,7 @@ def night_share(trace: Trace, night_h: tuple[float, float]) -> Floats:
 
 def time_us(spans: Spans, n: int) -> Floats:
     """Return [n] the total length of each client's intervals in microseconds."""
-    length = (spans.end_us - spans.start_us).astype(np.float64)
-    return np.bincount(spans.client, length, minlength=n).astype(np.float64)
+    return np.bincount(spans.client, spans.end_us - spans.start_us, minlength=n).astype(np.float64)
 
 
 def mean_value(spans: Spans, n: int) -> Floats:

@@ -116,8 +116,7 @@ def without(outcomes: Outcomes, lost: Mask) -> Outcomes:
 
 def _amounts(name: str, values: ArrayLike, k: int) -> Floats:
     amounts = np.broadcast_to(np.asarray(values, dtype=np.float64), k)
-    if not (np.isfinite(amounts) & (amounts >= 0)).all():
-        raise ValueError(
-            f"expected {name} of at least 0, found {amounts[~(amounts >= 0) | ~np.isfinite(amounts)][0]}"
-        )
+    sound = np.isfinite(amounts) & (amounts >= 0)
+    if not sound.all():
+        raise ValueError(f"expected {name} of at least 0, found {amounts[~sound][0]}")
     return amounts

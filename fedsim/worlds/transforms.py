@@ -244,8 +244,8 @@ def edit_steps(trace: Trace) -> list[dict[str, Any]]:
 def edited_source(trace: Trace, step: Mapping[str, Any]) -> str:
     """Return the source of a world that one more edit makes of `trace`."""
     before = edit_steps(trace)
-    of = _parsed(trace.source)["of"] if before else identity(trace)
-    return source_text({"edits": [*before, dict(step)], "of": of})
+    base = _parsed(trace.source)["of"] if before else identity(trace)
+    return source_text({"edits": [*before, dict(step)], "of": base})
 
 
 def source_text(facts: Mapping[str, Any]) -> str:
@@ -292,8 +292,8 @@ def _checked_clients(trace: Trace, clients: Sequence[int] | Ints) -> Ints:
     ids = np.asarray(clients)  # without a dtype: a number beyond 64 bits is to be refused as no client
     foreign = ids[(ids < 0) | (ids >= trace.clients)]
     if len(foreign) or not len(ids):
-        found = f"client {foreign[0]}" if len(foreign) else "none"
-        raise TraceError(f"select: expected clients from 0 to {trace.clients - 1}, found {found}")
+        wrong = f"client {foreign[0]}" if len(foreign) else "none"
+        raise TraceError(f"select: expected clients from 0 to {trace.clients - 1}, found {wrong}")
     return ids.astype(np.int64)
 
 

@@ -210,19 +210,18 @@ class World:
         return series
 
     def _run(self, jobs: Jobs, limit: Ints) -> Outcomes:
-        phases, start = [], jobs.start_us
+        phases, clients, start = [], jobs.clients, jobs.start_us
         for kind, amount in zip(_PHASE_KINDS, jobs.amounts, strict=True):
-            phases.append(self._advance(kind, jobs.clients, start, amount, limit))
-            start = phases[-1].end_us
+            series = self._series[kind]
+            if series is None:
+                progress = Progress(start, np.ones(len(clients), dtype=bool), amount)
+            elif self.leave == "pause_resume":
+                progress = self._advance_while_online(series, clients, start, amount, limit)
+            else:
+                progress = series.advance(clients, start, amount, limit)
+            phases.append(progress)
+            start = progress.end_us
         return outcomes_of(phases, jobs)
-
-    def _advance(self, kind: str, clients: Ints, start: Ints, amount: Floats, limit: Ints) -> Progress:
-        series = self._series[kind]
-        if series is None:
-            return Progress(start, np.ones(len(clients), dtype=bool), amount)
-        if self.leave == "pause_resume":
-            return self._advance_while_online(series, clients, start, amount, limit)
-        return series.advance(clients, start, amount, limit)
 
     def _advance_while_online(
         self, series: Series, clients: Ints, start: Ints, amount: Floats, limit: Ints

@@ -9,44 +9,31 @@ Where it is 0, nothing moves. Availability is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
-from fedsim.scenarios.importers.reading.files import Problems
 from fedsim.scenarios.importers.reading.series import (
     BYTES_PER_MBIT,
     MOST_MBITS_PER_S,
     Series,
+    downlinks,
     head_numbers,
-    labels,
-    link_trace,
-    noted,
     samples,
     steps,
 )
-from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.importer import Importer, Source
 
 STEP_S = 5
 
 
 def fcc() -> Importer:
     """Throughput of home lines in steps of 5 s (FCC): one file is one client's downlink."""
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, links = Problems(), []
-        for source in sources:
-            with problems.caught():
-                links.append(_line(source))
-        problems.check()
-        trace, counts = link_trace(labels(sources), {"downlink": links})
-        return Imported(trace, noted(counts))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(downlinks, series_of=lambda source, _: _line(source)),
         licence="MIT for the repackaging; FCC data are public domain",
         units="Mbit/s x 125,000 = bytes per second",
     )

@@ -11,40 +11,27 @@ mean. Availability is unknown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from functools import partial
 
 from fedsim.common.units import US
-from fedsim.scenarios.importers.reading.files import Problems
 from fedsim.scenarios.importers.reading.series import (
     BYTES_PER_MBIT,
     MOST_MBITS_PER_S,
     Series,
+    downlinks,
     head_numbers,
     in_order,
-    labels,
-    link_trace,
-    noted,
     samples,
     steps,
 )
-from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.importer import Importer, Source
 
 
 def hsdpa() -> Importer:
     """3G throughput on rides near Oslo (HSDPA): one file is one client's downlink."""
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, links, counts = Problems(), [], Counter[str]()
-        for source in sources:
-            with problems.caught():
-                links.append(_ride(source, counts))
-        problems.check()
-        trace, more_counts = link_trace(labels(sources), {"downlink": links})
-        return Imported(trace, noted(counts + more_counts))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(downlinks, series_of=_ride),
         licence="MIT for the repackaging; data of Riiser et al. 2013",
         units="Mbit/s x 125,000 = bytes per second",
     )

@@ -10,7 +10,7 @@ Availability is unknown.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -23,13 +23,11 @@ from fedsim.scenarios.importers.reading.series import (
     Floats,
     Ints,
     Series,
+    downlinks,
     head_numbers,
-    labels,
-    link_trace,
-    noted,
     samples,
 )
-from fedsim.worlds.importer import Imported, Importer, Source
+from fedsim.worlds.importer import Importer, Source
 
 Between = Literal["interpolate", "hold", "gap"]
 
@@ -44,19 +42,9 @@ def oboe(*, between: Between = "interpolate") -> Importer:
     to the start of the next, in equal pieces of at most 1 s, at most 64 of them), `hold` (the last bandwidth) or
     `gap` (nothing moves). Before the first download the first bandwidth holds, except with `gap`.
     """
-
-    def read(sources: Sequence[Source]) -> Imported:
-        problems, links, counts = Problems(), [], Counter[str]()
-        for source in sources:
-            with problems.caught():
-                links.append(_session(source, between, counts))
-        problems.check()
-        trace, more_counts = link_trace(labels(sources), {"downlink": links})
-        return Imported(trace, noted(counts + more_counts))
-
     return Importer(
         recognises=_recognises,
-        read=read,
+        read=partial(downlinks, series_of=partial(_session, between=between)),
         licence="none stated; released for research",
         units="kbit/s x 125 = bytes per second (a kbit is 1000 bits)",
     )
@@ -68,7 +56,7 @@ def _recognises(source: Source) -> bool:
     return bool(numbers) and all(a[1] == b[1] and a[0] <= b[0] for a, b in pairs)
 
 
-def _session(source: Source, between: Between, counts: Counter[str]) -> Series:
+def _session(source: Source, counts: Counter[str], between: Between) -> Series:
     lines, time_us, kbits_per_s = samples(source, " ", 1000, 1e11)
     _check_pairs(source, lines, time_us, kbits_per_s)
     start, end = time_us[0::2], time_us[1::2]

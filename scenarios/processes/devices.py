@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from fedsim.common.option_requirements import Where
 from fedsim.common.units import duration_us
-from fedsim.scenarios.processes.laws import exponential_us, refuse_unknown
+from fedsim.scenarios.processes.laws import Options, exponential_us
 from fedsim.worlds.scenario import Clock, Life, Me
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -40,10 +40,10 @@ class Speeds:
             me.write(kind, 0, me.horizon_us, getattr(self, kind))
 
 
-class Devices(BaseModel):
+class Devices(Options):
     """A population of phones; the option `devices` of every scenario."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(validate_default=True)
 
     seconds_per_sample: Positive = 0.02
     """Median time to train on one sample, in seconds."""
@@ -58,11 +58,6 @@ class Devices(BaseModel):
     """Mean time from the end of one fault to the start of the next; `"never"` or 0 for none."""
     fault_length: Annotated[str | float, Faulty] = "1min"
     """Mean length of a fault."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _known(cls, given: Any) -> Any:
-        return refuse_unknown(cls, given)
 
     @pydantic.field_validator("fault_every", "fault_length")
     @classmethod

@@ -31,21 +31,29 @@ SHAPED = ("weibull", "gamma", "lognormal")
 """Laws with a shape."""
 
 
-class Law(BaseModel):
-    """A law of durations, given by its mean and, where it has one, its shape."""
+class Options(BaseModel):
+    """A table of options; unknown keys are refused with the closest known ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown(cls, raw: Any) -> Any:
+        unknown = [key for key in raw if key not in cls.model_fields] if isinstance(raw, dict) else []
+        if unknown:
+            hints = (f"unknown key {key!r}{closest(str(key), cls.model_fields)}" for key in unknown)
+            raise ValueError("; ".join(hints))
+        return raw
+
+
+class Law(Options):
+    """A law of durations, given by its mean and, where it has one, its shape."""
 
     law: Literal["exponential", "weibull", "gamma", "lognormal", "uniform", "constant"] = "exponential"
     mean: str | float
     """A duration above 0."""
     shape: Annotated[float, Field(ge=0.1, le=10)] | None = None
     """Exponent of a Weibull law, shape of a gamma law, sigma of a log-normal law: 0.1 to 10."""
-
-    @pydantic.model_validator(mode="before")
-    @classmethod
-    def _known(cls, given: Any) -> Any:
-        return refuse_unknown(cls, given)
 
     @pydantic.field_validator("mean")
     @classmethod
@@ -92,16 +100,6 @@ class Law(BaseModel):
                 return 2 * (math.sqrt(rng.random()) if covering else float(rng.random()))
             case "constant":
                 return 1.0
-
-
-def refuse_unknown(model: type[BaseModel], given: Any) -> Any:
-    """Return a table of options unchanged. Raises ValueError that names unknown keys and the closest known ones."""
-    unknown = [k for k in given if k not in model.model_fields] if isinstance(given, dict) else []
-    if unknown:
-        raise ValueError(
-            "; ".join(f"unknown key {k!r}{closest(str(k), model.model_fields)}" for k in unknown)
-        )
-    return given
 
 
 def exponential_us(rng: np.random.Generator, mean_us: float) -> int:

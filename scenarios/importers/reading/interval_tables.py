@@ -13,7 +13,7 @@ from fedsim.common.errors import ConfigError, TraceError, closest
 from fedsim.common.units import duration_us
 from fedsim.scenarios.importers.reading.files import Ints, Problems, Windows, about, shown
 from fedsim.worlds.importer import Imported
-from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace, TraceFacts
+from fedsim.worlds.trace import KINDS, MODELLED, AfterEnd, Trace
 
 Unit = Literal["us", "ms", "s", "min", "h"]
 UNITS_US = {"us": 1, "ms": 1_000, "s": 1_000_000, "min": 60_000_000, "h": 3_600_000_000}
@@ -98,13 +98,14 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
     if not len(table.start_us):
         raise TraceError(f"{table.name}: expected rows, found none")
     numbers = {name: i for i, name in enumerate(dict.fromkeys(table.clients))}
-    ids, client = list(numbers), np.array([numbers[name] for name in table.clients], np.int64)
+    n, client = len(numbers), np.array([numbers[name] for name in table.clients], np.int64)
+    ids = list(numbers)
     kind = np.array(table.kinds)
     _check_apart(table, client)
     _check_described(table.name, ids, client, kind)
     horizon_us = options.horizon_us() or int(table.end_us.max())
     _check_horizon(table, horizon_us)
-    more = _unknown(table, client, len(ids), horizon_us, options.outside)
+    more = _unknown(table, client, n, horizon_us, options.outside)
     columns = (
         np.concatenate([client, more.client]),
         np.concatenate([table.start_us, more.start_us]),
@@ -112,13 +113,12 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
         [*table.kinds, *["unknown"] * len(more.client)],
         np.concatenate([np.where(np.isnan(table.values), 1.0, table.values), np.ones(len(more.client))]),
     )
-    world: TraceFacts = {"clients": len(ids), "horizon_us": horizon_us, "after_end": options.after_end}
-    world["about"] = about(ids)
+    after = options.after_end
     try:
-        trace = Trace.of(*columns, **world)
+        trace = Trace.of(*columns, clients=n, horizon_us=horizon_us, after_end=after, about=about(ids))
     except TraceError as error:
         raise TraceError(f"{table.name}: {error}") from None
-    without_presence = len(ids) - len(np.unique(client[np.isin(kind, ["online", "unknown"])]))
+    without_presence = n - len(np.unique(client[np.isin(kind, ["online", "unknown"])]))
     return Imported(trace, {"rows": len(table.start_us), "clients_of_unknown_presence": without_presence})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedsim.common.errors import TraceError
 from fedsim.common.units import US
 from fedsim.scenarios.importers.reading.files import DAY_US, LONGEST_S, Problems, about, number, rows
-from fedsim.worlds.importer import Source
+from fedsim.worlds.importer import Imported, Source
 from fedsim.worlds.trace import Trace, TraceFacts
 
 Ints = NDArray[np.int64]
@@ -119,6 +119,20 @@ def steps(time_us: Ints, value: Floats, last_us: int | None = None) -> Series:
         last_us = int(np.median(np.diff(time_us)))
     edges = np.append(time_us, time_us[-1] + max(last_us, 1)) - time_us[0]
     return Series(edges[:-1], edges[1:], value, int(edges[-1]))
+
+
+def downlinks(sources: Sequence[Source], series_of: Callable[[Source, Counter[str]], Series]) -> Imported:
+    """Return the world of files that hold one client's downlink each.
+
+    `series_of` reads a file, and counts what it changed or left out.
+    """
+    problems, links, counts = Problems(), list[Series](), Counter[str]()
+    for source in sources:
+        with problems.caught():
+            links.append(series_of(source, counts))
+    problems.check()
+    trace, more_counts = link_trace(labels(sources), {"downlink": links})
+    return Imported(trace, noted(counts + more_counts))
 
 
 def link_trace(
