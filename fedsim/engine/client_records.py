@@ -47,17 +47,11 @@ class ClientRecords:
         """Return a read-only view of each column by name, as a selector's `View` shows them."""
         return {f.name: read_only(getattr(self, f.name)) for f in fields(self)}
 
-    def dispatch(self, clients: Ints, step: int) -> None:
-        """Record that the server dispatched a job to each of `clients` after `step` steps."""
+    def dispatch(self, clients: Ints | int, step: int) -> None:
+        """Record that the server dispatched a job to each of `clients`, or to one, after `step` steps."""
         self.dispatched[clients] += 1
         self.last_dispatch[clients] = step
         self.busy[clients] = True
-
-    def dispatch_one(self, client: int, step: int) -> None:
-        """Record a dispatch to a single client; writing one number is faster than writing an array of one."""
-        self.dispatched[client] += 1
-        self.last_dispatch[client] = step
-        self.busy[client] = True
 
     def land(self, client: int, duration_us: int) -> None:
         """Record that the client's update arrived `duration_us` after its dispatch."""

@@ -226,7 +226,7 @@ class Dispatcher:
         heapq.heappush(run_state.heap, (seen_us, kind, client, row))
         run_state.next_job = number + 1
         run_state.in_flight += 1
-        records.dispatch_one(client, run_state.step)
+        records.dispatch(client, run_state.step)
         if ok and self._is_useful(end_us):
             self._unsent.append(row)
         return True

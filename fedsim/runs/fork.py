@@ -185,9 +185,15 @@ class _Branch:
         """Return the parts of the fork that leaves its parent in `state`."""
         run_state = state["run_state"]
         _check_stop(self.child, run_state["step"], run_state["now_us"])
-        digest = self.manifest.get("digest")
-        origin = {"run": str(self.parent), "digest": digest, "changes": list(self.sets)}
-        origin |= _departure(self.at, run_state, self.keep_online)
+        origin = {
+            "run": str(self.parent),
+            "digest": self.manifest.get("digest"),
+            "changes": list(self.sets),
+            "forked_step": run_state["step"],
+            "forked_us": run_state["now_us"],
+            "forked_at": "step" if self.at.time_us is None else "time",
+            "kept_online": sorted(self.keep_online) or None,
+        }
         child = parse(self.raw | {"parent": origin}, "fork", self.config.label, self.before)[0]
         if self.keep_online:
             kept = _kept(self.trace, self.keep_online, run_state["now_us"], child.stop.time, self.manifest)
@@ -203,16 +209,6 @@ def _begin_folder(folder: Path, branch: _Branch, saved: State | None, force: boo
     shutil.copy(branch.parent / CONFIG, folder / CONFIG)
     if saved is not None:
         cut_tables(folder, saved["records"]["rows"], source=branch.parent)
-
-
-def _departure(at: At, run_state: Mapping[str, Any], keep_online: Sequence[int]) -> dict[str, Any]:
-    """Return the keys of `[parent]` that record when and how a fork left its parent."""
-    return {
-        "forked_step": run_state["step"],
-        "forked_us": run_state["now_us"],
-        "forked_at": "step" if at.time_us is None else "time",
-        "kept_online": sorted(keep_online) or None,
-    }
 
 
 def _write(folder: Path, spec: RunSpec, begin: State) -> None:

@@ -81,7 +81,7 @@ class Footprint:
             "solve": plan.gram_bytes(size.layers + _SOLVER_MATRICES) if size.layers else 0,
             "updates": (2 * at_once if workers else self.pacing.most_updates) * row,
             "audit": self.audited * row,
-            "kept": _kept_rows(self.method, self._keepers(), at_once) * row,
+            "kept": self._kept_rows() * row,
             "data": self.data_bytes * (2 if workers else 1),
             "world": 3 * self.trace_bytes,
             "evaluation": self.forward_bytes * (workers or self.threads),
@@ -89,9 +89,12 @@ class Footprint:
         }
         return parts | {"total": sum(parts.values())}
 
-    def _keepers(self) -> int:
+    def _kept_rows(self) -> int:
+        """Return the largest number of vectors that clients keep; personal models are copied once more at the end."""
         clients = self.server.n_clients
-        return clients if self.keepers is None else min(self.keepers, clients)
+        keepers = clients if self.keepers is None else min(self.keepers, clients)
+        copies = 3 if self.method.personal else 1
+        return copies * keepers + min(self.pacing.concurrency, keepers) if self.method.keeps else 0
 
     def on_gpu(self) -> dict[str, int]:
         """Predict the least bytes that the server needs on its GPU, and their total; empty if it has no GPU.
@@ -141,13 +144,6 @@ class Footprint:
 def predict(server: ServerSpec, pacing: Pacing, **more: Any) -> dict[str, int]:
     """Predict the bytes of each part of a run and their total; the arguments are the fields of `Footprint`."""
     return Footprint(server, pacing, **more).parts()
-
-
-def _kept_rows(method: ClientMethod, keepers: int, concurrency: int) -> int:
-    """Return the largest number of vectors that clients keep; personal models are copied once more at the end."""
-    if not method.keeps:
-        return 0
-    return keepers + min(concurrency, keepers) + (2 * keepers if method.personal else 0)
 
 
 def check_fits(

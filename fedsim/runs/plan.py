@@ -222,31 +222,31 @@ def _planned(spec: RunSpec, workers: int, out: Path | None, force: bool) -> Plan
     trainer = CountingTrainer(spec, ahead=workers > 0)
     unwatched = replace(spec.plan, stop=replace(spec.plan.stop, metric=None))  # nothing is evaluated
     event_loop = EventLoop(spec.world, unwatched, trainer, tally, run_state)
-    ended_by = event_loop.run()
+    event_loop.run()
     event_loop.abandon()
     planned_s = time.perf_counter() - started
     if recorder is None:
         tally.crowded()
     else:
-        finish(recorder, config, run_state, ended_by)
+        finish(recorder, config, run_state, event_loop.ended_by)
         tally.jobs = recorder.counts
-    return _planned_run(spec, trainer, tally, run_state, workers, ended_by, planned_s)
+    return _planned_run(spec, event_loop, trainer, tally, workers, planned_s)
 
 
 def _planned_run(
     spec: RunSpec,
+    event_loop: EventLoop,
     trainer: CountingTrainer,
     tally: Tally,
-    run_state: RunState,
     workers: int,
-    ended_by: str,
     planned_s: float,
 ) -> PlannedRun:
+    run_state = event_loop.run_state
     remembered = np.array(tally.remembered, dtype=np.int64)
     loop_s = wall_s(spec, trainer.passes + trainer.audited, trainer.evaluated, remembered, workers)
     return PlannedRun(
         name=spec.config.name,
-        ended_by=ended_by,
+        ended_by=event_loop.ended_by,
         steps=run_state.step,
         virtual_us=run_state.now_us,
         jobs=dict(sorted(tally.jobs.items())),

@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -126,8 +127,8 @@ def _steps_s(spec: RunSpec, remembered: Ints) -> NDArray[np.float64]:
 def _cut(spec: ServerSpec, columns: int) -> ServerSpec:
     """Return the same server for a model of at most `columns` parameters, its layers cut in proportion."""
     share = min(columns / spec.blocks[-1][1], 1.0)
-    ends = np.cumsum([max(round((b - a) * share), 1) for a, b in spec.blocks]).tolist()
-    return replace(spec, blocks=list(zip([0, *ends[:-1]], ends, strict=True)))
+    sizes = [max(round((b - a) * share), 1) for a, b in spec.blocks]
+    return replace(spec, blocks=list(pairwise(accumulate(sizes, initial=0))))
 
 
 def _solving_s(short: ServerSpec, m: int, most: int, alone_s: float) -> Callable[[Ints], NDArray[np.float64]]:

@@ -40,7 +40,7 @@ def test_its_columns_are_those_of_a_view_and_cannot_be_written_to() -> None:
 def test_columns_are_views_that_follow() -> None:
     known = ClientRecords.of(3)
     columns = known.columns()
-    known.dispatch_one(1, step=4)
+    known.dispatch(1, step=4)
     assert columns["dispatched"].tolist() == [0, 1, 0]
     assert columns["last_dispatch"].tolist() == [-1, 4, -1]
 

@@ -75,7 +75,7 @@ def test_what_is_restored_is_what_was_saved() -> None:
     )
     run_state.arm(6)
     heapq.heappush(run_state.heap, (12, int(Kind.ARRIVE), 2, 0))
-    run_state.client_records.dispatch_one(1, step=4)
+    run_state.client_records.dispatch(1, step=4)
     run_state.selector_state = {"turn": np.array([1, 2])}
     again = RunState.restored(run_state.state())
     for f in fields(RunState):
