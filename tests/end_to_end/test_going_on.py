@@ -60,7 +60,7 @@ def test_a_run_of_another_configuration_is_refused_or_replaced(tmp_path: Path) -
     there = run(config, tmp_path)
     before = written(there.folder)
     with pytest.raises(
-        ConfigError, match=r"small is done with .* than 'small': stop.steps: expected 5, found 8"
+        ConfigError, match=r"small \(done\) was run with .* from 'small': stop.steps: expected 5, found 8"
     ):
         again([other], tmp_path)
     assert written(there.folder) == before

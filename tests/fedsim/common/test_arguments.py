@@ -26,7 +26,7 @@ from fedsim.config import study as config_study
 from fedsim.invariants import check
 from fedsim.runs import machine_benchmark as bench
 from fedsim.runs import plan, replay
-from fedsim.runs import simulate as simulation
+from fedsim.runs import resume as resuming
 from fedsim.runs import verify as verifying
 from fedsim.runs.fork import At, fork
 from fedsim.studies import run as study
@@ -64,7 +64,7 @@ FUNCTIONS = [
     *public(fedsim),
     *public(analysis),
     *(
-        simulation.resume,
+        resuming.resume,
         fork,
         At,
         replay.replay_config,

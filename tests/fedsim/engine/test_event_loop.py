@@ -316,7 +316,6 @@ class Second:
         self.seen: list[tuple[int, int, int, float]] = []
 
     def drop(self, cohort: Cohort) -> NDArray[np.bool_]:
-        assert (cohort.ids == -1).all(), "the jobs have no numbers yet"
         assert (cohort.shares == 1).all()
         seconds = cohort.dispatch_us / US
         columns = (cohort.clients, cohort.nths, cohort.versions, seconds)
