@@ -88,10 +88,10 @@ def root() -> Path:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two processes more than cores: tests that start a process or Ray wait for it, and leave a core idle meanwhile."""
+    """One process more than cores: tests that start a process or Ray wait for it, and leave a core idle meanwhile."""
     from fedsim.common.machine import cores
 
-    return cores() + 2
+    return cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedsim.cli.main import main
 from fedsim.common.errors import RunError
-from fedsim.runs.machine_benchmark import Benchmark, Measured, bench, modes, worker_counts
+from fedsim.runs.machine_benchmark import _COHORT, _WORKS, Benchmark, Measured, bench, modes, worker_counts
 
 
 def made_up(*cells: tuple[str, str, int, float]) -> Benchmark:
@@ -73,7 +73,11 @@ def test_every_mode_is_measured() -> None:
     assert "auto" not in modes()
 
 
-def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = {"name": "synthetic", "clients": 4, "sizes": "fixed", "samples": 4}  # two steps take milliseconds
+    for work in _WORKS:
+        monkeypatch.setitem(_WORKS, work, _WORKS[work] | {"task": tiny})
+        monkeypatch.setitem(_COHORT, work, 2)
     with pytest.raises(SystemExit) as ended:
         main(["bench", "--json", "--workers", "0", "--seconds", "0.2", "--device", "cpu"])
     assert (ended.value.code or 0) == 0
