@@ -101,7 +101,7 @@ def test_an_incomplete_checkpoint_is_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, STATE, step=1, jobs=5, keep=1)
     shutil.copytree(path, path.with_name(".00000002-0000000009.tmp"))
     assert [c.step for c in checkpoints(tmp_path)] == [1]
-    write(tmp_path, STATE, step=2, jobs=9, keep=5)  # what is left of the other is in nobody's way
+    write(tmp_path, STATE, step=2, jobs=9, keep=5)  # beside the incomplete one
     assert [c.step for c in checkpoints(tmp_path)] == [1, 2]
 
 
