@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,7 +23,8 @@ class Evaluator:
         self, plan: Plan, trainer: Trainer, records: Records, run_state: RunState, clock: Stopwatch
     ) -> None:
         self.plan, self.trainer, self.records, self.run_state = plan, trainer, records, run_state
-        self.clock = clock
+        self.clock, metric = clock, plan.stop.metric
+        self._metric = None if metric is None else plugins.factory("metric", metric)
         if not run_state.begun:
             run_state.evaluate_us = plan.evaluate.every_us
 
@@ -54,7 +56,7 @@ class Evaluator:
         result = self._start(split, evaluate.split)
         if evaluate.personal:
             self._start(split, evaluate.split + PERSONAL, personal=True)
-        if self.plan.stop.metric is not None or "accuracy" in self.plan.selector.needs:
+        if self._metric is not None or "accuracy" in self.plan.selector.needs:
             self._learn(result())
 
     def _start(self, split: str, name: str, *, personal: bool = False) -> Pending[Evaluation]:
@@ -74,9 +76,9 @@ class Evaluator:
         """Update the accuracy that selectors see, and the run state that decides about stopping."""
         run_state, stop = self.run_state, self.plan.stop
         run_state.client_records.accuracy[evaluation.clients] = evaluation.accuracy
-        if stop.metric is None:
+        if self._metric is None:
             return
-        value = _value(stop.metric, evaluation)
+        value = _value(str(stop.metric), self._metric, evaluation)
         sign = 1.0 if stop.rising else -1.0
         first = math.isnan(run_state.best) and not math.isnan(value)
         better = first or sign * (value - run_state.best) > stop.least
@@ -87,8 +89,8 @@ class Evaluator:
         run_state.reached |= stop.target is not None and sign * (value - stop.target) >= 0
 
 
-def _value(metric: str, evaluation: Evaluation) -> float:
+def _value(name: str, metric: Callable[..., object], evaluation: Evaluation) -> float:
     """Return the value of a metric; NaN if there is no client, or a client without an accuracy."""
     if not len(evaluation.n) or np.isnan(evaluation.accuracy).any():
         return math.nan
-    return plugins.number_of(metric, plugins.factory("metric", metric)(evaluation.accuracy, evaluation.n))
+    return plugins.number_of(name, metric(evaluation.accuracy, evaluation.n))

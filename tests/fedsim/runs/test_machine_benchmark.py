@@ -62,9 +62,19 @@ def test_worker_counts_are_none_all_cores_then_powers_of_two(cores: int, counts:
     assert worker_counts(cores) == counts
 
 
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Works of which two steps take milliseconds."""
+    for work in _WORKS:
+        task = {"name": "synthetic", "clients": 4, "sizes": "fixed", "samples": 4}
+        monkeypatch.setitem(_WORKS, work, _WORKS[work] | {"task": task})
+        monkeypatch.setitem(_COHORT, work, 2)
+
+
+@pytest.mark.usefixtures("tiny")
 def test_every_mode_is_measured() -> None:
     told: list[str] = []
-    found = bench(workers=[0], works=["softmax"], device="cpu", seconds=2.0, repeats=1, tell=told.append)
+    found = bench(workers=[0], works=["softmax"], device="cpu", seconds=1.0, repeats=1, tell=told.append)
     assert [(m.work, m.mode, m.workers) for m in found.measured] == [("softmax", mode, 0) for mode in modes()]
     assert all(m.updates_per_s > 0 for m in found.measured)
     assert found.start_s[0] > 0
@@ -73,13 +83,10 @@ def test_every_mode_is_measured() -> None:
     assert "auto" not in modes()
 
 
-def test_the_command_prints_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    tiny = {"name": "synthetic", "clients": 4, "sizes": "fixed", "samples": 4}  # two steps take milliseconds
-    for work in _WORKS:
-        monkeypatch.setitem(_WORKS, work, _WORKS[work] | {"task": tiny})
-        monkeypatch.setitem(_COHORT, work, 2)
+@pytest.mark.usefixtures("tiny")
+def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["bench", "--json", "--workers", "0", "--seconds", "0.2", "--device", "cpu"])
+        main(["bench", "--json", "--workers", "0", "--seconds", "1", "--device", "cpu"])
     assert (ended.value.code or 0) == 0
     found = json.loads(capsys.readouterr().out)
     assert {m["work"] for m in found["updates"]} == {"softmax", "mlp"}
