@@ -46,11 +46,7 @@ def fedfa(
     """
 
     def direction(stack: Stack) -> Direction:
-        if stack.accuracies_after is None:
-            raise ConfigError(
-                "rule 'fedfa' needs 'accuracies_after', the accuracies of the clients' own models"
-            )
-        accuracies = stack.accuracies_after[: stack.m]
+        accuracies = _accuracies(stack)
         frequencies = stack.participations[: stack.m].astype(np.float64)
         if form == "gfedplat":
             weights = _gfedplat(100 * accuracies, frequencies / (stack.step + 1), beta)
@@ -62,6 +58,13 @@ def fedfa(
 
     plain = stateless(direction, Needs(after=True), ["convex"])
     return replace(plain, then=_momentum(gamma, server_lr, form))
+
+
+def _accuracies(stack: Stack) -> Floats:
+    """Return [m] the accuracies of the clients' own models."""
+    if stack.accuracies_after is None:
+        raise ConfigError("rule 'fedfa' needs 'accuracies_after', the accuracies of the clients' own models")
+    return stack.accuracies_after[: stack.m]
 
 
 def _rarity(frequencies: Floats, guard: float) -> Floats:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from fedsim import analysis
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.runs.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "absence.toml"
@@ -63,7 +63,7 @@ def run(out: Path, cell: Cell) -> Path:
     """Return the folder of a run, made now unless it is there."""
     rule, timing, seed = cell
     name = f"{timing}_{rule.lower().replace(', ', '_').replace(' ', '_').replace('+', '_plus')}_{seed}"
-    config = load(EXAMPLE, (*TIMINGS[timing], *RULES[rule], f"seed={seed}", f"name={name}"))[0]
+    config = load_config(EXAMPLE, (*TIMINGS[timing], *RULES[rule], f"seed={seed}", f"name={name}"))[0]
     if not (out / name / "model.safetensors").is_file():
         simulate(config, out=out, workers=0, force=True)
     return out / name
@@ -90,7 +90,7 @@ def numbers(run: analysis.Run) -> dict[str, float]:
 def night_clients(run: analysis.Run) -> list[int]:
     """Return the clients whose training samples all have one of `LABELS`, or half of them at least."""
     from fedsim.config.data import federation
-    from fedsim.config.load import load as read
+    from fedsim.config.load import load_config as read
     from fedsim.data.federated_data import label_counts
 
     counts = label_counts(federation(read(run.folder / "config.resolved.toml")[0])[1])
@@ -110,7 +110,7 @@ def main() -> None:
         folders = list(pool.map(partial(run, options.out), wanted))
     frame = pd.DataFrame(
         [
-            {"timing": timing, "rule": rule, "seed": seed, **numbers(analysis.open(folder))}
+            {"timing": timing, "rule": rule, "seed": seed, **numbers(analysis.open_run(folder))}
             for (rule, timing, seed), folder in zip(wanted, folders, strict=True)
         ]
     )

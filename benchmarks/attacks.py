@@ -88,7 +88,7 @@ def run(out: Path, cell: Cell) -> Path:
 
 def numbers(cell: Cell, folder: Path) -> dict[str, Any]:
     """Return what the tables show of a run."""
-    opened = analysis.open(folder)
+    opened = analysis.open_run(folder)
     found = opened.final()
     row = {"data": cell[0], "rule": cell[1], "strength": cell[2], "seed": cell[3]}
     if cell[0] == "adult":

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional
 
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.simulate import simulate
@@ -35,7 +35,7 @@ def config(rounds: int, pacing: str) -> RunConfig:
     sets = [f"stop.steps={rounds}", "evaluate.every_steps=0"]
     if pacing == "fedbuff":
         sets += ["pacing={preset='fedbuff', concurrency=50, buffer=10}"]
-    return load(EXAMPLE, tuple(sets))[0]
+    return load_config(EXAMPLE, tuple(sets))[0]
 
 
 def bare_s(setup: RunSpec, rounds: int) -> float:

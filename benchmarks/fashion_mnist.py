@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedsim import analysis
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.runs.simulate import simulate
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "fashion_mnist.toml"
@@ -28,11 +28,11 @@ SHOWN = ("mean_percent", "std_percent", "worst5_percent", "worst10_percent", "an
 def run(world: str, seed: int, out: Path, workers: int) -> list[analysis.Run]:
     """Return the three runs of a seed in a world, made now unless they are there."""
     name = f"{world}_{seed}"
-    configs = load(EXAMPLE, (*WORLDS[world], f"seed={seed}", f"name={name}"))
+    configs = load_config(EXAMPLE, (*WORLDS[world], f"seed={seed}", f"name={name}"))
     folders = [out / config.name for config in configs]
     if not all((folder / "model.safetensors").is_file() for folder in folders):
         simulate(configs, out=out, workers=workers, force=True)
-    return [analysis.open(folder) for folder in folders]
+    return [analysis.open_run(folder) for folder in folders]
 
 
 def numbers(run: analysis.Run, world: str) -> dict[str, object]:

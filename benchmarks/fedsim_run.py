@@ -56,7 +56,7 @@ def main() -> None:
 
         called = time.time()
         results = simulate(configs, out=folder, workers=0, device="cpu", pool=pool)
-        first, again, long, evaluated = (analysis.open(result.folder) for result in results)
+        first, again, long, evaluated = (analysis.open_run(result.folder) for result in results)
         tested = long.final()
 
         from contest import say

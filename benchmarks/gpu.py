@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --quick --device cpu        # few clients of two minibatches: does it run at all?
 
 Two tables in Markdown, medians of wall time. Samples are noise of the works' shapes, so that no data set is needed, and
-there is neither a clock nor records: `fedsim bench --device cuda` measures whole runs. "busy" is the share of the time
+there is neither a clock nor records. "busy" is the share of the time
 in which a kernel ran, by torch's profiler. The server's bound is the time to read the remembered rows twice, for inner
 products and for the weighted sum, at the bandwidth of a copy measured beside it.
 """

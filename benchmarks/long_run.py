@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 
 from fedsim import analysis
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.runs.result import Progress
 from fedsim.runs.simulate import simulate
 
@@ -42,9 +42,9 @@ def main() -> None:
     started = time.time()
     with tempfile.TemporaryDirectory() as folder:
         result = simulate(
-            load(given.config, tuple(given.set)), out=folder, workers=0, device="cpu", watch=note
+            load_config(given.config, tuple(given.set)), out=folder, workers=0, device="cpu", watch=note
         )
-        manifest = analysis.open(result[0].folder).manifest
+        manifest = analysis.open_run(result[0].folder).manifest
     took = [after - before for before, after in pairwise(at)]
     first, last = median(took[given.after :][: given.ends]), median(took[-given.ends :])
     predicted, peak = manifest["memory"]["predicted_bytes"]["total"], manifest["memory"]["peak_bytes"]

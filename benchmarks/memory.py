@@ -41,7 +41,7 @@ def manifest(clients: int, given: argparse.Namespace) -> dict[str, Any]:
     }
     with tempfile.TemporaryDirectory() as folder:
         results = simulate(parse(raw, "memory.py", "memory"), out=folder, workers=given.workers, device="cpu")
-        return analysis.open(results[0].folder).manifest
+        return analysis.open_run(results[0].folder).manifest
 
 
 def main() -> None:

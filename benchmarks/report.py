@@ -32,7 +32,7 @@ def main() -> None:
         folder = simulate(configured(args.clients, args.steps), out=place, workers=0)[0].folder
         page = Path(place) / "report.html"
         took = sorted(seconds(folder, page) for _ in range(args.repeats))[args.repeats // 2]
-        run = analysis.open(folder)
+        run = analysis.open_run(folder)
         rows = (len(table) for table in (run.jobs, run.evals, run.conflicts))
         counts = (f"{n:,}" for n in (args.clients, len(run.steps), *rows))
         print(f"| {' | '.join(counts)} | {took:.1f} s | {page.stat().st_size / 1e6:.2f} MB |")

@@ -204,7 +204,7 @@ def fedfv_table(clock: Clock, pairs: list[tuple[str, int]]) -> float:
     for model, m in pairs:
         rows = rows_of(m, sum(MODELS[model]))
         losses = stack_of(np.zeros((0, m, m)), m, m).losses
-        ours = combine("fedfv", rows, losses=losses, alpha=0.1, tau=0).direction
+        ours = combine("fedfv", rows, losses=losses, options={"alpha": 0.1, "tau": 0}).direction
         slow, naive = clock.time(partial(fedfv_on_vectors, rows, losses.tolist(), alpha=0.1))
         assert torch.linalg.norm(ours - naive) <= 1e-3 * torch.linalg.norm(naive)
         fast = sum(step_times(clock, "fedfv", rows, MODELS[model], Grams()))

@@ -48,7 +48,7 @@ def measure(variants: Variants, given: argparse.Namespace) -> dict[str, list[tup
     with tempfile.TemporaryDirectory() as folder:
         results = simulate(configs, out=folder, workers=given.workers, device="cpu")
         for (name, repeat), result in zip(plans, results, strict=True):
-            run = analysis.open(result.folder)
+            run = analysis.open_run(result.folder)
             if repeat:
                 found[name].append((loop_s(run), int(run.steps["updates"].to_numpy().sum())))
     return found

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from fedsim.cli.dashboard import dashboard
 from fedsim.cli.tensorboard import writing_events
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.runs.result import Progress, Watch
 from fedsim.runs.simulate import simulate
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a.b=value in the configuration")
     parser.add_argument("--repeat", type=int, default=5)
     given = parser.parse_args()
-    config = load(given.config, tuple(given.set))[0]
+    config = load_config(given.config, tuple(given.set))[0]
     found = [{kind: measured(config, kind) for kind in KINDS} for _ in range(given.repeat)]
     print("| watched by | share of the run, % | us per step |")
     print("|---|---|---|")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.simulate import simulate
@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--every-s", type=float, default=1.0, help="mean seconds from kill to kill")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    config = load(given.config, given.set)[0]
+    config = load_config(given.config, given.set)[0]
     found = kill_workers(
         config, kills=given.kills, workers=given.workers, every_s=given.every_s, seed=given.seed
     )

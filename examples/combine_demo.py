@@ -22,8 +22,12 @@ RULES: dict[str, tuple[str, dict[str, Any]]] = {
     "FedMGDA+": ("fedmgda_plus", {"epsilon": 1.0}),
     "FedFV": ("fedfv", {"alpha": 0.0, "tau": 1}),
     "FedLF": ("fedlf", {}),
-    "FedMGDA, layer by layer": ("fedmgda", {"wrap": [("layerwise", {})]}),
-    "FedAvg, projected off absent clients": ("fedavg", {"wrap": [("external", {"tau": 1})]}),
+    "FedMGDA, layer by layer": ("fedmgda", {}),
+    "FedAvg, projected off absent clients": ("fedavg", {}),
+}
+WRAPPERS: dict[str, list[tuple[str, dict[str, Any]]]] = {
+    "FedMGDA, layer by layer": [("layerwise", {})],
+    "FedAvg, projected off absent clients": [("external", {"tau": 1})],
 }
 
 
@@ -50,7 +54,8 @@ def main() -> None:
     }
     print(f"{'rule':38}{'length':>8}{'present':>10}{'absent':>9}")
     for title, (rule, options) in RULES.items():
-        result = combine(rule, rows, blocks=BLOCKS, n_seen=9, step=3, **reports, **options)
+        wrap = WRAPPERS.get(title, [])
+        result = combine(rule, rows, options=options, wrap=wrap, blocks=BLOCKS, n_seen=9, step=3, **reports)
         length = np.linalg.norm(result.direction)
         present, absent = (smallest_cosine(part, result.direction) for part in (rows[:4], rows[4:]))
         print(f"{title:38}{length:8.2f}{present:10.3f}{absent:9.3f}")

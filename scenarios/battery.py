@@ -31,44 +31,58 @@ HOUR_US = 3600 * US
 DAY_US = 24 * HOUR_US
 
 
-def battery(
-    *,
-    online_from: float = 0.8,
-    plugged_only: bool = True,
-    charge_time: str | float = "2h",
-    idle_life: str | float = "48h",
-    use_life: str | float = "6h",
-    use_every: str | float = "90min",
-    use_length: str | float = "15min",
-    plug_h: float = 23.0,
-    unplug_h: float = 7.0,
-    habit_shift: str | float = "1h",
-    forget_share: float = 0.1,
-    devices: Devices = PHONES,
-) -> Scenario:
-    """Phones that are online once they are charged to `online_from` (0 to 1) and, by default, while plugged in.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatteryOptions:
+    """Options of `battery`."""
 
-    `charge_time` is from empty to full; `idle_life` and `use_life` are from full to empty. `plug_h` and `unplug_h`
-    (0 to 24) are hours of the day: 0 and 24 are the whole day, two equal hours no time at all. `forget_share` (0 to 1)
-    is the share of nights without charging.
-    """
-    number_option("online_from", online_from, 0, 1)
-    number_option("forget_share", forget_share, 0, 1)
-    number_option("plug_h", plug_h, 0, 24)
-    hours = number_option("unplug_h", unplug_h, 0, 24) - plug_h
+    online_from: float = 0.8
+    """Least charge at which a phone is online, 0 to 1."""
+    plugged_only: bool = True
+    """Whether a phone is online only while it is plugged in."""
+    charge_time: str | float = "2h"
+    """Duration of charging from empty to full."""
+    idle_life: str | float = "48h"
+    """Duration from full to empty of an idle phone."""
+    use_life: str | float = "6h"
+    """Duration from full to empty of a phone in use."""
+    use_every: str | float = "90min"
+    """Mean time from one use to the next."""
+    use_length: str | float = "15min"
+    """Mean length of a use."""
+    plug_h: float = 23.0
+    """Hour of the day, 0 to 24, at which the phone is plugged in."""
+    unplug_h: float = 7.0
+    """Hour of the day, 0 to 24, at which it is unplugged. 0 and 24 are the whole day, equal hours no time at all."""
+    habit_shift: str | float = "1h"
+    """Standard deviation of a client's own shift of these hours."""
+    forget_share: float = 0.1
+    """Share of nights without charging, 0 to 1."""
+    devices: Devices = PHONES
+    """Speeds and faults."""
+
+
+def battery(options: BatteryOptions) -> Scenario:
+    """Phones that are online once they are charged enough and, by default, while plugged in."""
+    o = options
+    number_option("online_from", o.online_from, 0, 1)
+    number_option("forget_share", o.forget_share, 0, 1)
+    number_option("plug_h", o.plug_h, 0, 24)
+    hours = number_option("unplug_h", o.unplug_h, 0, 24) - o.plug_h
     night_us = round((24 if hours == 24 else hours % 24) * HOUR_US)
-    gain = 1 / duration_option("charge_time", charge_time)
-    idle, use = 1 / duration_option("idle_life", idle_life), 1 / duration_option("use_life", use_life)
-    rates = Rates(gain, idle, use)
-    every_us, length_us = duration_option("use_every", use_every), duration_option("use_length", use_length)
-    shift_us = duration_option("habit_shift", habit_shift, least_us=0)
+    names = ("charge_time", "idle_life", "use_life")
+    rates = Rates(*(1 / duration_option(name, getattr(o, name)) for name in names))
+    every_us, length_us = (
+        duration_option("use_every", o.use_every),
+        duration_option("use_length", o.use_length),
+    )
+    shift_us = duration_option("habit_shift", o.habit_shift, least_us=0)
 
     def client(env: Clock, me: Me) -> Life:
-        devices.describe(env, me)
-        phone = Phone(env, me, rates, online_from, plugged_only)
-        plug_us = round(plug_h * HOUR_US + shift_us * me.rng.standard_normal()) % DAY_US
+        o.devices.describe(env, me)
+        phone = Phone(env, me, rates, o.online_from, o.plugged_only)
+        plug_us = round(o.plug_h * HOUR_US + shift_us * me.rng.standard_normal()) % DAY_US
         env.process(_owner(env, phone, me.stream("use"), every_us, length_us))
-        return _nights(env, phone, me.rng, plug_us, night_us, forget_share)
+        return _nights(env, phone, me.rng, plug_us, night_us, o.forget_share)
 
     return Scenario(client)
 

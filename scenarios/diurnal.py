@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_right
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,43 +37,56 @@ EDGES_US = np.linspace(0.0, DAY_US, CELLS + 1)
 Floats = NDArray[np.float64]
 
 
-def diurnal(
-    *,
-    night_share: float = 0.6,
-    day_share: float = 0.08,
-    night_centre_h: float = 2.0,
-    night_width: str | float = "8h",
-    mean_session: str | float = "2h",
-    time_zones: int = 4,
-    zone_spread: str | float = "6h",
-    habit_sigma: float = 0.7,
-    habit_shift: str | float = "1h",
-    devices: Devices = PHONES,
-) -> Scenario:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiurnalOptions:
+    """Options of `diurnal`."""
+
+    night_share: float = 0.6
+    """A typical client's probability to be online at the centre of the night, between 0 and 1."""
+    day_share: float = 0.08
+    """A typical client's probability to be online far from the night, between 0 and 1."""
+    night_centre_h: float = 2.0
+    """Local hour of the centre of the night, 0 to 24."""
+    night_width: str | float = "8h"
+    """Width of the night, 30 minutes to 24 hours."""
+    mean_session: str | float = "2h"
+    """Mean length of a session where the probability is constant, at least a minute."""
+    time_zones: int = 4
+    """Number of time zones, 1 to 48; virtual time 0 is midnight in the easternmost, zone 0."""
+    zone_spread: str | float = "6h"
+    """Time from the easternmost zone to the westernmost; the others lie evenly between them."""
+    habit_sigma: float = 0.7
+    """Standard deviation of a client's own shift of the log odds, 0 to 5."""
+    habit_shift: str | float = "1h"
+    """Standard deviation of a client's own shift of the night's centre."""
+    devices: Devices = PHONES
+    """Speeds and faults."""
+
+
+def diurnal(options: DiurnalOptions) -> Scenario:
     """Clients that are online mostly at night, each with its own habit and time zone.
 
-    `night_share` and `day_share` are a typical client's probabilities to be online at the centre of the night
-    and far from it. `time_zones` zones lie evenly over `zone_spread`; virtual time 0 is midnight in the
-    easternmost. `Trace.about` holds a client's zone, counted from there.
+    `Trace.about` holds a client's `time_zone`.
     """
-    night = number_option("night_share", night_share, 0, 1, open_ends=True)
-    day = number_option("day_share", day_share, 0, 1, open_ends=True)
-    number_option("night_centre_h", night_centre_h, 0, 24)
-    number_option("time_zones", time_zones, 1, 48)
-    number_option("habit_sigma", habit_sigma, 0, 5)
-    kappa = _concentration(duration_option("night_width", night_width) / HOUR_US)
-    session_us = duration_option("mean_session", mean_session, least_us=60 * US)
-    spread_us = duration_option("zone_spread", zone_spread, least_us=0)
-    shift_us = duration_option("habit_shift", habit_shift, least_us=0)
+    o = options
+    night = number_option("night_share", o.night_share, 0, 1, open_ends=True)
+    day = number_option("day_share", o.day_share, 0, 1, open_ends=True)
+    number_option("night_centre_h", o.night_centre_h, 0, 24)
+    number_option("time_zones", o.time_zones, 1, 48)
+    number_option("habit_sigma", o.habit_sigma, 0, 5)
+    kappa = _concentration(duration_option("night_width", o.night_width) / HOUR_US)
+    session_us = duration_option("mean_session", o.mean_session, least_us=60 * US)
+    spread_us = duration_option("zone_spread", o.zone_spread, least_us=0)
+    shift_us = duration_option("habit_shift", o.habit_shift, least_us=0)
 
     def client(env: Clock, me: Me) -> Life:
-        devices.describe(env, me)
-        zone = int(me.rng.integers(time_zones))
+        o.devices.describe(env, me)
+        zone = int(me.rng.integers(o.time_zones))
         me.about("time_zone", zone)
-        zone_us = zone / max(time_zones - 1, 1) * spread_us
+        zone_us = zone / max(o.time_zones - 1, 1) * spread_us
         late, inclination = me.rng.standard_normal(2).tolist()
-        share = day + (night - day) * _window(kappa, night_centre_h * HOUR_US + zone_us + late * shift_us)
-        odds = share / (1 - share) * math.exp(habit_sigma * inclination)
+        share = day + (night - day) * _window(kappa, o.night_centre_h * HOUR_US + zone_us + late * shift_us)
+        odds = share / (1 - share) * math.exp(o.habit_sigma * inclination)
         return _sessions(env, me, odds / (1 + odds), session_us)
 
     return Scenario(client)

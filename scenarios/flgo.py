@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
@@ -70,46 +71,59 @@ Unit = Where(
 )
 
 
-def flgo(
-    *,
-    availability: Literal["IDL", "YMF", "MDF", "LDF", "YFF", "HOMO", "LN", "SLN", "YC"] = "IDL",
-    beta: Annotated[float | None, Unless("availability", "IDL")] = None,
-    formula: Annotated[Literal["code", "docstring"], With("availability", "MDF", "LDF")] = "code",
-    round: Annotated[str | float, Drawn] = "10min",
-    unit: Annotated[str | float, Unit] = "1min",
-    roundwise: Annotated[bool, Drawn] = True,
-    federation: Annotated[int | None, With("availability", "LN", "SLN")] = None,
-    responsiveness: Literal["IDL", "LN", "UNI"] = "IDL",
-    latency_mean: Annotated[float, OfLN] = 100.0,
-    latency_var: Annotated[float, OfLN] = 10.0,
-    latency_min: Annotated[int, OfUNI] = 0,
-    latency_max: Annotated[int, OfUNI] = 1,
-    job_samples: Annotated[float | None, Unless("responsiveness", "IDL")] = None,
-    devices: Devices | None = None,
-) -> Scenario:
-    """FLGo's modes of availability and responsiveness.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlgoOptions:
+    """Options of `flgo`."""
 
-    `beta` is FLGo's for the mode by default: 0 to 1, for LN and SLN less than 1, for MDF and LDF up to 100. YMF, MDF,
-    LDF, YFF and YC need facts about the federation's data, which a run's `[world]` has; LN and SLN the number of
-    clients over which the maximum is taken: `federation`, by default that of the run. A job of `job_samples` samples,
-    by default one epoch over the client's data, takes its client's latency. Instead, `devices` may set the speeds.
-    """
-    beta = BETA[availability] if beta is None else beta
-    number_option("beta", beta, 0, GREATEST_BETA.get(availability, 1.0))
-    round_us, unit_us = duration_option("round", round), duration_option("unit", unit)
-    latency_s = _latencies(responsiveness, latency_mean, latency_var, latency_min, latency_max, unit_us / US)
-    _check_speeds(responsiveness, devices, job_samples)
+    availability: Literal["IDL", "YMF", "MDF", "LDF", "YFF", "HOMO", "LN", "SLN", "YC"] = "IDL"
+    """FLGo's mode. YMF, MDF, LDF, YFF and YC need facts about the federation's data, which a run's `[world]` has."""
+    beta: Annotated[float | None, Unless("availability", "IDL")] = None
+    """b: 0 to 1, for LN and SLN less than 1, for MDF and LDF up to 100; by default FLGo's for the mode."""
+    formula: Annotated[Literal["code", "docstring"], With("availability", "MDF", "LDF")] = "code"
+    """Whether the formula is that of FLGo's code or of its docstring."""
+    round: Annotated[str | float, Drawn] = "10min"
+    """Length of a round."""
+    unit: Annotated[str | float, Unit] = "1min"
+    """The unit of time."""
+    roundwise: Annotated[bool, Drawn] = True
+    """Whether clients come and go once a round, or once a unit of time."""
+    federation: Annotated[int | None, With("availability", "LN", "SLN")] = None
+    """Number of clients over which the maximum is taken; by default that of the run."""
+    responsiveness: Literal["IDL", "LN", "UNI"] = "IDL"
+    """FLGo's mode of latencies."""
+    latency_mean: Annotated[float, OfLN] = 100.0
+    """Mean of LN, in units of time."""
+    latency_var: Annotated[float, OfLN] = 10.0
+    """Variance of LN."""
+    latency_min: Annotated[int, OfUNI] = 0
+    """Least latency of UNI, in units of time."""
+    latency_max: Annotated[int, OfUNI] = 1
+    """Above the greatest latency of UNI."""
+    job_samples: Annotated[float | None, Unless("responsiveness", "IDL")] = None
+    """Samples of a job that takes the latency; by default one epoch over the client's data."""
+    devices: Devices | None = None
+    """Speeds and faults, in place of latencies."""
+
+
+def flgo(options: FlgoOptions) -> Scenario:
+    """FLGo's modes of availability and responsiveness."""
+    o = options
+    beta = BETA[o.availability] if o.beta is None else o.beta
+    number_option("beta", beta, 0, GREATEST_BETA.get(o.availability, 1.0))
+    round_us, unit_us = duration_option("round", o.round), duration_option("unit", o.unit)
+    latency_s = _latencies(o, unit_us / US)
+    _check_speeds(o.responsiveness, o.devices, o.job_samples)
 
     def client(env: Clock, me: Me) -> Life:
-        chance = _chance(me, availability, beta)
-        if devices is not None:
-            devices.describe(env, me)
-        if responsiveness != "IDL":
-            _write_latency(me, latency_s(me.stream("latency")), job_samples)
-        return _redrawn(env, me, chance, round_us if roundwise else unit_us, round_us)
+        chance = _chance(me, o.availability, beta)
+        if o.devices is not None:
+            o.devices.describe(env, me)
+        if o.responsiveness != "IDL":
+            _write_latency(me, latency_s(me.stream("latency")), o.job_samples)
+        return _redrawn(env, me, chance, round_us if o.roundwise else unit_us, round_us)
 
-    probabilities = partial(_relative, mode=availability, beta=beta, formula=formula, federation=federation)
-    return Scenario(client, world=probabilities if availability in COMPARING else None)
+    comparing = partial(_relative, o=o, beta=beta) if o.availability in COMPARING else None
+    return Scenario(client, world=comparing)
 
 
 def _check_speeds(responsiveness: str, devices: Devices | None, job_samples: float | None) -> None:
@@ -133,16 +147,15 @@ def _redrawn(env: Clock, me: Me, chance: Chance, draws_us: int, round_us: int) -
         yield env.timeout(draws_us)
 
 
-def _relative(
-    env: Clock, place: Place, mode: str, beta: float, formula: str, federation: int | None
-) -> Floats:
+def _relative(env: Clock, place: Place, o: FlgoOptions, beta: float) -> Floats:
     """Return [clients] the probabilities of a mode that compares clients, relative to the greatest."""
+    mode, n = o.availability, o.federation
     if mode in ("LN", "SLN"):
-        n = _size(place) if federation is None else int(number_option("federation", federation, 1))
+        n = _size(place) if n is None else int(number_option("federation", n, 1))
         logs = -math.log(1 - beta - 1e-6) * place.stream("inclination").standard_normal(n)
     else:
         n_samples = np.maximum(place.facts("n_samples").astype(np.float64), 1.0)
-        if formula == "code":
+        if o.formula == "code":
             logs = (beta if mode == "MDF" else -beta) * np.log(n_samples)
         elif mode == "LDF":
             number_option("beta", beta, 0, 0.999)
@@ -190,11 +203,10 @@ def _own(me: Me) -> float:
     return float(me.world[me.id])
 
 
-def _latencies(
-    mode: str, mean: float, var: float, low: int, high: int, unit_s: float
-) -> Callable[[np.random.Generator], float]:
+def _latencies(o: FlgoOptions, unit_s: float) -> Callable[[np.random.Generator], float]:
     """Return a function that draws a latency in seconds."""
-    if mode == "UNI":
+    mean, var, low, high = o.latency_mean, o.latency_var, o.latency_min, o.latency_max
+    if o.responsiveness == "UNI":
         number_option("latency_min", low, 0)
         number_option("latency_max", high, low + 1)
         return lambda rng: float(rng.integers(low, high)) * unit_s

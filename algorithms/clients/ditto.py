@@ -36,13 +36,10 @@ def ditto(
         )
         return Trained(end, loss, kept=own)
 
-    return ClientMethod(
-        train,
-        draws=False,
-        keeps=True,
-        personal=_own,
-        passes=lambda trained: trained + float(epochs or trained),
-    )
+    def passes(trained: float) -> float:
+        return trained + float(epochs or trained)
+
+    return ClientMethod(train, draws=False, keeps=True, personal=_own, passes=passes)
 
 
 def _own(local: Local, model: torch.Tensor, kept: torch.Tensor | None) -> torch.Tensor:

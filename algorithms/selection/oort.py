@@ -39,8 +39,8 @@ Known to the server: data sizes, losses, durations, the speeds of candidates at 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from pydantic import Field
@@ -65,79 +65,81 @@ Barring = Where(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Defaults:
-    """Defaults of options that depend on the variant."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OortOptions:
+    """Options of `oort`; defaults of None depend on `variant`."""
 
-    floor: float
-    clip: float
-    cut_off: float
-    barred_after: BarredAfter
+    variant: Variant = "paper"
+    """The paper's algorithm, or FedScale's code."""
+    exploration: Share = 0.9
+    """ε in the first round."""
+    exploration_decay: Share = 0.98
+    """Factor on ε per round."""
+    exploration_floor: Share | None = None
+    """Least ε: 0.2 for "paper", 0.3 for "fedscale"."""
+    clip: Share | None = None
+    """Quantile at which n ℓ is cut off: 0.95 for "paper", 0.9 for "fedscale"."""
+    uncertainty: Annotated[float, Field(ge=0)] = 0.1
+    """Factor under the root of the score."""
+    penalty: Annotated[float, Field(ge=0)] = 2.0
+    """α, the exponent of T / t."""
+    cut_off: Share | None = None
+    """Share of the lowest score that qualifies for the draw: 0.95 for "paper", 0.05 for "fedscale"."""
+    fairness: Share = 0.0
+    """f, the weight of having sent few updates."""
+    preferred: Annotated[str | float | None, OfPaper] = None
+    """T at the start, a duration; by default by `percentile`."""
+    preferred_step: Annotated[str | float | None, OfPaper, Paced] = None
+    """The duration by which T grows; by default T at the start."""
+    percentile: Annotated[float, Field(ge=0, le=100), Percentile] = 30.0
+    """Percentile of durations that T is at the start."""
+    pacer: Annotated[int, Field(ge=0)] = 20
+    """W, rounds between changes of T; 0: T does not change."""
+    pacer_delta: Annotated[Positive, OfFedScale, Paced] = 5.0
+    """Change of the percentile."""
+    barred_after: Annotated[int, Field(ge=0)] | Literal["never"] | None = None
+    """Updates after which a client is barred: 10 for "paper", "never" for "fedscale"."""
+    barred_share: Annotated[Share, Barring] = 0.3
+    """Largest share of clients that are barred."""
+    few_samples: Annotated[int, Field(ge=1), OfFedScale] = 600
+    """Most samples that count of a client that no step has used yet."""
+    window: Annotated[float, Field(ge=1), OfFedScale] = 5.0
+    """How many times as many clients as places exploration draws from."""
 
 
-_DEFAULTS = {
-    "paper": _Defaults(floor=0.2, clip=0.95, cut_off=0.95, barred_after=10),
-    "fedscale": _Defaults(floor=0.3, clip=0.9, cut_off=0.05, barred_after="never"),
+_DEFAULTS: dict[Variant, dict[str, Any]] = {
+    "paper": {"exploration_floor": 0.2, "clip": 0.95, "cut_off": 0.95, "barred_after": 10},
+    "fedscale": {"exploration_floor": 0.3, "clip": 0.9, "cut_off": 0.05, "barred_after": "never"},
 }
 
 
-def oort(
-    *,
-    variant: Variant = "paper",
-    exploration: Share = 0.9,
-    exploration_decay: Share = 0.98,
-    exploration_floor: Share | None = None,
-    clip: Share | None = None,
-    uncertainty: Annotated[float, Field(ge=0)] = 0.1,
-    penalty: Annotated[float, Field(ge=0)] = 2.0,
-    cut_off: Share | None = None,
-    fairness: Share = 0.0,
-    preferred: Annotated[str | float | None, OfPaper] = None,
-    preferred_step: Annotated[str | float | None, OfPaper, Paced] = None,
-    percentile: Annotated[float, Field(ge=0, le=100), Percentile] = 30.0,
-    pacer: Annotated[int, Field(ge=0)] = 20,
-    pacer_delta: Annotated[Positive, OfFedScale, Paced] = 5.0,
-    barred_after: Annotated[int, Field(ge=0)] | Literal["never"] | None = None,
-    barred_share: Annotated[Share, Barring] = 0.3,
-    few_samples: Annotated[int, Field(ge=1), OfFedScale] = 600,
-    window: Annotated[float, Field(ge=1), OfFedScale] = 5.0,
-) -> Selector:
-    """Choose clients of high statistical and system utility, and explore those not used yet.
-
-    Defaults of None depend on `variant`. `exploration` is ε, with its decay and floor; `clip` a
-    quantile; `uncertainty` the factor under the root; `penalty` α; `preferred` T and `preferred_step` its growth
-    (durations, "paper" only), `percentile` of durations T at the start unless `preferred`; `pacer` W, 0 for none;
-    `pacer_delta`, `few_samples` and `window` those of "fedscale".
-    """
-    default = _DEFAULTS[variant]
+def oort(options: OortOptions) -> Selector:
+    """Choose clients of high statistical and system utility, and explore those not used yet."""
+    by_variant = _DEFAULTS[options.variant].items()
+    o = replace(options, **{name: value for name, value in by_variant if getattr(options, name) is None})
     rating = Rating(
-        variant=variant,
-        clip=default.clip if clip is None else clip,
-        uncertainty=uncertainty,
-        penalty=penalty,
-        cut_off=default.cut_off if cut_off is None else cut_off,
-        fairness=fairness,
-        few_samples=few_samples,
-        window=window,
+        variant=o.variant,
+        clip=cast(float, o.clip),
+        uncertainty=o.uncertainty,
+        penalty=o.penalty,
+        cut_off=cast(float, o.cut_off),
+        fairness=o.fairness,
+        few_samples=o.few_samples,
+        window=o.window,
     )
     pace = Pace(
-        variant=variant,
-        rounds=pacer,
-        percentile=percentile,
-        delta=pacer_delta,
-        preferred_us=None if preferred is None else duration_option("oort", "preferred", preferred),
-        step_us=None if preferred_step is None else duration_option("oort", "preferred_step", preferred_step),
+        variant=o.variant,
+        rounds=o.pacer,
+        percentile=o.percentile,
+        delta=o.pacer_delta,
+        preferred_us=_duration_us("preferred", o.preferred),
+        step_us=_duration_us("preferred_step", o.preferred_step),
     )
-    choice = _Choice(
-        rating=rating,
-        pace=pace,
-        exploration=exploration,
-        decay=exploration_decay,
-        floor=default.floor if exploration_floor is None else exploration_floor,
-        barred_after=default.barred_after if barred_after is None else barred_after,
-        barred_share=barred_share,
-    )
-    return Selector(choice.select, pace.start, needs=frozenset({"losses"}))
+    return Selector(_Choice(rating, pace, o).select, pace.start, needs=frozenset({"losses"}))
+
+
+def _duration_us(name: str, value: str | float | None) -> int | None:
+    return None if value is None else duration_option("oort", name, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,18 +148,14 @@ class _Choice:
 
     rating: Rating
     pace: Pace
-    exploration: float
-    decay: float
-    floor: float
-    barred_after: BarredAfter
-    barred_share: float
+    options: OortOptions
 
     def select(self, view: View, k: int, rng: np.random.Generator, state: State) -> tuple[Clients, State]:
-        after = self.pace.after(view, state)
-        if self.rating.variant == "fedscale" and view.step == 0:
+        o, after = self.options, self.pace.after(view, state)
+        if o.variant == "fedscale" and view.step == 0:
             return rng.permutation(view.candidates)[:k], after
-        clients = not_barred(view, self.barred_after, self.barred_share, rng)
-        share = max(self.floor, self.exploration * self.decay**view.step)
+        clients = not_barred(view, cast(BarredAfter, o.barred_after), o.barred_share, rng)
+        share = max(cast(float, o.exploration_floor), o.exploration * o.exploration_decay**view.step)
         exploited, explored = self.rating.chosen(view, clients, k, share, after["preferred_us"], rng)
         chosen = topped_up(np.concatenate([exploited, explored]), view.candidates, k, rng)
         for_score = state.get("exploited", np.zeros(view.n_clients, dtype=bool)).copy()

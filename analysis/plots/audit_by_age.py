@@ -17,6 +17,11 @@ _LINES = (
     ("recall", "reported among real"),
     ("agreement", "balanced accuracy"),
 )
+_CAPTION = (
+    "Remembered updates against what the clients would send now, with 95 % intervals over clients. Age 0: those of the"
+    " step itself, the noise floor. Balanced accuracy: mean share of right answers among real conflicts and among the"
+    " others; 0.5 is chance."
+)
 
 
 def audit_by_age(ages: pd.DataFrame) -> Picture:
@@ -39,15 +44,10 @@ def audit_by_age(ages: pd.DataFrame) -> Picture:
         f"age {name}: cosine {_shown(cosine)}, balanced accuracy {_shown(agreement)}"
         for name, cosine, agreement in zip(names, ages["cosine"], ages["agreement"], strict=True)
     )
-    caption = (
-        "Remembered updates against what the clients would send now, with 95 % intervals over clients. Age 0: those of"
-        " the step itself, the noise floor. Balanced accuracy: mean share of right answers among real conflicts and"
-        " among the others; 0.5 is chance."
-    )
     keys = [
         Key(label, str(arm_style(i)["color"]), marker=arm_marker(i)) for i, (_, label) in enumerate(_LINES)
     ]
-    return Picture(figure, f"Remembered updates by age. {words}.", caption, tuple(keys))
+    return Picture(figure, f"Remembered updates by age. {words}.", _CAPTION, tuple(keys))
 
 
 def _name(first: int, last: int) -> str:

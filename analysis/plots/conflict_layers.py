@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from fedsim.analysis.drawing.heatmap import LEAST_IN, heat, scale_beside, shares
 from fedsim.analysis.drawing.picture import Picture, panels, whole_numbers
@@ -11,6 +12,10 @@ from fedsim.analysis.statistics.observatory import KINDS, by_layer, layer_times,
 from fedsim.common.errors import FolderError
 
 BINS = 60
+_CAPTION = (
+    "Share of rows at more than 90° from the direction within a layer (0 is next to the input), over groups of"
+    " neighbouring steps: updates of present clients, and remembered ones of absent clients."
+)
 
 
 def conflict_layers(run: Run) -> Picture:
@@ -35,15 +40,15 @@ def conflict_layers(run: Run) -> Picture:
     axes[-1].set_xlabel("server steps", fontsize=9)
     whole_numbers(axes[-1].xaxis)
     scale_beside(figure, axes, "rows in conflict, %")
-    table = by_layer(rows)
+    alt = f"Map of conflicts by layer and step. Most of them: {_layers_of_most_conflicts(by_layer(rows))}."
+    return Picture(figure, alt, _CAPTION)
+
+
+def _layers_of_most_conflicts(table: pd.DataFrame) -> str:
     most = table[table.block >= 0].sort_values("conflict_percent", ascending=False).head(6)
-    words = [f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %" for row in most.itertuples()]
-    alt = f"Map of conflicts by layer and step. Most of them: {'; '.join(words)}."
-    caption = (
-        "Share of rows at more than 90° from the direction within a layer (0 is next to the input), over groups of"
-        " neighbouring steps: updates of present clients, and remembered ones of absent clients."
+    return "; ".join(
+        f"layer {row.block}, {row.kind}: {row.conflict_percent:.1f} %" for row in most.itertuples()
     )
-    return Picture(figure, alt, caption)
 
 
 def _names(layers: int) -> tuple[list[float], list[str]]:

@@ -51,8 +51,8 @@ def _draw(ax: Axes, y: int, each: PairedDifference, index: int) -> None:
 
 
 def _caption(first: PairedDifference) -> str:
-    wanted = "smaller" if first.smaller_is_better else "larger"
-    if first.nearer_zero_is_better:
+    wanted: str = first.better_is
+    if wanted == "nearer zero":
         wanted = f"a {heading_of(first.metric).partition(',')[0]} nearer to 0"
     return (
         f"{heading_of(first.metric)}: level minus {first.baseline}, paired by seed; {wanted} is better. Small marks are"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from scipy import stats
@@ -20,6 +20,7 @@ from fedsim.common.errors import FolderError, closest
 if TYPE_CHECKING:
     import pandas as pd
 
+Better = Literal["larger", "smaller", "nearer zero"]
 CONFIDENCE = 0.95
 _DIGITS = 12
 """Decimals of differences: rounding makes differences equal that differ only by floating-point error."""
@@ -46,7 +47,8 @@ class PairedDifference:
     baseline_values: Floats
     values: Floats
     """[n] level minus baseline."""
-    smaller_is_better: bool
+    better_is: Better
+    """Which values are: "nearer zero" is for metrics of either sign, such as gaps."""
     interval: tuple[float, float] | None
     """95 % bootstrap interval of the mean difference over seeds; None below 3."""
     t_interval: tuple[float, float] | None
@@ -67,8 +69,6 @@ class PairedDifference:
     pairing_interval: tuple[float, float] | None
     point_gap: float
     """Largest relative difference between the points at which the two runs of a pair are compared; NaN at the end."""
-    nearer_zero_is_better: bool = False
-    """Whether values nearer to 0 are better, on either side; overrides `smaller_is_better`."""
 
     @property
     def n(self) -> int:
@@ -97,9 +97,9 @@ class PairedDifference:
 
     def _gains(self) -> Floats:
         """Return [n] by how much the level does better."""
-        if self.nearer_zero_is_better:
+        if self.better_is == "nearer zero":
             return np.round(np.abs(self.baseline_values) - np.abs(self.level_values), _DIGITS)
-        return -self.values if self.smaller_is_better else self.values
+        return -self.values if self.better_is == "smaller" else self.values
 
     @property
     def where(self) -> str:
@@ -113,25 +113,23 @@ def differences(
     metric: str,
     at: Point = "end",
     *,
-    axis: str | None = None,
-    baseline: str | None = None,
     split: str | None = None,
     size: float | None = None,
 ) -> list[PairedDifference]:
     """Compare each level of an axis with the baseline by a metric, within equal levels of the other axes.
 
+    Axis and baseline are those of the study's `compare`; `study.asked({"axis": ..., "baseline": ...})` sets others.
+
     Args:
         metric: the name of one of `fedsim.analysis.metrics`.
         at: where the runs of a pair are compared; see `Study.frame`.
-        axis, baseline: by default those of the study's `compare`.
         size: the difference, in the metric's unit, that `seeds_needed` is for; by default the mean difference.
 
     Raises FolderError if there is nothing to compare, or the runs of a pair were evaluated on different numbers of
-    clients; ConfigError for an unknown metric, point, axis or baseline.
+    clients; ConfigError for an unknown metric or point.
     """
-    among = study.axis(axis)
-    frame = study.frame([metric], at, split, among)
-    return differences_of(study, frame, metric, at, axis=among, baseline=baseline, size=size)
+    frame = study.frame([metric], at, split, study.axis())
+    return differences_of(study, frame, metric, at, size=size)
 
 
 @arguments.checked
@@ -141,25 +139,22 @@ def differences_of(
     column: str,
     at: str = "end",
     *,
-    axis: str | None = None,
-    baseline: str | None = None,
-    smaller_is_better: bool | None = None,
-    nearer_zero_is_better: bool = False,
+    better_is: Better | None = None,
     size: float | None = None,
 ) -> list[PairedDifference]:
     """Compare levels by a column of a frame that has a column per axis and `seed`; see `differences`.
 
-    `smaller_is_better` is by default that of the metric of the column's name, else False. `nearer_zero_is_better` is
-    for columns of either sign, such as gaps. Raises FolderError for an unknown column or if there is no pair of runs.
+    `better_is` is by default what the metric of the column's name says, else "larger". Raises FolderError for an
+    unknown column or if there is no pair of runs.
     """
-    among = study.axis(axis)
-    base = study.baseline(among, baseline)
+    among = study.axis()
+    base = study.baseline(among)
     if column not in frame:
         raise FolderError(
             f"there is no column {column!r} to compare{closest(column, map(str, frame.columns))}"
         )
-    falling = plugins.smaller_is_better(column) if smaller_is_better is None else smaller_is_better
-    shared = {"metric": column, "at": at, "axis": among, "baseline": base, "smaller_is_better": falling}
+    better_is = better_is or ("smaller" if plugins.smaller_is_better(column) else "larger")
+    shared = {"metric": column, "at": at, "axis": among, "baseline": base, "better_is": better_is}
     differences = []
     for level, others in _comparisons(study, among, base):
         sides = [_side(frame, others | {among: name}) for name in (level, base)]
@@ -171,10 +166,7 @@ def differences_of(
             f"levels: {', '.join(study.axes[among])}"
         )
     corrected = holm([each.p_value for each in differences]).tolist()
-    return [
-        replace(each, p_holm=p, nearer_zero_is_better=nearer_zero_is_better)
-        for each, p in zip(differences, corrected, strict=True)
-    ]
+    return [replace(each, p_holm=p) for each, p in zip(differences, corrected, strict=True)]
 
 
 def _comparisons(study: Study, axis: str, base: str) -> Iterator[tuple[str, dict[str, str]]]:

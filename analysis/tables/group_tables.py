@@ -14,7 +14,7 @@ from fedsim.analysis.opening.run import Run
 from fedsim.analysis.opening.study import Study
 from fedsim.analysis.statistics.bootstrap import FEW_NOTE, spread_of
 from fedsim.analysis.statistics.correlation import correlations
-from fedsim.analysis.statistics.paired import PairedDifference, differences_of
+from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
 from fedsim.analysis.statistics.participation import clients, groupings, groups, losses, worst_group
 from fedsim.analysis.tables.difference_tables import difference_frame, difference_table, plain, span
 from fedsim.common import arguments
@@ -23,15 +23,13 @@ from fedsim.common.terminal import shown
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPARED = {
-    "worst_group_percent": False,
-    "worst_group_over_samples_percent": False,
-    "group_gap_percent": True,
-    "victims_gap_percent": True,
+COMPARED: dict[str, Better] = {
+    "worst_group_percent": "larger",
+    "worst_group_over_samples_percent": "larger",
+    "group_gap_percent": "smaller",
+    "victims_gap_percent": "nearer zero",
 }
-"""Measures by which levels of a study are compared, and whether smaller is better."""
-_SIGNED = ("victims_gap_percent",)
-"""Measures of either sign, better nearer to 0: below 0, survivors are worse off than victims."""
+"""Measures by which levels of a study are compared, and which values are better."""
 _GROUP = "availability"
 _RUN_TITLES = {"groups": "accuracy by group of clients", "losses": "survivors against victims of dropout"}
 _GROUP_HEADINGS = (
@@ -100,13 +98,8 @@ def participation_differences(study: Study, measures: pd.DataFrame) -> list[list
     """Return the paired differences of each measure in `COMPARED` that has values in `measures`, a list per measure."""
     if not study.axes or len(study.axes[study.axis()]) < 2:
         return []
-    known = {name: falling for name, falling in COMPARED.items() if measures[name].notna().any()}
-    return [
-        differences_of(
-            study, measures, name, smaller_is_better=falling, nearer_zero_is_better=name in _SIGNED
-        )
-        for name, falling in known.items()
-    ]
+    known = {name: better for name, better in COMPARED.items() if measures[name].notna().any()}
+    return [differences_of(study, measures, name, better_is=better) for name, better in known.items()]
 
 
 def participation_frames(study: Study, by: str | None = None) -> dict[str, pd.DataFrame]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
 from fedsim import analysis
+from fedsim.cli.options import grouped
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.common.terminal import Terminal
 
@@ -17,47 +19,61 @@ if TYPE_CHECKING:
 
 
 _Second = Annotated[Path | None, Argument(help="Another run, or another study with the same axes.")]
-_Split = Annotated[str | None, Option(help="Runs: the split to compare; by default the first run's.")]
-_Baseline = Annotated[str | None, Option(help="One study: the level that the others are compared with.")]
-_Metrics = Annotated[
-    list[str] | None, Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
-]
-_At = Annotated[
-    list[str] | None,
-    Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
-]
-_By = Annotated[
-    str | None, Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ...")
-]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Questions:
+    """What is compared."""
+
+    split: Annotated[str | None, Option(help="Runs: the split to compare; by default the first run's.")] = (
+        None
+    )
+    axis: Annotated[str | None, Option(help="One study: the axis whose levels are compared.")] = None
+    baseline: Annotated[
+        str | None, Option(help="One study: the level that the others are compared with.")
+    ] = None
+    metrics: Annotated[
+        list[str] | None, Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
+    ] = None
+    at: Annotated[
+        list[str] | None,
+        Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
+    ] = None
+    by: Annotated[
+        str | None,
+        Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ..."),
+    ] = None
+
+    def of_studies(self) -> dict[str, Any]:
+        """Return the options of studies that are set, as keys of a study's `compare`."""
+        keys = {"axis": self.axis, "baseline": self.baseline, "metrics": self.metrics, "at": self.at}
+        return {key: value for key, value in (keys | {"group": self.by}).items() if value}
+
+
+@grouped
 def compare(
     first: Annotated[Path, Argument(help="The baseline: the folder of a run or of a study.")],
     second: _Second = None,
-    split: _Split = None,
-    axis: Annotated[str | None, Option(help="One study: the axis whose levels are compared.")] = None,
-    baseline: _Baseline = None,
-    metrics: _Metrics = None,
-    at: _At = None,
-    by: _By = None,
+    *,
+    what: Questions,
 ) -> None:
     """Show differences of two runs by client, or of studies by seed."""
-    questions = {"axis": axis, "baseline": baseline, "metrics": metrics, "at": at, "group": by}
     if analysis.is_study(first):
-        _refuse(first, "study", {"--split": split})
-        tables = _of_studies(first, second, {key: value for key, value in questions.items() if value})
+        _refuse(first, "study", {"--split": what.split})
+        tables = _of_studies(first, second, what.of_studies())
     elif not first.exists():
         raise FolderError(f"there is no folder {first}")
     elif second is None:
         raise ConfigError(f"{first} is no study: expected a second run to compare it with, found none")
     else:
-        _refuse(first, "run", {"--axis": axis, "--baseline": baseline, "--metric": metrics, "--at": at})
-        tables = _of_runs(first, second, split, by)
+        of_studies = {"--axis": what.axis, "--baseline": what.baseline, "--metric": what.metrics}
+        _refuse(first, "run", of_studies | {"--at": what.at})
+        tables = _of_runs(first, second, what.split, what.by)
     for table in tables:
         Terminal().print(table)
 
 
-def _refuse(folder: Path, kind: str, options: dict[str, object]) -> None:
+def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
     """Raise ConfigError if an option that only the other kind of folder has is set."""
     for option, value in options.items():
         if value:

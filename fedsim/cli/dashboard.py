@@ -73,7 +73,7 @@ class Dashboard:
             self._update_arm(self.last, now)
             ended = picture.arm
             ended.state, ended.done = "ended", 1.0
-            ended.measure(next(reversed(analysis.open(self.last.folder).evaluations()), None))
+            ended.measure(next(reversed(analysis.open_run(self.last.folder).evaluations()), None))
         name, names = progress.spec.config.name, [arm.name for arm in picture.arms]
         if name not in names:
             picture.arms.append(Arm(name))

@@ -33,7 +33,7 @@ def perfetto(
     from_us, to_us = _instant("--from", start), None if stop is None else _instant("--to", stop)
     target = run / "perfetto.json" if out is None else out
     counts = analysis.export_perfetto(
-        analysis.open(run), target, clients=clients, from_us=from_us, to_us=to_us
+        analysis.open_run(run), target, clients=clients, from_us=from_us, to_us=to_us
     )
     say(
         f"{target}: {counts.jobs:,} jobs of {counts.clients:,} clients, {counts.steps:,} steps, "

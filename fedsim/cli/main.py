@@ -15,7 +15,6 @@ from rich.table import Column, Table
 
 import fedsim
 from fedsim.cli.audit import audit
-from fedsim.cli.bench import bench
 from fedsim.cli.compare import compare
 from fedsim.cli.export import export_app
 from fedsim.cli.report import report
@@ -37,7 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, bench):
+for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit):
     app.command()(command)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
     assert registered.callback is not None

@@ -89,7 +89,7 @@ def train_and_show(
 def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -> None:
     """Show the closing table of runs, each run's folder, digest and warnings, and how it spent its part of `took_s`."""
     folders = [result.folder for result in results]
-    runs, console = [analysis.open(folder) for folder in folders], Terminal()
+    runs, console = [analysis.open_run(folder) for folder in folders], Terminal()
     console.print(analysis.closing_table(runs))
     for run in runs:
         say(f"{run.label}: {run.folder}  digest {str(run.manifest['digest'])[:16]}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Argument, Option
 
 from fedsim import analysis
+from fedsim.cli.options import grouped
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import Terminal, say
 
@@ -20,40 +22,56 @@ _Out = Annotated[
     Option(help="The page to write; by default report.html in the folder, or here for several folders."),
 ]
 _Each = Annotated[bool, Option("--each", help="Studies: also write a page into each run's folder.")]
-_Figures = Annotated[Path | None, Option(help="Write the figures into this folder; no page without --out.")]
-_Format = Annotated[Literal["pdf", "png", "svg"], Option("--format", help="File format of the figures.")]
-_Tables = Annotated[
-    Path | None, Option(help="Write the tables into this folder as CSV and LaTeX; no page without --out.")
-]
-_Only = Annotated[
-    list[str] | None,
-    Option(metavar="NAME", help="With --figures or --tables: only those of this name; may be repeated."),
-]
 
 
-def report(
-    runs: _Runs,
-    out: _Out = None,
-    each: _Each = False,
-    figures: _Figures = None,
-    figure_format: _Format = "pdf",
-    tables: _Tables = None,
-    only: _Only = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Figures and tables to write as files."""
+
+    figures: Annotated[
+        Path | None, Option(help="Write the figures into this folder; no page without --out.")
+    ] = None
+    figure_format: Annotated[
+        Literal["pdf", "png", "svg"], Option("--format", help="File format of the figures.")
+    ] = "pdf"
+    tables: Annotated[
+        Path | None, Option(help="Write the tables into this folder as CSV and LaTeX; no page without --out.")
+    ] = None
+    only: Annotated[
+        list[str] | None,
+        Option(metavar="NAME", help="With --figures or --tables: only those of this name; may be repeated."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.only and not self.wanted:
+            raise ConfigError("--only: expected --figures or --tables beside it, found neither")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether any files are to be written."""
+        return self.figures is not None or self.tables is not None
+
+    def write(self, document: analysis.Document) -> None:
+        """Write the files of a report."""
+        if self.figures is not None:
+            files, refused = analysis.write_figures(
+                document, self.figures, self.figure_format, self.only or ()
+            )
+            say(f"figures: {len(files)} in {self.figures}")
+            for reason in refused:
+                say(f"not drawn: {reason}")
+        if self.tables is not None:
+            files = analysis.write_tables(document, self.tables, self.only or ())
+            say(f"tables: {len(files)} files in {self.tables}")
+
+
+@grouped
+def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) -> None:
     """Write an HTML page about runs, side by side, or about a study. It can write figures and tables as files."""
-    if only and figures is None and tables is None:
-        raise ConfigError("--only: expected --figures or --tables beside it, found neither")
     document = _document(runs, out, each)
-    document.require(only or ())
-    if figures is not None:
-        files, refused = analysis.write_figures(document, figures, figure_format, only or ())
-        say(f"figures: {len(files)} in {figures}")
-        for reason in refused:
-            say(f"not drawn: {reason}")
-    if tables is not None:
-        files = analysis.write_tables(document, tables, only or ())
-        say(f"tables: {len(files)} files in {tables}")
-    if out is not None or (figures is None and tables is None):
+    document.require(files.only or ())
+    files.write(document)
+    if out is not None or not files.wanted:
         page = analysis.write_page(document, out or (runs[0] if len(runs) == 1 else Path()))
         say(f"report: {page}")
 

@@ -39,12 +39,12 @@ def resume(
 
 def _changed(run: Path) -> str:
     """Return how versions and files differ from those that started the run; empty if nothing differs."""
-    from fedsim.config.load import load
+    from fedsim.config.load import load_config
     from fedsim.records.environment import changed
     from fedsim.records.manifest import read_manifest
     from fedsim.records.run_folder import CONFIG
 
-    return "; ".join(changed(read_manifest(run), load(run / CONFIG)[0].resolved()))
+    return "; ".join(changed(read_manifest(run), load_config(run / CONFIG)[0].resolved()))
 
 
 @grouped
@@ -69,7 +69,7 @@ def fork(
         return [branch(parent, At(*when), tuple(new.sets or ()), keep_online=clients, name=name, **others)]
 
     (folder,) = train_and_show(train, WatchedTraining(**vars(options)))
-    Terminal().print(analysis.compare(analysis.open(parent), analysis.open(folder)))
+    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
 
 
 def _step_or_time_us(text: str) -> tuple[int | None, int | None]:

@@ -27,9 +27,11 @@ def run(
     ] = False,
 ) -> None:
     """Run a configuration, or each of its arms, and show the result."""
-    from fedsim.config.load import load  # imported here: `fedsim --help` needs neither torch nor pydantic
+    from fedsim.config.load import (
+        load_config,  # imported here: `fedsim --help` needs neither torch nor pydantic
+    )
 
-    configs = load(config, tuple(new.sets or ()))
+    configs = load_config(config, tuple(new.sets or ()))
     _simulate(configs, new, options, resume=resume)
 
 
@@ -48,7 +50,7 @@ def replay(
 
     config = replay_config(parent, tuple(new.sets or ()), same_participation=same_participation, name=name)
     folder = _simulate([config], new, WatchedTraining(**vars(options)))[0]
-    Terminal().print(analysis.compare(analysis.open(parent), analysis.open(folder)))
+    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
     if same_participation:
         participation = compare_participation(parent, folder)
         if difference := participation.difference:
@@ -70,9 +72,9 @@ def plan(
     ] = "auto",
 ) -> None:
     """Simulate a run's timeline without training. It shows steps, jobs and bytes, and estimates time and memory."""
-    from fedsim.config.load import load
+    from fedsim.config.load import load_config
 
-    configs = load(config, tuple(sets or ()))
+    configs = load_config(config, tuple(sets or ()))
     from fedsim.runs.inputs import InputCache
     from fedsim.runs.plan import plan, table
 

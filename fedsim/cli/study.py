@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import Device, Quiet, count_of
+from fedsim.cli.options import Device, Quiet, count_of, grouped
 from fedsim.common.errors import RunError
 from fedsim.common.terminal import Terminal, say, shown
 
@@ -19,29 +20,44 @@ if TYPE_CHECKING:
     from fedsim.studies.run import Outcome
 
 
-_Jobs = Annotated[
-    str, Option(help="Processes, each of which runs one cell at a time: auto, one per core, or a number.")
-]
-_Sets = Annotated[
-    list[str] | None,
-    Option("--set", metavar="KEY=VALUE", help="Change a key: run.stop.steps=20; may be repeated."),
-]
-_Seeds = Annotated[str | None, Option(help="Other seeds: a number of seeds, or a list such as 3,7,9.")]
-_DryRun = Annotated[bool, Option("--dry-run", help="Show the number of cells and estimate their cost.")]
-_Force = Annotated[bool, Option("--force", help="Repeat cells that were run with a different configuration.")]
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """Changes of the file."""
+
+    scale: Annotated[str | None, Option(help="The name of one of the file's [scales].")] = None
+    sets: Annotated[
+        list[str] | None,
+        Option("--set", metavar="KEY=VALUE", help="Change a key: run.stop.steps=20; may be repeated."),
+    ] = None
+    seeds: Annotated[str | None, Option(help="Other seeds: a number of seeds, or a list such as 3,7,9.")] = (
+        None
+    )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How and where the cells run."""
+
+    out: Annotated[Path, Option(help="Where the study's folder goes: OUT/NAME.")] = Path("runs")
+    jobs: Annotated[
+        str, Option(help="Processes, each of which runs one cell at a time: auto, one per core, or a number.")
+    ] = "auto"
+    device: Device = "auto"
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Show the number of cells and estimate their cost.")
+    ] = False
+    force: Annotated[
+        bool, Option("--force", help="Repeat cells that were run with a different configuration.")
+    ] = False
+    quiet: Quiet = False
+
+
+@grouped
 def study(
     file: Annotated[Path, Argument(metavar="STUDY.toml", help="A TOML file; see docs/studies.md.")],
-    out: Annotated[Path, Option(help="Where the study's folder goes: OUT/NAME.")] = Path("runs"),
-    jobs: _Jobs = "auto",
-    scale: Annotated[str | None, Option(help="The name of one of the file's [scales].")] = None,
-    sets: _Sets = None,
-    seeds: _Seeds = None,
-    device: Device = "auto",
-    dry_run: _DryRun = False,
-    force: _Force = False,
-    quiet: Quiet = False,
+    *,
+    changes: Changes,
+    running: Running,
 ) -> None:
     """Run all unfinished cells of a study. A cell is one combination of its levels with one of its seeds."""
     # Imported here: `fedsim --help` needs neither torch nor pydantic.
@@ -49,21 +65,21 @@ def study(
     from fedsim.execution.actor_pool import workers_of
     from fedsim.studies.workers import begin_imports
 
-    count = count_of(jobs, "--jobs", least=1)
-    config = load_study(file, scale=scale, sets=sets or (), seeds=seeds)
-    if not dry_run and workers_of(count) > 1:
+    count = count_of(running.jobs, "--jobs", least=1)
+    config = load_study(file, scale=changes.scale, sets=changes.sets or (), seeds=changes.seeds)
+    if not running.dry_run and workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
     from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
-    folder, console = opened(config, file.name, out, force=force), Terminal()
-    if dry_run:
+    folder, console = opened(config, file.name, running.out, force=running.force), Terminal()
+    if running.dry_run:
         from fedsim.studies.estimate import plan_study, plan_table
 
         console.print(plan_table(plan_study(folder, jobs=count)))
         return
-    with board_on(folder, console, quiet) as board:
-        outcome = run_study(board, jobs=count, device=device)
+    with board_on(folder, console, running.quiet) as board:
+        outcome = run_study(board, jobs=count, device=running.device)
     _close(console, outcome, len(folder.cells))
 
 

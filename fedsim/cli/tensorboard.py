@@ -59,7 +59,7 @@ class _Events:
             self.finish()
             self.run = progress.folder
             self.writer = analysis.TensorBoardWriter(self.out / progress.spec.config.name)
-            self.writer.catch_up(analysis.open(progress.folder))  # a resumed run already has rows
+            self.writer.catch_up(analysis.open_run(progress.folder))  # a resumed run already has rows
         for row in progress.recent_rows.steps:
             self.writer.step(row)
         for measured in progress.recent_rows.evaluations:
@@ -71,7 +71,7 @@ class _Events:
     def finish(self) -> None:
         """Write the rows that the current run recorded after its last step, and close its file."""
         if self.writer is not None and self.run is not None:
-            self.writer.catch_up(analysis.open(self.run))
+            self.writer.catch_up(analysis.open_run(self.run))
         self.close()
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ _FROM = {
     "Board": "fedsim.studies.progress.board_on yields",
     "Cell": "Study.cells holds",
     "Document": "analysis.run_document returns",
-    "Run": "analysis.open returns",
+    "Run": "analysis.open_run returns",
     "RunConfig": "fedsim.load_config returns",
     "Study": "analysis.open_study returns",
     "StudyConfig": "fedsim.config.study.load_study returns",

@@ -6,6 +6,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import is_dataclass
 from functools import cache
 from typing import Any
 
@@ -19,13 +20,41 @@ SIZES = (1e-30, 1e30)
 
 
 def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[str, inspect.Parameter]:
-    """Return the factory's parameters that a configuration may set: all except those in `supplied`."""
-    hidden = set(supplied)
-    return {
-        n: p
-        for n, p in inspect.signature(make).parameters.items()
-        if n not in hidden and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    }
+    """Return what a configuration may set: the factory's parameters except those in `supplied`.
+
+    A parameter `options` that is annotated with a dataclass stands for the dataclass's fields.
+    """
+    group, hidden = options_class(make), {*supplied, *_variable(make)}
+    own = {n: p for n, p in inspect.signature(make).parameters.items() if n not in hidden}
+    if group is None:
+        return own
+    del own["options"]
+    return {**inspect.signature(group).parameters, **own}
+
+
+@cache
+def options_class(make: Callable[..., Any]) -> type | None:
+    """Return the dataclass of the factory's parameter `options`, or None."""
+    if "options" not in inspect.signature(make).parameters:
+        return None
+    hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
+    return hint if isinstance(hint, type) and is_dataclass(hint) else None
+
+
+def call(make: Callable[..., Any], options: Mapping[str, Any], supplied: Mapping[str, Any]) -> Any:
+    """Call a factory with checked options and with the arguments that fedsim supplies."""
+    group = options_class(make)
+    if group is None:
+        return make(**options, **supplied)
+    fields = inspect.signature(group).parameters
+    own = {name: value for name, value in options.items() if name not in fields}
+    return make(options=group(**{n: v for n, v in options.items() if n in fields}), **own, **supplied)
+
+
+def _variable(make: Callable[..., Any]) -> list[str]:
+    """Return the names of the parameters `*args` and `**kwargs`."""
+    parameters = inspect.signature(make).parameters.values()
+    return [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def checked_options(
@@ -101,7 +130,9 @@ def _out_of_range(value: Any) -> str:
 @cache
 def options_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pydantic.BaseModel]:
     """Return the model that checks a factory's options; cached, because making it is slow."""
-    hints = inspect.get_annotations(_without_return(make), eval_str=True)
+    hints, group = inspect.get_annotations(_without_return(make), eval_str=True), options_class(make)
+    if group is not None:
+        hints |= inspect.get_annotations(group, eval_str=True)
     fields: dict[str, Any] = {
         n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
         for n, p in options_of(make, supplied).items()

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import ConfigError, Error, RunError, closest
 from fedsim.common.option_requirements import lacks_in, refusal
-from fedsim.common.plugin_options import checked_options, options_model, options_of, plain
+from fedsim.common.plugin_options import call, checked_options, options_model, options_of, plain
 
 if TYPE_CHECKING:
     import importlib.metadata
@@ -148,7 +148,7 @@ def build(kind: str, name: str, options: Mapping[str, Any], **supplied: Any) -> 
     ]:
         raise ConfigError("\n".join(lines))
     with contained(plugin):
-        product = factory(kind, name)(**checked, **supplied)
+        product = call(factory(kind, name), checked, supplied)
     returned = f"{plugin} returned {type(product).__name__}"
     if kind in _CHECKED and expected not in (c.__name__ for c in type(product).__mro__):
         raise ConfigError(f"{returned}, expected an instance of {expected}")

@@ -26,7 +26,7 @@ _DECIDE_MODE = ("model", "client")
 """Tables that determine the possible batching modes: naming another plug-in in them drops `train.mode`."""
 
 
-def load(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
+def load_config(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
     """Read a TOML file into one run, or into one run for each of its `[arms.NAME]` tables.
 
     Assignments `sets`, such as `a.b=value`, change the file's keys; then each arm's keys replace them. Raises

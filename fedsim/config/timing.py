@@ -16,7 +16,7 @@ from fedsim.common.units import US
 from fedsim.config.section import LARGEST, Count, Metric, Section, Size, Whole
 from fedsim.config.world import Duration
 from fedsim.engine import pacing as presets
-from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, trace_spread
+from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, WorkFormula, trace_spread
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.state import Dropout, Stop
 from fedsim.worlds.world import Leave
@@ -148,6 +148,11 @@ class CostSection(Section):
     """Upper limit of the number of samples in the formula `flash`."""
     jitter: JitterSection = JitterSection()
     completeness: CompletenessSection = CompletenessSection()
+
+    def work_formula(self, flops: float) -> WorkFormula:
+        """Return how work follows from samples, for a model whose forward pass takes `flops` operations."""
+        scale = self.compute_scale * (flops / self.reference_flops if self.reference_flops else 1.0)
+        return WorkFormula(self.formula, scale, self.fedscale_steps, self.flash_most_samples)
 
 
 class DropoutSection(Section):

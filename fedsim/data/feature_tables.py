@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,7 @@ def table(name: str, data_dir: Path | None, file: str, features: int, labels: tu
     """
     path = existing(name, data_dir, file)[0]
     x, y, client = _arrays(path)
-    if x.dtype.kind not in "fiub":
-        raise DataError(f"{path}: expected numbers for X, found {x.dtype}")
-    if y.ndim != 1 or x.ndim != 2 or x.shape != (len(y), features) or client.shape != y.shape:
-        raise DataError(
-            f"{path}: expected X [N, {features}], y [N] and client [N], found {x.shape}, {y.shape} and {client.shape}"
-        )
-    if len(others := y[~np.isin(y, labels)]):
-        raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {others[0]}")
+    _check(path, (x, y, client), features, labels)
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
     if len(bad := np.flatnonzero(~np.isfinite(x).all(axis=1))):
@@ -43,6 +37,18 @@ def table(name: str, data_dir: Path | None, file: str, features: int, labels: tu
         official_test=np.zeros(len(y), dtype=np.bool_),
         natural=_by_client(path, client),
     )
+
+
+def _check(path: Path, arrays: Sequence[NDArray[Any]], features: int, labels: tuple[int, int]) -> None:
+    x, y, client = arrays
+    if x.dtype.kind not in "fiub":
+        raise DataError(f"{path}: expected numbers for X, found {x.dtype}")
+    if y.ndim != 1 or x.ndim != 2 or x.shape != (len(y), features) or client.shape != y.shape:
+        raise DataError(
+            f"{path}: expected X [N, {features}], y [N] and client [N], found {x.shape}, {y.shape} and {client.shape}"
+        )
+    if len(others := y[~np.isin(y, labels)]):
+        raise DataError(f"{path}: expected labels {labels[0]} and {labels[1]}, found {others[0]}")
 
 
 def _arrays(path: Path) -> list[NDArray[Any]]:

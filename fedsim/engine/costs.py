@@ -187,32 +187,37 @@ class Costs:
         )
 
 
-def whole_work(
-    formula: Formula,
-    *,
-    payload_bytes: int,
-    sizes: Ints,
-    passes: float,
-    epochs: int,
-    batch_size: int | None,
-    scale: float,
-    fedscale_steps: int = 20,
-    flash_most_samples: int | None = None,
-) -> Work:
-    """Return the work of one whole job of each client with `sizes` [K] training samples.
+@dataclass(frozen=True, slots=True)
+class WorkFormula:
+    """How the work of a whole job follows from a client's samples."""
 
-    Compute time covers `passes` over the samples (an epoch of plain training is one), multiplied by `scale`.
-    """
-    payload = np.full(len(sizes), payload_bytes, dtype=np.int64)
-    if formula == "fedsim":
-        return Work(payload, sizes * passes * scale, payload)
-    extra, batch = passes / epochs, np.minimum(sizes, batch_size or sizes)
-    if formula == "fedscale":
-        samples = (batch_size or sizes) * fedscale_steps * extra * scale
-        return Work(payload, np.broadcast_to(samples, len(sizes)), payload, slowness=(_BINARY, 1.0, _BINARY))
-    used = sizes if flash_most_samples is None else np.minimum(sizes, flash_most_samples)
-    samples = np.ceil(used / np.maximum(batch, 1)) * (batch_size or used) * passes * scale
-    return Work(payload, samples, payload, slowness=(_BINARY, 1.0, 1.0))
+    name: Formula = "fedsim"
+    scale: float = 1.0
+    """Factor on the samples."""
+    fedscale_steps: int = 20
+    """Local steps in the formula `fedscale`."""
+    flash_most_samples: int | None = None
+    """Upper limit of the samples in the formula `flash`."""
+
+    def work(
+        self, sizes: Ints, payload_bytes: int, passes: float, epochs: int, batch_size: int | None
+    ) -> Work:
+        """Return the work of one whole job of each client with `sizes` [K] training samples.
+
+        Compute time covers `passes` over the samples; an epoch of plain training is one.
+        """
+        payload = np.full(len(sizes), payload_bytes, dtype=np.int64)
+        if self.name == "fedsim":
+            return Work(payload, sizes * passes * self.scale, payload)
+        extra, batch = passes / epochs, np.minimum(sizes, batch_size or sizes)
+        if self.name == "fedscale":
+            samples = (batch_size or sizes) * self.fedscale_steps * extra * self.scale
+            samples = np.broadcast_to(samples, len(sizes))
+            return Work(payload, samples, payload, slowness=(_BINARY, 1.0, _BINARY))
+        most = self.flash_most_samples
+        used = sizes if most is None else np.minimum(sizes, most)
+        samples = np.ceil(used / np.maximum(batch, 1)) * (batch_size or used) * passes * self.scale
+        return Work(payload, samples, payload, slowness=(_BINARY, 1.0, 1.0))
 
 
 def trace_spread(about: Mapping[str, NDArray[Any]], part: str) -> Floats:

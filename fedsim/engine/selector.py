@@ -155,15 +155,12 @@ def stateless(select: Callable[[View, int, np.random.Generator], Clients], **dec
 
 def checked(chosen: Clients, view: View, k: int) -> Clients:
     """Return the clients that `select` chose. Raises RunError unless they are at most `k` distinct candidates."""
-    clients = np.asarray(chosen)
+    clients, must = np.asarray(chosen), f"step {view.step}: a selector must return"
     if clients.ndim != 1:
         shape = type(chosen).__name__ if clients.ndim == 0 else f"an array of shape {list(clients.shape)}"
-        raise RunError(f"step {view.step}: a selector must return an array of clients, it returned {shape}")
+        raise RunError(f"{must} an array of clients, it returned {shape}")
     if len(clients) and clients.dtype.kind not in "iu":
-        raise RunError(
-            f"step {view.step}: a selector must return clients, whole numbers, it returned {clients.dtype} "
-            f"{_some(clients)}"
-        )
+        raise RunError(f"{must} clients, whole numbers, it returned {clients.dtype} {_some(clients)}")
     if len(clients) == 1 and k >= 1:
         place = int(np.searchsorted(view.candidates, clients[0]))
         if place < len(view.candidates) and view.candidates[place] == clients[0]:
@@ -174,10 +171,8 @@ def checked(chosen: Clients, view: View, k: int) -> Clients:
         or len(set(clients.tolist())) != len(clients)
         or not (view.candidates[np.minimum(places, len(view.candidates) - 1)] == clients).all()
     ):
-        raise RunError(
-            f"step {view.step}: a selector must return at most {k} distinct candidates of "
-            f"{_some(view.candidates)}, it returned {_some(clients)}"
-        )
+        among = _some(view.candidates)
+        raise RunError(f"{must} at most {k} distinct candidates of {among}, it returned {_some(clients)}")
     return clients.astype(np.int64)
 
 

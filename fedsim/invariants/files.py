@@ -68,9 +68,12 @@ def the_run_ends_by_a_rule_that_it_has(e: Evidence) -> Iterator[Violation]:
         yield Violation("steps", -1, f"{stop.steps} steps", str(n))
     if (stop.time_us is not None and now > stop.time_us) or (why == "time" and now != stop.time_us):
         yield Violation(_MANIFEST, -1, f"virtual_us = {stop.time_us}, the end", str(now))
-    limit = stop.moved_bytes
-    if limit is None or why == "steps" or not e.ended:
-        return
+    if stop.moved_bytes is not None and why != "steps" and e.ended:
+        yield from _moved_until_the_end(e, stop.moved_bytes, why, now)
+
+
+def _moved_until_the_end(e: Evidence, limit: int, why: str, now: int) -> Iterator[Violation]:
+    """The run ends by its bytes if as many moved, and not otherwise."""
     status, moved = e.jobs["status"], e.jobs["download_bytes"] + e.jobs["upload_bytes"]
     counts = (status != "unfinished") & ~((status == "lost") & (e.seen_us > now))
     total = int(moved[counts].sum())

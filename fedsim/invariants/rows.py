@@ -43,13 +43,8 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
     present = present[np.argsort(cells[present], kind="stable")]
     updates = cells[present]
     if not np.array_equal(updates, want):
-        same = min(len(updates), len(want))
-        k = int(np.argmax(np.append(updates[:same] != want[:same], True)))
-        row, wanted, recorded = -1, "no further row", "no further row"
-        if k < len(want):
-            wanted = f"client {want[k] % e.clients} in step {want[k] // e.clients}"
-        if k < len(updates):
-            row, recorded = int(whole.rows[present[k]]), f"client {updates[k] % e.clients}"
+        k, wanted, recorded = _first_difference(updates, want, e.clients)
+        row = int(whole.rows[present[k]]) if k < len(updates) else -1
         yield Violation("conflicts", row, f"a row of age 0 for {wanted}", recorded)
     remembered = np.flatnonzero(whole.age > 0)
     for k, more in first(repeated(cells[remembered]) | np.isin(cells[remembered], want)):
@@ -57,6 +52,18 @@ def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
         recorded = f"client {whole.client[at]} in step {whole.step[at]} again"
         wanted = "one remembered row per client, of clients that are absent"
         yield Violation("conflicts", int(whole.rows[at]), wanted, recorded, more)
+
+
+def _first_difference(updates: Ints, want: Ints, clients: int) -> tuple[int, str, str]:
+    """Return the first place at which the cells differ, and in words what was wanted and what was recorded there."""
+    same = min(len(updates), len(want))
+    k = int(np.argmax(np.append(updates[:same] != want[:same], True)))
+    wanted = recorded = "no further row"
+    if k < len(want):
+        wanted = f"client {want[k] % clients} in step {want[k] // clients}"
+    if k < len(updates):
+        recorded = f"client {updates[k] % clients}"
+    return k, wanted, recorded
 
 
 def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:

@@ -1,4 +1,4 @@
-"""The folder that `fedsim plan --out` writes: a run folder without results, which `analysis.open` reads too."""
+"""The folder that `fedsim plan --out` writes: a run folder without results, which `analysis.open_run` reads too."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fedsim.config.run import RunConfig
 from fedsim.data.federated_data import FederatedData
 from fedsim.engine.audit import Audit
 from fedsim.engine.client_records import read_only
-from fedsim.engine.costs import Costs, whole_work
+from fedsim.engine.costs import Costs
 from fedsim.engine.selector import Facts, Selector
 from fedsim.engine.state import Evaluate, Plan
 from fedsim.runs.inputs import InputCache
@@ -123,8 +123,7 @@ def prepare(config: RunConfig, device: str = "cpu", cache: InputCache | None = N
     refuse_idle(config)
     inputs = (cache or InputCache()).inputs(config)
     data, trace = inputs.data, inputs.trace
-    model = config.model.name if config.model else inputs.model
-    options = config.model.options if config.model else {}
+    model, options = (config.model.name, config.model.options) if config.model else (inputs.model, {})
     network = build_network(model, options, data.x.shape[1:], data.n_classes)
     server = _server(config, data, network, device)
     needs = server.algorithm().needs
@@ -336,17 +335,9 @@ def costs_of(
     """
     cost, train = config.cost, config.train.local_sgd()
     method: ClientMethod = plugins.build("client", config.client.name, config.client.options)
-    work = whole_work(
-        cost.formula,
-        payload_bytes=4 * parameters if cost.payload is None else cost.payload,
-        sizes=sizes,
-        passes=method.passes(train.epochs),
-        epochs=train.epochs,
-        batch_size=train.batch_size,
-        scale=cost.compute_scale * (flops / cost.reference_flops if cost.reference_flops else 1.0),
-        fedscale_steps=cost.fedscale_steps,
-        flash_most_samples=cost.flash_most_samples,
-    )
+    payload_bytes = 4 * parameters if cost.payload is None else cost.payload
+    passes = method.passes(train.epochs)
+    work = cost.work_formula(flops).work(sizes, payload_bytes, passes, train.epochs, train.batch_size)
     steps = train.epochs * np.ceil(sizes / (train.batch_size or np.maximum(sizes, 1))).astype(np.int64)
     return Costs(
         work=work,

@@ -92,7 +92,7 @@ def final_losses(run: Path | None, n: int) -> Floats:
     if run is None:
         raise ConfigError("world.confound.run: missing; to = 'loss' needs the folder of an earlier run")
     try:
-        last = analysis.open(run).final()
+        last = analysis.open_run(run).final()
     except RunError as error:
         raise ConfigError(f"world.confound.run: {error}") from error
     if last.client.tolist() != list(range(n)):

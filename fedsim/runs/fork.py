@@ -18,7 +18,7 @@ from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.common.units import show_us
 from fedsim.config.errors import read_toml
-from fedsim.config.load import changed, load, parse
+from fedsim.config.load import changed, load_config, parse
 from fedsim.config.run import ParentSection, RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
@@ -156,7 +156,7 @@ class _Branch:
     ) -> _Branch:
         """Read the parent and check the changes. Raises ConfigError."""
         manifest = read_manifest(parent)
-        config = load(parent / CONFIG)[0]
+        config = load_config(parent / CONFIG)[0]
         before = read_toml(parent / CONFIG)
         raw = changed(deepcopy(before), sets) | {"name": name or f"{config.label}-fork"}
         child = parse(raw, "fork", config.label, before)[0]

@@ -296,14 +296,11 @@ def table(planned: PlannedRun) -> Table:
 
 
 def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
-    total = max(sum(planned.jobs.values()), 1)
+    total, audits = max(sum(planned.jobs.values()), 1), 100 * planned.audited / max(planned.passes, 1)
     jobs = ", ".join(f"{n:,} {status} ({100 * n / total:.1f} %)" for status, n in planned.jobs.items())
-    gaps = np.diff(np.concatenate([[0], planned.step_us]))
+    gaps, took = np.diff(np.concatenate([[0], planned.step_us])), show_us(planned.virtual_us)
     lines = [
-        (
-            "steps",
-            f"{planned.steps:,} in {show_us(planned.virtual_us)} of virtual time; ended by {planned.ended_by}",
-        ),
+        ("steps", f"{planned.steps:,} in {took} of virtual time; ended by {planned.ended_by}"),
         *([("world", planned.outlives.partition(": ")[2])] if planned.outlives else []),
         ("time between steps*", _spread(gaps, lambda q: show_us(round(q)))),
         ("jobs", jobs or "none"),
@@ -313,12 +310,7 @@ def _lines(planned: PlannedRun) -> list[tuple[str, str]]:
         ("waits for a client", f"{planned.waits:,} times"),
         ("moved", show_bytes(planned.moved_bytes)),
         ("evaluations", f"{planned.evaluations:,}"),
-        (
-            "audits",
-            f"{100 * planned.audited / max(planned.passes, 1):.0f} % more training"
-            if planned.audited
-            else "none",
-        ),
+        ("audits", f"{audits:.0f} % more training" if audits else "none"),
         ("timeline", "exactly that of the run" if not planned.exact else f"approximate: {planned.exact}"),
         ("wall time of the run", f"about {show_wall(planned.wall_s)} (planned in {planned.planned_s:.1f} s)"),
         ("memory of the run", show_bytes(planned.memory_bytes["total"])),

@@ -10,7 +10,7 @@ from fedsim.common.errors import CheckpointError, FolderError
 from fedsim.common.files import refuse_links
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
@@ -46,7 +46,7 @@ def resume(
     """
     folder = as_path(folder, "folder")
     check_unfinished(folder)
-    config = load(folder / CONFIG)[0]
+    config = load_config(folder / CONFIG)[0]
     saved = _saved(folder, step)
     if saved is None and config.parent is not None and config.parent.forked_step is not None:
         raise CheckpointError(

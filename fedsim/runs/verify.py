@@ -16,7 +16,7 @@ from fedsim.common.errors import CheckpointError, FolderError
 from fedsim.common.files import read_parquet, write_json
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint
 from fedsim.records.manifest import MANIFEST, read_manifest
@@ -66,7 +66,7 @@ def verify(
     _check_repeatable(folder, manifest, steps)
     if workers is None:
         workers = 0 if manifest.get("workers") else 2
-    config = load(folder / CONFIG)[0]
+    config = load_config(folder / CONFIG)[0]
     forked = config.parent is not None and config.parent.forked_step is not None
     if forked and steps is not None and not _before(folder, steps[0]):
         raise CheckpointError(

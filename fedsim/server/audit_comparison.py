@@ -23,8 +23,7 @@ def compared(history: GradientHistory, decision: Decision, clients: Ints, rows: 
     Inner products are taken in float64, one row at a time: their bits depend on no other row.
     """
     stack = decision.stack
-    place = {client: at for at, client in enumerate(stack.clients.tolist())}  # of several rows the last
-    at = np.array([place.get(client, -1) for client in clients.tolist()], dtype=np.int64)
+    at = _last_rows(stack.clients, clients)
     known, slots = at >= 0, decision.slots[at]
     weights = np.atleast_2d(decision.direction.weights).max(axis=0)
     share = np.where(np.arange(stack.n) < stack.m, 1.0 / stack.m, 0.0)
@@ -43,6 +42,12 @@ def compared(history: GradientHistory, decision: Decision, clients: Ints, rows: 
         "weight": np.where(known, weights[at], np.nan),
         **{name: np.array([row_angles[name] for row_angles in angles]) for name in angles[0]},
     }
+
+
+def _last_rows(rows: Ints, clients: Ints) -> Ints:
+    """Return the last row of each of `clients` in `rows`, the clients of the rows; -1 where it has none."""
+    place = {client: at for at, client in enumerate(rows.tolist())}
+    return np.array([place.get(client, -1) for client in clients.tolist()], dtype=np.int64)
 
 
 def _angles(

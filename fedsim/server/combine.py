@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedsim.common.arguments import check
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, RunError, closest
 from fedsim.server.gram import Blocks, block_products, equal_slices, weighted_sum
 from fedsim.server.rule import Algorithm, Direction, Floats, Ints, Stack, State, Vectors
 from fedsim.server.rule_check import apply_vector_step, initial_state, weigh, weights_not_finite
@@ -42,67 +42,92 @@ class Combined(Generic[Rows]):
     """If given, the model to evaluate is an average, `avg += average * (new params - avg)`."""
 
 
+class Given(TypedDict, total=False):
+    """What may be said about the updates of `combine`; the first eight are by row, `[n]`."""
+
+    n_samples: ArrayLike | None
+    """Training samples of the client; by default 1."""
+    clients: ArrayLike | None
+    """The clients' numbers; by default all different."""
+    ages: ArrayLike | None
+    """Steps since the row was received; at least 1 marks the remembered last update of an absent client. Default 0."""
+    online: ArrayLike | None
+    """Whether the client is online; by default those of present rows are."""
+    staleness: ArrayLike | None
+    """Server steps since the update's training began; by default 0."""
+    participations: ArrayLike | None
+    """Updates of the client so far, including this step's; by default those in the call."""
+    losses_after: ArrayLike | None
+    """Losses of the clients' own models after training, for rules that need them."""
+    accuracies_after: ArrayLike | None
+    """Accuracies of the same models, a fraction."""
+    blocks: Sequence[int] | None
+    """Sizes of the parameter blocks; by default one block."""
+    state: State | None
+    """`Combined.state` of the call before, for rules that remember."""
+    vectors: Vectors | None
+    """`Combined.vectors` of the call before."""
+    step: int
+    """Server steps taken before; by default 0."""
+    n_clients: int | None
+    """Clients in the population; by default those in the call."""
+    total_samples: int | None
+    """Their training samples; by default those of the clients in the call."""
+    n_seen: int | None
+    """Distinct clients with earlier updates; by default by `participations`."""
+
+
 def combine(
     rule: str | Algorithm,
     updates: Rows,
     *,
     losses: ArrayLike | None,
-    n_samples: ArrayLike | None = None,
-    clients: ArrayLike | None = None,
-    ages: ArrayLike | None = None,
-    online: ArrayLike | None = None,
-    staleness: ArrayLike | None = None,
-    participations: ArrayLike | None = None,
-    losses_after: ArrayLike | None = None,
-    accuracies_after: ArrayLike | None = None,
-    blocks: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
     wrap: Sequence[tuple[str, Mapping[str, Any]]] = (),
-    state: State | None = None,
-    vectors: Vectors | None = None,
-    step: int = 0,
-    n_clients: int | None = None,
-    total_samples: int | None = None,
-    n_seen: int | None = None,
-    **more_options: Any,
+    **given: Unpack[Given],
 ) -> Combined[Rows]:
     """Combine updates into one direction by a rule: its name and options, or an Algorithm.
 
-    A rule's options are keyword arguments, or entries of `options` if this function has an argument of that name.
-
-    `updates` is `[n, P]`, a tensor or array of floats; each row is `start - end` of one client's training.
-    The rest is by row, `[n]`: `losses` at the start of the training; `n_samples` (default 1); `clients`
-    (default: all different); `ages`, steps since the row was received, where at least 1 marks the remembered
-    last update of an absent client (default 0); `online` (default: the present rows); `staleness` (default
-    0); `participations`, updates of the client so far including this step's (default: those in the call);
-    `losses_after` and `accuracies_after` (a fraction) of the clients' own models, for rules that need them.
-    `blocks` are the sizes of the parameter blocks (default: one block). `n_clients`, `total_samples`
-    (default: of the clients in the call) and `n_seen`, the distinct clients with earlier updates (default: by
-    `participations`), describe the whole population. `wrap` are wrappers, names with options, the first the
-    innermost. `state` and `vectors` are those of the call before, for rules that remember.
+    Args:
+        updates: `[n, P]`, a tensor or array of floats; each row is `start - end` of one client's training.
+        losses: `[n]`, the clients' losses at the start of the training; None for rules that need none.
+        wrap: wrappers, names with options, the first the innermost.
+        given: what else is known of the updates; see `Given`.
 
     Raises ConfigError, which names the argument and the row, for wrong shapes and values that are not finite, and
     RunError where what the rule returns is no finite weights.
     """
-    arguments = dict(locals())
-    for name in ("options", "state", "vectors"):
-        check(f"argument {name!r}", arguments[name], Mapping[str, Any] | None)
-    algorithm = _algorithm(rule, {**(options or {}), **more_options}, wrap)
+    arguments: dict[str, Any] = {**dict.fromkeys(_NAMES), "step": 0, "losses": losses, **given}
+    _check_names(given, options)
+    algorithm = _algorithm(rule, options or {}, wrap)
     rows = _rows(updates)
-    spans = _spans(rows.shape[1], blocks)
+    spans = _spans(rows.shape[1], arguments["blocks"])
     if algorithm.needs.slices:
         spans = equal_slices(rows.shape[1], len(spans))
     _check_needed(algorithm, arguments)
     stack, rows, order = _stack(algorithm, rows, spans, arguments)
-    name = rule if isinstance(rule, str) else "of the call"
+    name, vectors = rule if isinstance(rule, str) else "of the call", arguments["vectors"]
     with untouched():
-        direction, after = _weighed(algorithm, stack, state, name)
+        direction, after = _weighed(algorithm, stack, arguments["state"], name)
         with _of_this_rule("vectors", vectors):
             summed = weighted_sum(rows, direction.weights, spans)
-            vector, kept = apply_vector_step(algorithm, summed, vectors or {}, step, name)
+            vector, kept = apply_vector_step(algorithm, summed, vectors or {}, stack.step, name)
     weights = np.atleast_2d(direction.weights)[:, np.argsort(order)]
     out = _like(updates, vector)
     return Combined(out, weights, direction.keep, direction.diagnostics, after, kept, direction.average)
+
+
+_NAMES = tuple(Given.__annotations__)
+
+
+def _check_names(given: Mapping[str, Any], options: Any) -> None:
+    for name in given:
+        if name not in _NAMES:
+            raise ConfigError(
+                f"argument {name!r}: there is none{closest(name, _NAMES)}; a rule's options go into 'options'"
+            )
+    for name, value in (("options", options), *((name, given.get(name)) for name in ("state", "vectors"))):
+        check(f"argument {name!r}", value, Mapping[str, Any] | None)
 
 
 def _weighed(algorithm: Algorithm, stack: Stack, state: State | None, name: str) -> tuple[Direction, State]:

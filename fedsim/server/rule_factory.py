@@ -21,11 +21,9 @@ def build_rule(
 ) -> Algorithm:
     """Build the rule `name` inside its wrappers; each of `wrap` is a wrapper's `name` and its options.
 
-    The first wrapper is the innermost. A rule with an option `lr` or `seed` that `options` lacks gets
-    `lr`, the clients' learning rate, or `seed`, that of the run.
-
-    Raises ConfigError, which names the rule or wrapper, for unknown names and options, and for combinations that
-    cannot work.
+    The first wrapper is the innermost. A rule with an option `lr` or `seed` that `options` lacks gets `lr`, the
+    clients' learning rate, or `seed`, that of the run. Raises ConfigError, which names the rule or wrapper, for unknown
+    names and options, and for combinations that cannot work.
     """
     known, of_run = options_of(factory("rule", name)), {"lr": lr, "seed": seed}
     defaults = {k: v for k, v in of_run.items() if v is not None and k in known and k not in options}

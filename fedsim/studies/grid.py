@@ -78,9 +78,18 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
     if not combinations:
         raise ConfigError(f"{source}: skip: every combination of levels is left out")
     _check_folders(combinations, source)
+    configs = _configs(combinations, [_raw(study, levels, source) for levels in combinations], source)
+    pairs = product(zip(combinations, configs, strict=True), study.seeds)
+    return tuple(
+        Cell(number, levels, config.model_copy(update=_name_and_seed(levels, seed)))
+        for number, ((levels, config), seed) in enumerate(pairs)
+    )
+
+
+def _configs(combinations: Sequence[Levels], raws: Sequence[Any], source: str) -> list[RunConfig]:
+    """Return the checked configurations `raws` of the combinations. Raises ConfigError with a line for each problem."""
     configs: list[RunConfig] = []
     wrong: dict[str, list[Levels]] = defaultdict(list)
-    raws = [_raw(study, levels, source) for levels in combinations]
     for levels, config in zip(combinations, settled(raws, [source] * len(raws)), strict=True):
         if isinstance(config, RunConfig):
             configs.append(config)
@@ -89,11 +98,7 @@ def cells_of(study: StudyConfig, source: str) -> tuple[Cell, ...]:
                 wrong[line].append(levels)
     if wrong:
         raise ConfigError("\n".join(_with_levels(*each, len(combinations)) for each in wrong.items()))
-    pairs = product(zip(combinations, configs, strict=True), study.seeds)
-    return tuple(
-        Cell(number, levels, config.model_copy(update=_name_and_seed(levels, seed)))
-        for number, ((levels, config), seed) in enumerate(pairs)
-    )
+    return configs
 
 
 def by_levels(cells: Iterable[Cell]) -> list[list[Cell]]:

@@ -79,7 +79,6 @@ class Local(Protocol):
         """Run the configured minibatch SGD from `start` [P]; return the end [P], a new tensor, and the mean loss.
 
         Args:
-            start: the parameters to start from.
             purpose: a name for the random draws; equal purposes give equal minibatches.
             rows: the samples to train on; by default all of the client's.
             epochs: passes over the samples; by default as configured.

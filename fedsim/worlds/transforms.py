@@ -102,11 +102,13 @@ def crop(trace: Trace, start_us: int, end_us: int) -> Trace:
         return merged([turned, cut(rest, start_us, end_us)])
 
     periods = {kind: np.where(p <= length_us, p, 0) for kind, p in _periods(trace).items()}
-    origin = trace.origin
-    if origin:
-        origin = (datetime.fromisoformat(origin) + timedelta(microseconds=start_us)).isoformat()
-    step = {"crop": [start_us, end_us]}
+    step, origin = {"crop": [start_us, end_us]}, _later(trace.origin, start_us)
     return _rebuilt(trace, change, step, horizon_us=length_us, periods=periods, origin=origin)
+
+
+def _later(origin: str, time_us: int) -> str:
+    """Return an ISO 8601 date and time later by `time_us`; "" if there is none."""
+    return origin and (datetime.fromisoformat(origin) + timedelta(microseconds=time_us)).isoformat()
 
 
 @arguments.checked

@@ -53,13 +53,12 @@ def mnn(
     `batch` is the batch size whose time is used. `sample_ms` at `reference_khz`, and the `cores` that train, apply to
     files of clocks over time.
     """
+    option = "importer 'mnn', option"
     for name, value in (("batch", batch), ("sample_ms", sample_ms), ("reference_khz", reference_khz)):
         if not 1e-9 < value < 1e12:
-            raise ConfigError(f"importer 'mnn', option {name!r}: expected a number above 0, found {value!r}")
+            raise ConfigError(f"{option} {name!r}: expected a number above 0, found {value!r}")
     if not cores or len(set(cores)) < len(cores) or min(cores) < 0:
-        raise ConfigError(
-            f"importer 'mnn', option 'cores': expected different numbers from 0, found {cores!r}"
-        )
+        raise ConfigError(f"{option} 'cores': expected different numbers from 0, found {cores!r}")
     clocks_of = partial(clocks, sample_ms=sample_ms, reference_khz=reference_khz, cores=cores)
     return Importer(
         recognises=lambda source: kind_of(source) is not None,

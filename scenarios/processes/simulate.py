@@ -160,9 +160,9 @@ def simulate(
     facts: Facts | None = None,
     name: str = "",
 ) -> TraceWriter:
-    """Return what `clients` clients write over [0, horizon_us); see `fedsim.worlds.scenario.make_trace`.
+    """Return what `clients` clients write over [0, horizon_us); messages call the scenario `name`.
 
-    `name` is the scenario's in messages. Raises ConfigError for an error in the scenario, with the client and the line.
+    Raises ConfigError for an error in the scenario, with the client and the line.
     """
     if not isinstance(scenario.cell_clients, int) or scenario.cell_clients < 1:
         raise ConfigError(f"a cell of a scenario: expected at least 1 client, found {scenario.cell_clients}")

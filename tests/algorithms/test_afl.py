@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedsim.algorithms.afl import project
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import combine
+from rule_calls import combine
 from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=80, deadline=None)

@@ -16,7 +16,7 @@ from scipy.optimize import nnls
 from client_cases import oracle
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.engine.trainer import Trainer
 from fedsim.execution.actor_pool import RayPool
@@ -53,7 +53,7 @@ def test_a_method_runs(name: str, timing: str, tmp_path: Path) -> None:
     assert first.status == "done"
     assert evals(first, "test").step.unique().tolist() == [0, 3, 6, 7]
     assert np.isfinite(evals(first, "test").loss).all()
-    again = load(first.folder / "config.resolved.toml")[0]
+    again = load_config(first.folder / "config.resolved.toml")[0]
     assert again.client.name == name
     assert run(again, tmp_path / "b").digest == first.digest
 

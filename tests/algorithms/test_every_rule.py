@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from fedsim import algorithms
 from fedsim.common.errors import ConfigError
 from fedsim.common.plugins import build, names, summary
-from fedsim.server.combine import Combined, combine
+from fedsim.server.combine import Combined
 from fedsim.server.rule import Algorithm, State
 from fedsim.server.rule_factory import build_rule
+from rule_calls import combine
 from stacks import assert_same, distinct_losses, updates
 
 RULES = names("rule")

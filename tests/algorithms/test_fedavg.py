@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedsim.algorithms.fedavg import Weighting, fedavg
-from fedsim.server.combine import combine
+from rule_calls import combine
 
 PARAMS = np.array([1.0, -1.0, 2.0])
 LOCAL = np.array([[0.0, 0.0, 0.0], [4.0, 4.0, 4.0]])

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from fedsim.algorithms.fedfa import fedfa
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import Combined, combine
+from fedsim.server.combine import Combined
 from fedsim.server.rule import Needs
+from rule_calls import combine
 from stacks import assert_same, seeds, updates
 
 fast = settings(max_examples=60, deadline=None)

@@ -16,8 +16,8 @@ from fedsim.algorithms.fedfv import fedfv, off_absent, off_each_other
 from fedsim.algorithms.fedfv_released import fedfv_released
 from fedsim.common.rng import rng
 from fedsim.runs.build import prepare
-from fedsim.server.combine import combine
 from fedsim.server.rule import Algorithm
+from rule_calls import combine
 from small import small
 from stacks import assert_same, distinct_losses, seeds, updates
 

@@ -16,10 +16,11 @@ from fedsim.algorithms.fedlf import fedlf
 from fedsim.algorithms.mathematics.geometry import fair_weights, unit_fair_weights
 from fedsim.algorithms.mathematics.min_norm import min_norm
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import Combined, combine
+from fedsim.server.combine import Combined
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
+from rule_calls import combine
 from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=50, deadline=None)

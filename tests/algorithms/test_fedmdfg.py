@@ -14,9 +14,9 @@ from fedsim.algorithms.fedmdfg import angle_deg, fedmdfg
 from fedsim.algorithms.mathematics.geometry import unit_fair_weights
 from fedsim.algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import combine
 from fedsim.server.rule import Stack
 from fedsim.server.rule_factory import build_rule
+from rule_calls import combine
 from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=50, deadline=None)

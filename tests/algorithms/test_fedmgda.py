@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedsim.server.combine import combine
+from rule_calls import combine
 from stacks import assert_same, seeds, updates
 
 fast = settings(max_examples=60, deadline=None)

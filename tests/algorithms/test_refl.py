@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedsim import combine
+from rule_calls import combine
 
 
 def direction(rows: np.ndarray, staleness: list[int], **options: float) -> np.ndarray:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import Combined, combine
+from fedsim.server.combine import Combined
 from fedsim.server.rule_factory import build_rule
+from rule_calls import combine
 from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=50, deadline=None)

@@ -38,7 +38,7 @@ def made(
 ) -> analysis.Run:
     write_run(folder, tables={"jobs": jobs_table(**jobs)}, virtual_us=END_US)
     pq.write_table(world_table(sessions, clients=clients, horizon_us=END_US), folder / "world.parquet")
-    return analysis.open(folder)
+    return analysis.open_run(folder)
 
 
 def test_the_raster_is_the_schedule(tmp_path: Path) -> None:
@@ -65,14 +65,14 @@ def test_what_a_trace_does_not_know_is_what_the_run_took_it_for(
     Trace.of([0, 0], *ends, kinds, clients=1, horizon_us=END_US).write(run.folder / "world.parquet")
     said = "" if unknown is None else f'[world]\nunknown = "{unknown}"\n'
     (run.folder / "config.resolved.toml").write_text(said)
-    np.testing.assert_array_equal(raster(analysis.open(run.folder), bins=2).online, [[1, online]])
+    np.testing.assert_array_equal(raster(analysis.open_run(run.folder), bins=2).online, [[1, online]])
 
 
 def test_curves_say_where_fewer_clients_were_evaluated(tmp_path: Path) -> None:
     table = evals_table([[0.2, 0.4, 0.6], [0.3, 0.5, 0.7]])
     part = table.filter(np.array([True, False, False, True, True, True]))
     whole, some = (
-        analysis.open(write_run(tmp_path / name, tables={"evals": t})).history()
+        analysis.open_run(write_run(tmp_path / name, tables={"evals": t})).history()
         for name, t in (("whole", table), ("some", part))
     )
     words = "Points are of 1 to 3 clients"
@@ -144,9 +144,9 @@ def test_a_raster_that_cannot_be_drawn_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="client 7, but the world has 3 clients"):
         raster(made(tmp_path / "x", jobs, [(0, 0, 500)], clients=3))
     with pytest.raises(RunError, match="no virtual time"):
-        raster(analysis.open(write_run(tmp_path / "y", virtual_us=0)))
+        raster(analysis.open_run(write_run(tmp_path / "y", virtual_us=0)))
     with pytest.raises(RunError, match=r"world\.parquet is missing"):
-        raster(analysis.open(write_run(tmp_path / "z")))
+        raster(analysis.open_run(write_run(tmp_path / "z")))
 
 
 def test_participation_names_only_the_outcomes_that_occur(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_participation_names_only_the_outcomes_that_occur(tmp_path: Path) -> Non
 
 def test_curves_hold_the_history(tmp_path: Path) -> None:
     accuracy = np.linspace(0.1, 0.9, 12).reshape(3, 4)
-    run = analysis.open(write_run(tmp_path / "x", tables={"evals": evals_table(accuracy)}))
+    run = analysis.open_run(write_run(tmp_path / "x", tables={"evals": evals_table(accuracy)}))
     history = run.history(metrics=list(METRICS))
     picture = accuracy_over_time({"x": history})
     lines = [ax.lines[0] for ax in picture.figure.axes]
@@ -176,7 +176,7 @@ def test_curves_hold_the_history(tmp_path: Path) -> None:
 
 def test_distributions_add_up_to_all_clients(tmp_path: Path) -> None:
     evals = evals_table(np.random.default_rng(0).uniform(size=(1, 2000)))
-    final = analysis.open(write_run(tmp_path / "x", tables={"evals": evals})).final()
+    final = analysis.open_run(write_run(tmp_path / "x", tables={"evals": evals})).final()
     line = client_accuracy({"x": final}).figure.axes[0].lines[0]
     assert len(line.get_xdata()) <= 501
     assert (line.get_ydata()[0], line.get_ydata()[-1]) == (0, pytest.approx(100))
@@ -192,14 +192,14 @@ def test_losses_are_counted_by_phase(tmp_path: Path) -> None:
         status=["lost", "lost", "late", "lost"],
         phase=["upload", "compute", "", "upload"],
     )
-    run = analysis.open(write_run(tmp_path / "x", tables={"jobs": jobs}))
+    run = analysis.open_run(write_run(tmp_path / "x", tables={"jobs": jobs}))
     assert lost_by_phase(run) == {"upload": 2, "compute": 1}
     assert "x: 0 in download, 1 in compute, 2 in upload" in lost_jobs({"x": run}).alt
 
 
 def test_staleness_is_that_of_used_updates(tmp_path: Path) -> None:
     jobs = jobs_table(dispatch_us=[0] * 3, end_us=[1] * 3, staleness=[-1, 0, 2])
-    run = analysis.open(write_run(tmp_path / "x", tables={"jobs": jobs}))
+    run = analysis.open_run(write_run(tmp_path / "x", tables={"jobs": jobs}))
     assert list(used_staleness(run)) == [0, 2]
     assert "mean 1.00, largest 2" in staleness({"x": run}).alt
 

@@ -14,7 +14,7 @@ import typer
 
 import programs
 from fedsim.cli.main import app
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.engine.trainer import Trainer
 from fedsim.runs.simulate import simulate
@@ -43,7 +43,7 @@ def commands(page: Path, languages: Sequence[str] = ("sh",)) -> list[str]:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs that a reader has after `make run`, cut to a few steps."""
     folder = tmp_path_factory.mktemp("runs")
-    simulate(load(ROOT / "examples" / "quickstart.toml", ("stop.steps=12",)), out=folder, workers=0)
+    simulate(load_config(ROOT / "examples" / "quickstart.toml", ("stop.steps=12",)), out=folder, workers=0)
     return folder
 
 

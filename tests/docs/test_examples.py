@@ -9,7 +9,7 @@ import pytest
 import inputs
 import programs
 from fedsim import analysis
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.runs.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,9 +19,9 @@ SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_configuration_runs(path: Path, tmp_path: Path) -> None:
-    inputs.data_of(load(path)[0].task.name)
-    results = simulate(load(path, ("stop.steps=3",)), out=tmp_path, workers=0)
-    runs = [analysis.open(result.folder) for result in results]
+    inputs.data_of(load_config(path)[0].task.name)
+    results = simulate(load_config(path, ("stop.steps=3",)), out=tmp_path, workers=0)
+    runs = [analysis.open_run(result.folder) for result in results]
     assert all(run.manifest["status"] == "done" for run in runs)
     assert all(run.manifest["steps"] == 3 for run in runs)
     assert analysis.write_report(runs, tmp_path / "report.html").stat().st_size > 10_000

@@ -17,7 +17,7 @@ import inputs
 from fedsim import analysis
 from fedsim.common.files import from_toml
 from fedsim.config.data import federation
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.runs.simulate import simulate
 from fedsim.training.network import build_network
@@ -51,7 +51,7 @@ SIZES = {
 
 def data_of(path: Path) -> Path:
     """Return the folder with the data of a configuration, or skip."""
-    return inputs.data_of(load(path)[0].task.name)
+    return inputs.data_of(load_config(path)[0].task.name)
 
 
 @pytest.fixture(scope="session")
@@ -87,12 +87,12 @@ def _tenth(path: Path) -> bytes:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_the_setting_of_a_paper_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
     folder = data_of(path)
-    if load(path)[0].task.name in ("cifar10", "fashion_mnist", "mnist"):
+    if load_config(path)[0].task.name in ("cifar10", "fashion_mnist", "mnist"):
         folder = few_images
     sets = ("stop.steps=1", f"task.data_dir='{folder}'", *SMALLER.get(path.stem, ()))
-    results = simulate(load(path, sets), out=tmp_path, workers=0)
-    runs = [analysis.open(result.folder) for result in results]
-    assert [run.label for run in runs] == [config.label for config in load(path)]
+    results = simulate(load_config(path, sets), out=tmp_path, workers=0)
+    runs = [analysis.open_run(result.folder) for result in results]
+    assert [run.label for run in runs] == [config.label for config in load_config(path)]
     for run in runs:
         assert run.manifest["steps"] == 1
         assert np.isfinite(run.final().loss).all()
@@ -102,7 +102,7 @@ def test_the_setting_of_a_paper_runs(path: Path, tmp_path: Path, few_images: Pat
 def test_clients_and_models_have_the_sizes_of_the_paper(name: str) -> None:
     path = ROOT / "examples" / "papers" / f"{name}.toml"
     data_of(path)
-    config: RunConfig = load(path)[0]
+    config: RunConfig = load_config(path)[0]
     clients, train, test, parameters = SIZES[name]
     task, data = federation(config)
     assert data.n_clients == clients
@@ -161,7 +161,7 @@ def _said(path: Path) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
 
 def _settings(path: Path, keys: Iterable[str]) -> dict[str, Any]:
     """Return what the file's runs have, the same in all arms."""
-    arms = [config.resolved() for config in load(path)]
+    arms = [config.resolved() for config in load_config(path)]
     found = {}
     for key in keys:
         table, _, name = key.partition(".")
@@ -201,7 +201,7 @@ def test_the_manual_names_the_rules_of_each_file() -> None:
         words = before.replace("MGDA-Prox", "").replace("FedProx", "")
         whole = {word: rf"(?<![\w-]){re.escape(word)}(?![\w+-])" for word in RULES}
         named = {plugin for word, plugin in RULES.items() if re.search(whole[word], words)}
-        run = {config.algorithm.name for config in load(ROOT / "examples" / "papers" / f"{name}.toml")}
+        run = {config.algorithm.name for config in load_config(ROOT / "examples" / "papers" / f"{name}.toml")}
         if "qfed" in named:  # q = 0 is the average
             assert any(rule.startswith("qfed") for rule in run), name
             run -= {"qfedavg", "qfedsgd", "fedavg", "fedsgd"}

@@ -31,7 +31,7 @@ from fedsim.cli.main import main
 from fedsim.common import plugins
 from fedsim.common.errors import Error, FolderError, RunError
 from fedsim.common.files import write_atomically, write_json
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.records import checkpoint
 from fedsim.runs.replay import compare_participation, replay_config
 from fedsim.worlds.importer import import_trace
@@ -160,7 +160,7 @@ def saved(folder: Path, name: str) -> Path:
 
 
 READERS = {
-    "config": Reader(config, load),
+    "config": Reader(config, load_config),
     "trace": Reader(world, read_trace),
     "import-csv": Reader(table, lambda p: import_trace([p], "csv")),
     "import-parquet": Reader(world, lambda p: import_trace([p], "parquet")),

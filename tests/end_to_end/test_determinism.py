@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedsim import analysis
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Trainer
@@ -86,7 +86,7 @@ def test_tables_written_in_small_parts_are_the_same(tmp_path: Path, monkeypatch:
 def test_rules_meet_in_the_same_world(tmp_path: Path) -> None:
     """Paired runs: the same clients chosen, lost and heard at the same times, from the same start."""
     runs = [
-        analysis.open(run(small(algorithm={"name": rule}), tmp_path / rule).folder)
+        analysis.open_run(run(small(algorithm={"name": rule}), tmp_path / rule).folder)
         for rule in ("fedavg", "fedfv")
     ]
     shared = ["job", "client", "version", "status", "dispatch_us", "end_us", "step"]
@@ -99,7 +99,7 @@ def test_rules_meet_in_the_same_world(tmp_path: Path) -> None:
 
 def test_the_resolved_configuration_reproduces_the_run(tmp_path: Path) -> None:
     first = run(small(), tmp_path / "a")
-    again = load(first.folder / "config.resolved.toml")[0]
+    again = load_config(first.folder / "config.resolved.toml")[0]
     assert run(again, tmp_path / "b").digest == first.digest
 
 
@@ -119,7 +119,7 @@ def test_global_random_state_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_planning_without_training_meets_the_same_events(tmp_path: Path) -> None:
-    done = analysis.open(run(small(pacing=FEDBUFF), tmp_path / "real").folder)
+    done = analysis.open_run(run(small(pacing=FEDBUFF), tmp_path / "real").folder)
     setup = prepare(small(pacing=FEDBUFF))
     folder = tmp_path / "plan"
     folder.mkdir()

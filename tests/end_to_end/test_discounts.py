@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common import plugins
-from fedsim.server.combine import combine
 from fedsim.server.rule_factory import build_rule
 from fedsim.server.server import Server, ServerSpec
 from fedsim.server.step_input import StepInput
 from fedsim.training.job import Report, Reports
+from rule_calls import combine
 
 DISCOUNTS: dict[str, Any] = {
     "polynomial": lambda s: (s + 1.0) ** -0.5,

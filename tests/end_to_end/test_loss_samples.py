@@ -37,7 +37,7 @@ def by_hand(setup: RunSpec, params: torch.Tensor, client: int, version: int) -> 
 @pytest.mark.parametrize("mode", ["loop", "dense"])
 def test_a_rule_is_told_of_the_loss_on_these_samples(tmp_path: Path, mode: str) -> None:
     config = small(train=FEW["train"] | {"mode": mode}, algorithm={"name": "fedfv"}, stop={"steps": 1})
-    found, setup = analysis.open(run(config, tmp_path).folder), prepare(config)
+    found, setup = analysis.open_run(run(config, tmp_path).folder), prepare(config)
     told = found.frame("jobs").query("version == 0 and step == 0").set_index("client")["loss_before"]
     assert len(told) > 1
     for client, loss in told.items():
@@ -75,7 +75,7 @@ def test_an_audit_still_takes_losses_on_all_samples(tmp_path: Path) -> None:
         audit={"every": 1, "clients": 12},
         evaluate={"every_steps": 1, "split": "train"},
     )
-    opened = analysis.open(run(config, tmp_path).folder)
+    opened = analysis.open_run(run(config, tmp_path).folder)
     evals = opened.frame("evals").query("split == 'train'").set_index(["step", "client"])["loss"]
     rows = opened.frame("audit")
     assert len(rows)

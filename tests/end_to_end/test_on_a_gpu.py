@@ -109,7 +109,7 @@ def short(steps: int = 3, **changes: Any) -> RunConfig:
 
 def assert_same_run(there: Path, here: Path, gpu: Gpu) -> None:
     """Assert that two runs evaluated to the same, and remembered, moved and conflicted as much."""
-    a, b = (analysis.open(folder) for folder in (there, here))
+    a, b = (analysis.open_run(folder) for folder in (there, here))
     for table in ("steps", "evals"):
         mine, other = a.frame(table), b.frame(table)
         assert len(mine) == len(other) > 0

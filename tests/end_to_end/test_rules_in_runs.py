@@ -68,7 +68,7 @@ def test_fedsgd_moves_by_the_mean_gradient_of_all_samples(tmp_path: Path) -> Non
     """One step, computed without the simulator: the gradient of the loss over the samples of the step's clients."""
     config = small(algorithm={"name": "fedsgd"}, train={"batch_size": "full", "lr": 0.5}, stop={"steps": 1})
     made, found = prepare(config), run(config, tmp_path)
-    jobs = analysis.open(found.folder).frame("jobs")
+    jobs = analysis.open_run(found.folder).frame("jobs")
     clients = jobs.client[jobs.status == "aggregated"].tolist()
     rows = np.concatenate([made.data.train.rows(client) for client in clients])
     start, module = made.initial(), made.network.module
@@ -89,7 +89,7 @@ def test_fedsgd_moves_by_the_mean_gradient_of_all_samples(tmp_path: Path) -> Non
 def test_a_rule_runs(rule: str, timing: str, tmp_path: Path) -> None:
     config = small(algorithm={"name": rule}, pacing=TIMINGS[timing], stop={"steps": 5}, **training(rule))
     first = run(config, tmp_path / "a")
-    opened = analysis.open(first.folder)
+    opened = analysis.open_run(first.folder)
     steps = opened.frame("steps")
     assert (steps.status == "applied").sum() >= 3
     assert (steps[steps.status == "applied"].direction_norm > 0).all()
@@ -114,7 +114,7 @@ def test_a_wrapper_runs(wrapper: str, tmp_path: Path) -> None:
     )
     first, second = run(plain, tmp_path / "a"), run(wrapped, tmp_path / "b")
     assert second.status == "done"
-    opened = analysis.open(second.folder)
+    opened = analysis.open_run(second.folder)
     assert opened.config["algorithm"]["wrap"][0]["name"] == wrapper
     assert first.digest != second.digest, f"{wrapper} changed nothing"
 
@@ -130,9 +130,11 @@ def test_a_line_search_finds_steps_that_lower_every_loss(tmp_path: Path) -> None
     config = small(
         algorithm={"name": "fedmdfg", "search": 4}, train={"batch_size": "full"}, stop={"steps": 6}
     )
-    steps = analysis.open(run(config, tmp_path / "a").folder).frame("steps")
+    steps = analysis.open_run(run(config, tmp_path / "a").folder).frame("steps")
     lengths = steps[steps.status == "applied"].step_length
     assert set(lengths) <= {2.0**k for k in range(-12, 5)}
     assert lengths.nunique() > 1
     plain = small(algorithm={"name": "fedmdfg"}, train={"batch_size": "full"}, stop={"steps": 6})
-    assert set(analysis.open(run(plain, tmp_path / "b").folder).frame("steps").step_length.dropna()) == {1.0}
+    assert set(analysis.open_run(run(plain, tmp_path / "b").folder).frame("steps").step_length.dropna()) == {
+        1.0
+    }

@@ -19,7 +19,7 @@ from fedsim import analysis
 
 configs = fedsim.load_config("quickstart.toml", ["stop.steps=2"])
 results = fedsim.simulate(configs, workers=0, out="from-a-script", device="cpu")
-print(fedsim.__file__, analysis.open(results[0].folder).manifest["status"])
+print(fedsim.__file__, analysis.open_run(results[0].folder).manifest["status"])
 """
 
 pytestmark = pytest.mark.slow

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 import inputs
 from fedsim.common.errors import FolderError
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.engine.pacing import Pacing
 from fedsim.invariants import Verdict, check, invariants
 from fedsim.records.schemas import TABLES
@@ -436,7 +436,7 @@ def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["quickstart", "oort_fedbuff", "absence"])
 def test_every_example_passes(path: str, root: Path, tmp_path: Path) -> None:
-    configs = load(root / "examples" / f"{path}.toml", ("stop.steps=4",))
+    configs = load_config(root / "examples" / f"{path}.toml", ("stop.steps=4",))
     inputs.data_of(configs[0].task.name)
     for result in simulate(configs, out=tmp_path, workers=0):
         assert check(result.folder).violations == ()

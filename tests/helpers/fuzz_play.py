@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 
 from fedsim import Result, simulate
 from fedsim.common.errors import INPUT_ERRORS, RunError
-from fedsim.config.load import load, parse
+from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
 from fedsim.invariants import check
 from fedsim.records.digest import digest
@@ -61,7 +61,7 @@ def _shuffled(config: RunConfig, plain: Result, out: Path, draw: random.Random) 
 def _resolved(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
     """Run what the folder says was run, in the world that it says was seen."""
     world = (f"world.trace={plain.folder / 'world.parquet'}",) if config.world.trace else ()
-    return _run(load(plain.folder / "config.resolved.toml", world)[0], out).digest
+    return _run(load_config(plain.folder / "config.resolved.toml", world)[0], out).digest
 
 
 def _in_small_parts(config: RunConfig, plain: Result, out: Path, draw: random.Random) -> str | None:
@@ -201,7 +201,7 @@ def _check(played: Played, folder: Path) -> None:
 def _events(folder: Path) -> Counter[str]:
     from fedsim import analysis
 
-    run = analysis.open(folder)
+    run = analysis.open_run(folder)
     seen = Counter({f"job: {status}": n for status, n in run.manifest["jobs"].items()})
     for row in run.steps.select(["cause", "status"]).to_pylist():
         seen[f"step: {row['cause']}, {row['status']}"] += 1

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 import inputs
-from fedsim.server.combine import combine
 from golden_fedlf import check_fedlf
 from golden_fedmdfg import check_fedmdfg
 from golden_other_parts import check_metrics, check_proximal_client, check_synthetic
@@ -28,6 +27,7 @@ from golden_weights import (
     check_qfedavg,
     check_term,
 )
+from rule_calls import combine
 
 
 def golden_files() -> Iterator[Path]:

@@ -9,8 +9,8 @@ from numpy.linalg import norm
 
 from fedsim.algorithms.mathematics.geometry import fair_weights
 from fedsim.common.plugins import build
-from fedsim.server.combine import combine
 from golden_tools import EXACT, INTERIOR_POINT, POLISHED, Case, assert_close, rounds
+from rule_calls import combine
 
 ZERO = 1e-8
 """Relative norm below which the vectors' merging takes a block for zero."""

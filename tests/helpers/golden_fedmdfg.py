@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from fedsim.algorithms.fedmdfg import angle_deg
 from fedsim.algorithms.mathematics.line_search import Trial, accepted, chosen, search_steps
-from fedsim.server.combine import combine
 from golden_tools import EXACT, INTERIOR_POINT, Case, assert_close
+from rule_calls import combine
 
 Array = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.server.combine import combine
+from rule_calls import combine
 
 Case = dict[str, NDArray[Any]]
 

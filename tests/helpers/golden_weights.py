@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.algorithms.afl import project
-from fedsim.server.combine import combine
 from golden_tools import EXACT, INTERIOR_POINT, Case, assert_close
+from rule_calls import combine
 
 
 def check_fedavg(case: Case, name: str) -> None:

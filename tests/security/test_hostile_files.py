@@ -12,7 +12,7 @@ import pytest
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, DataError, TraceError
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.worlds.trace import read_trace
 from received import DEEP, EVIL, MARKED_UP, command, with_metadata
 
@@ -29,7 +29,7 @@ def test_nesting_is_refused_and_ends_nothing(
     assert capsys.readouterr().err.count("nested too deeply") == 3
     (tmp_path / "digits.toml").write_text("a = " + "9" * 5000)
     with pytest.raises(ConfigError, match="not valid TOML"):
-        load(tmp_path / "digits.toml")
+        load_config(tmp_path / "digits.toml")
 
 
 @pytest.mark.parametrize(

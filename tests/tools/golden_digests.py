@@ -34,7 +34,7 @@ if __name__ == "__main__":  # else the packages of tests would be taken for thos
     sys.path.append(str(ROOT / "tests" / "helpers"))
 
 import inputs  # noqa: E402
-from fedsim.config.load import load  # noqa: E402
+from fedsim.config.load import load_config  # noqa: E402
 from fedsim.runs.simulate import simulate  # noqa: E402
 
 FILE = Path(__file__).with_suffix(".json")
@@ -45,7 +45,7 @@ STEPS = 3
 def digests(path: Path) -> dict[str, str]:
     """Run a configuration for `STEPS` steps in this process; returns the digest of each run by its name."""
     with tempfile.TemporaryDirectory() as folder:
-        results = simulate(load(path, (f"stop.steps={STEPS}",)), out=folder, workers=0, device="cpu")
+        results = simulate(load_config(path, (f"stop.steps={STEPS}",)), out=folder, workers=0, device="cpu")
         return {str(result.folder.relative_to(folder)): str(result.digest) for result in results}
 
 
@@ -175,7 +175,7 @@ def known_versions() -> bool:
 
 def _partial(found: list[dict[str, Any]]) -> Iterator[str]:
     """Say of each kind of machine which digests it lacks."""
-    names = {run.name for path in CONFIGS for run in load(path)}
+    names = {run.name for path in CONFIGS for run in load_config(path)}
     for record in found:
         if lacking := sorted(names - record["digests"].keys()):
             yield f"to be recorded with --update on {record['kind']}: {', '.join(lacking)}"
@@ -183,7 +183,7 @@ def _partial(found: list[dict[str, Any]]) -> Iterator[str]:
 
 def _compare_again() -> None:
     """Compare with the commit that wrote the file, where it lacks digests of this kind of machine but has others."""
-    names = {run.name for path in CONFIGS for run in load(path) if not inputs.missing(run.task.name)}
+    names = {run.name for path in CONFIGS for run in load_config(path) if not inputs.missing(run.task.name)}
     lacking = names - recorded().keys()
     if not lacking or not known_versions():
         print(
@@ -197,7 +197,7 @@ def _compare_again() -> None:
     found = {
         name: d
         for path in CONFIGS
-        if {r.name for r in load(path)} & lacking
+        if {r.name for r in load_config(path)} & lacking
         for name, d in digests(path).items()
     }
     differ = sorted(name for name in lacking & before.keys() if before[name] != found[name])
@@ -223,13 +223,13 @@ def main() -> None:
     if given.again:
         _compare_again()
         return
-    tasks = {path: load(path)[0].task.name for path in CONFIGS}
+    tasks = {path: load_config(path)[0].task.name for path in CONFIGS}
     left = {path: reason for path, task in tasks.items() if (reason := inputs.missing(task))}
     for path, reason in left.items():
         print(f"{path.stem}: left out: {reason}")
     if left and given.update:
         sys.exit("nothing is written: an update needs the data of every example")
-    names = {run.name for path in left for run in load(path)}
+    names = {run.name for path in left for run in load_config(path)}
     before = {name: digest for name, digest in recorded().items() if name not in names}
     found = {name: digest for path in CONFIGS if path not in left for name, digest in digests(path).items()}
     differ = [name for name in sorted(before.keys() | found) if before.get(name) != found.get(name)]

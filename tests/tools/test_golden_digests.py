@@ -10,12 +10,12 @@ import pytest
 
 import golden_digests
 import inputs
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from golden_digests import CONFIGS, difference, digests, kind, recorded, records, unknown, updated
 
 
 def test_every_digest_is_of_an_example() -> None:
-    names = {run.name for path in CONFIGS for run in load(path)}
+    names = {run.name for path in CONFIGS for run in load_config(path)}
     assert all(set(record["digests"]) <= names for record in records())
     assert set.union(*(set(record["digests"]) for record in records())) == names, "each was taken somewhere"
 
@@ -23,7 +23,7 @@ def test_every_digest_is_of_an_example() -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_an_example_gives_the_digest_that_it_gave(path: Path) -> None:
     """Those that are recorded for machines of this kind; what is not compared is skipped and named."""
-    runs = load(path)
+    runs = load_config(path)
     expected = {run.name: recorded()[run.name] for run in runs if run.name in recorded()}
     if expected:
         inputs.data_of(runs[0].task.name)
@@ -79,7 +79,7 @@ def test_a_recording_that_lacks_an_example_says_which_and_what_records_it(
 
 def test_a_partial_recording_is_compared_as_far_as_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     [path] = [path for path in CONFIGS if path.stem == "quickstart"]
-    found = {run.name: "right" for run in load(path)}
+    found = {run.name: "right" for run in load_config(path)}
     monkeypatch.setitem(globals(), "digests", lambda path: found)
     part = [{"kind": kind(), "digests": {"quickstart/fedavg": "wrong"}}]
     monkeypatch.setattr("golden_digests.records", lambda: part)
@@ -94,7 +94,7 @@ def test_without_its_data_an_example_is_left_out_of_the_comparison_and_nothing_i
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(inputs, "DATA", tmp_path)
-    monkeypatch.setattr("golden_digests.digests", lambda path: {run.name: "new" for run in load(path)})
+    monkeypatch.setattr("golden_digests.digests", lambda path: {run.name: "new" for run in load_config(path)})
     monkeypatch.setattr("sys.argv", ["golden_digests.py"])
     with pytest.raises(SystemExit, match="1"):
         golden_digests.main()
@@ -145,7 +145,9 @@ def test_on_an_unknown_kind_of_machine_a_changed_digest_is_an_error(
 ) -> None:
     record = {"kind": kind() | {"instructions": "abacus"}, "digests": {"quickstart/fedavg": "1"}}
     monkeypatch.setattr("golden_digests.records", lambda: [record])
-    monkeypatch.setattr("golden_digests.digests", lambda path: {run.name: "same" for run in load(path)})
+    monkeypatch.setattr(
+        "golden_digests.digests", lambda path: {run.name: "same" for run in load_config(path)}
+    )
     monkeypatch.setattr("golden_digests.recording_commit", lambda: "0123456789abcdef")
     monkeypatch.setattr("golden_digests.digests_at", lambda commit: {"quickstart/fedavg": then})
     monkeypatch.setattr("sys.argv", ["golden_digests.py", "--again"])

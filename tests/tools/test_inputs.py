@@ -12,7 +12,7 @@ import pytest
 import inputs
 from fedsim.common import plugins
 from fedsim.common.errors import DataError
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 
 VARIABLES = ("FEDSIM_DATA", "FEDSIM_TRACES", "FEDSIM_GOLDEN")
 
@@ -57,7 +57,7 @@ def test_the_files_of_a_task_are_those_that_it_names(
 
 @pytest.mark.parametrize("task", inputs.DOWNLOADED_BY)
 def test_the_command_that_downloads_is_for_that_task(task: str) -> None:
-    assert {config.task.name for config in load(inputs.ROOT / inputs.DOWNLOADED_BY[task])} == {task}
+    assert {config.task.name for config in load_config(inputs.ROOT / inputs.DOWNLOADED_BY[task])} == {task}
 
 
 def test_tasks_without_files_miss_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

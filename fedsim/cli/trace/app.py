@@ -24,6 +24,11 @@ trace_app = typer.Typer(
     rich_markup_mode=None,
 )
 
+_Sets = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
+]
+
 
 @trace_app.command()
 def make(
@@ -31,10 +36,7 @@ def make(
         Path, Argument(help="A TOML file with a [world] table, or the name of a shipped file.")
     ],
     out: Out,
-    sets: Annotated[
-        list[str] | None,
-        Option("--set", metavar="KEY=VALUE", help="Change a key: world.clients=100; may be repeated."),
-    ] = None,
+    sets: _Sets = None,
     force: Force = False,
 ) -> None:
     """Write the world of a scenario or a join to a trace file."""

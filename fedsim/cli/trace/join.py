@@ -4,59 +4,67 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
+from fedsim.cli.options import grouped
 from fedsim.cli.trace.output import Force, Out, check_free, write
 from fedsim.common.errors import ConfigError
 from fedsim.common.terminal import say
 
-_Compute = Annotated[Path | None, Option(help="Source of computing speeds.")]
-_Network = Annotated[Path | None, Option(help="Source of downlink and uplink speeds.")]
-_Faults = Annotated[Path | None, Option(help="Source of faults.")]
-_Clients = Annotated[
-    int | None,
-    Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
-]
-_Assign = Annotated[
-    list[str] | None,
-    Option(
-        metavar="HOW",
-        help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
-    ),
-]
-_Replace = Annotated[
-    bool | None,
-    Option("--replace/--no-replace", help="Draw with replacement; by default if clients are too few."),
-]
 
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """The worlds to join."""
 
-def join_files(
     availability: Annotated[
         Path, Option(help="Source of who is online, and of everything that no other source gives.")
-    ],
-    out: Out,
-    compute: _Compute = None,
-    network: _Network = None,
-    faults: _Faults = None,
-    clients: _Clients = None,
-    assign: _Assign = None,
-    replace: _Replace = None,
-    seed: Annotated[int, Option(min=0, help="Seed of draws and assignments.")] = 0,
-    force: Force = False,
-) -> None:
+    ]
+    compute: Annotated[Path | None, Option(help="Source of computing speeds.")] = None
+    network: Annotated[Path | None, Option(help="Source of downlink and uplink speeds.")] = None
+    faults: Annotated[Path | None, Option(help="Source of faults.")] = None
+
+    def files(self) -> dict[str, Path]:
+        """Return the sources that are given, by name."""
+        return {name: path for name, path in vars(self).items() if path is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairing:
+    """How clients of the sources become clients of the new world."""
+
+    clients: Annotated[
+        int | None,
+        Option(min=1, help="Number of clients of the new world; by default that of AVAILABILITY."),
+    ] = None
+    assign: Annotated[
+        list[str] | None,
+        Option(
+            metavar="HOW",
+            help="independent, rank or a rank correlation; for one source: compute=0.7; may be repeated.",
+        ),
+    ] = None
+    replace: Annotated[
+        bool | None,
+        Option("--replace/--no-replace", help="Draw with replacement; by default if clients are too few."),
+    ] = None
+    seed: Annotated[int, Option(min=0, help="Seed of draws and assignments.")] = 0
+
+
+@grouped
+def join_files(out: Out, force: Force = False, *, sources: Sources, pairing: Pairing) -> None:
     """Make one world from several. Each source is a trace, or a TOML file with a [world] table."""
     from fedsim.config.errors import validated
     from fedsim.config.world import WorldFile, world_trace
 
-    files = {"availability": availability, "compute": compute, "network": network, "faults": faults}
-    sources = {name: path for name, path in files.items() if path is not None}
-    check_free(out, force, sources.values())
-    table = {**sources, "assign": assignment(assign or ()), "replace": replace}
+    files = sources.files()
+    check_free(out, force, files.values())
+    table = {**files, "assign": assignment(pairing.assign or ()), "replace": pairing.replace}
     world = validated(WorldFile, {"world": {"join": table}}, "fedsim trace join").world
-    trace = world_trace(world, clients=clients, seed=seed)
+    trace = world_trace(world, clients=pairing.clients, seed=pairing.seed)
     write(trace, out)
     for name, report in json.loads(trace.source)["assignment"].items():
         spearman = report["spearman"]

@@ -62,11 +62,11 @@ def counts_of(config: Path, trace: Trace) -> NDArray[Any]:
     world is not tied; TraceError if the world has fewer clients than the run.
     """
     from fedsim.config.data import federation
-    from fedsim.config.load import load
+    from fedsim.config.load import load_config
     from fedsim.data.federated_data import label_counts
     from fedsim.worlds.transforms import edit_steps
 
-    runs = load(config)
+    runs = load_config(config)
     if any(
         (run.seed, run.task, run.partition) != (runs[0].seed, runs[0].task, runs[0].partition) for run in runs
     ):

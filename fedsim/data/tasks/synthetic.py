@@ -48,37 +48,39 @@ class Devices:
 Drawn = With("sizes", "lognormal")
 
 
-def synthetic(
-    *,
-    clients: int,
-    seed: int,
-    data_dir: Path | None,
-    alpha: NonNegative | None = None,
-    beta: NonNegative | None = None,
-    variant: Variant = "noniid",
-    sizes: Literal["lognormal", "fixed"] = "lognormal",
-    log_mean: Annotated[float, Field(allow_inf_nan=False), Drawn] = 4.0,
-    sigma: Annotated[NonNegative, Drawn] = 1.0,
-    least: Annotated[int, Field(ge=0), Drawn] = 50,
-    samples: Annotated[int, Field(ge=1), With("sizes", "fixed")] = 100,
-) -> Task:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticOptions:
+    """Options of `synthetic`."""
+
+    alpha: NonNegative | None = None
+    """Standard deviation of the clients' model means u_k; by default 1, and 0 for the variant "iid"."""
+    beta: NonNegative | None = None
+    """Standard deviation of the clients' feature means B_k; by default 1, and 0 for the variant "iid"."""
+    variant: Variant = "noniid"
+    """ "iid" has one model, and a centre B_k, for all clients; "hybrid" makes the first half of the clients IID."""
+    sizes: Literal["lognormal", "fixed"] = "lognormal"
+    """ "lognormal" gives client k floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each `samples`."""
+    log_mean: Annotated[float, Field(allow_inf_nan=False), Drawn] = 4.0
+    sigma: Annotated[NonNegative, Drawn] = 1.0
+    least: Annotated[int, Field(ge=0), Drawn] = 50
+    samples: Annotated[int, Field(ge=1), With("sizes", "fixed")] = 100
+
+
+def synthetic(clients: int, seed: int, data_dir: Path | None, options: SyntheticOptions) -> Task:
     """60 Gaussian features in 10 classes, labelled by a linear model; each client has its model and centre.
 
-    The argmax of the model gives the label. alpha, beta: standard deviations of the clients' model means u_k and
-    feature means B_k; by default 1, and 0 for the variant "iid". variant: "iid" has one model, and a centre B_k, for
-    all clients; "hybrid" makes the first half of the clients IID. sizes: "lognormal" gives client k
-    floor(LogNormal(log_mean, sigma)) + least samples, "fixed" gives each client `samples`. Raises ConfigError for a
-    seed outside 0 to 2^32 - 1, the range of the authors' generator.
+    The argmax of the model gives the label. Raises ConfigError for a seed outside 0 to 2^32 - 1, the range of the
+    authors' generator.
     """
     if not 0 <= seed < 2**32:
         raise ConfigError(f"task 'synthetic' needs a seed from 0 to {2**32 - 1}, found {seed}")
-    state = np.random.RandomState(seed)
-    counts = np.full(clients, samples, dtype=np.int64)
-    if sizes == "lognormal":
-        counts = lognormal_sizes(state, clients, log_mean, sigma, least)
-    default = 0.0 if variant == "iid" else 1.0
-    model_spread, feature_spread = (default if spread is None else spread for spread in (alpha, beta))
-    devices = draw(state, counts, model_spread, feature_spread, variant, np.float32)
+    o, state = options, np.random.RandomState(seed)
+    counts = np.full(clients, o.samples, dtype=np.int64)
+    if o.sizes == "lognormal":
+        counts = lognormal_sizes(state, clients, o.log_mean, o.sigma, o.least)
+    default = 0.0 if o.variant == "iid" else 1.0
+    model_spread, feature_spread = (default if spread is None else spread for spread in (o.alpha, o.beta))
+    devices = draw(state, counts, model_spread, feature_spread, o.variant, np.float32)
     n = len(devices.labels)
     return Task(
         name="synthetic",

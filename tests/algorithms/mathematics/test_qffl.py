@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common.errors import ConfigError
-from fedsim.server.combine import combine
 from fedsim.server.rule_factory import build_rule
+from rule_calls import combine
 from stacks import assert_same, distinct_losses, seeds, updates
 
 fast = settings(max_examples=60, deadline=None)

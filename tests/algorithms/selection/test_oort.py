@@ -134,7 +134,7 @@ def test_a_client_with_a_few_hard_samples_is_worth_more_than_one_whose_samples_a
         "stop": {"steps": 8},
     }
     found = simulate(parse(config, "own.toml", "own"), out=tmp_path, workers=0)[0]
-    jobs = analysis.open(found.folder).frame("jobs")
+    jobs = analysis.open_run(found.folder).frame("jobs")
     assert set(jobs.share) == {epochs / 2}
     assert sorted(jobs.client[:2]) == [0, 1], "each is explored once"
     assert jobs.client[2:].tolist() == [0] * 6

@@ -56,7 +56,7 @@ def lossy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_spans_add_up_with_the_tables(lossy: Path, tmp_path: Path) -> None:
-    opened = analysis.open(lossy)
+    opened = analysis.open_run(lossy)
     done = export_perfetto(opened, tmp_path / "t.json")
     found, jobs = events(tmp_path / "t.json"), opened.frame("jobs")
     by_job: dict[int, list[Event]] = defaultdict(list)
@@ -78,7 +78,7 @@ def test_spans_add_up_with_the_tables(lossy: Path, tmp_path: Path) -> None:
 
 
 def test_steps_and_evaluations_are_instants_of_the_server(lossy: Path, tmp_path: Path) -> None:
-    opened = analysis.open(lossy)
+    opened = analysis.open_run(lossy)
     done = export_perfetto(opened, tmp_path / "t.json")
     found = events(tmp_path / "t.json")
     instants = [e for e in found if e["ph"] == "i"]
@@ -94,7 +94,7 @@ def test_steps_and_evaluations_are_instants_of_the_server(lossy: Path, tmp_path:
 
 def test_no_track_has_spans_that_overlap(lossy: Path, tmp_path: Path) -> None:
     """Viewers refuse overlapping spans on a track, and take thread and process 0 for something else."""
-    export_perfetto(analysis.open(lossy), tmp_path / "t.json")
+    export_perfetto(analysis.open_run(lossy), tmp_path / "t.json")
     tracks: dict[tuple[int, int], list[Event]] = defaultdict(list)
     for span in spans(events(tmp_path / "t.json")):
         tracks[span["pid"], span["tid"]].append(span)
@@ -122,7 +122,7 @@ def made_up(folder: Path, n: int = 12, clients: int = 4) -> Path:
 
 
 def test_a_stretch_of_time_holds_what_happened_in_it(tmp_path: Path) -> None:
-    opened = analysis.open(made_up(tmp_path / "made-up"))
+    opened = analysis.open_run(made_up(tmp_path / "made-up"))
     done = export_perfetto(opened, tmp_path / "t.json", from_us=35 * US, to_us=55 * US)
     found = events(tmp_path / "t.json")
     assert sorted({e["args"]["job"] for e in spans(found)}) == [3, 4, 5]
@@ -131,7 +131,7 @@ def test_a_stretch_of_time_holds_what_happened_in_it(tmp_path: Path) -> None:
 
 
 def test_few_clients_are_those_with_the_most_jobs(tmp_path: Path) -> None:
-    opened = analysis.open(made_up(tmp_path / "made-up"))
+    opened = analysis.open_run(made_up(tmp_path / "made-up"))
     done = export_perfetto(opened, tmp_path / "t.json", clients=2)
     found = events(tmp_path / "t.json")
     assert {client_of(e, found) for e in spans(found)} == {0, 1}
@@ -140,7 +140,7 @@ def test_few_clients_are_those_with_the_most_jobs(tmp_path: Path) -> None:
 
 
 def test_nothing_to_write_is_an_error(tmp_path: Path) -> None:
-    opened = analysis.open(made_up(tmp_path / "made-up"))
+    opened = analysis.open_run(made_up(tmp_path / "made-up"))
     with pytest.raises(RunError, match="no job and no step to write, of 12 and 12"):
         export_perfetto(opened, tmp_path / "t.json", from_us=10**12)
     with pytest.raises(RunError, match="expected a stretch of time"):
@@ -154,7 +154,7 @@ def test_every_outcome_has_a_colour() -> None:
 
 def test_large_runs_take_no_longer_per_job(tmp_path: Path) -> None:
     sizes = (2000, 16_000)
-    opened = [analysis.open(made_up(tmp_path / str(n), n=n, clients=100)) for n in sizes]
+    opened = [analysis.open_run(made_up(tmp_path / str(n), n=n, clients=100)) for n in sizes]
     assert [len(each.jobs) for each in opened] == list(sizes)
     took: dict[int, list[float]] = defaultdict(list)
     for _ in range(3):

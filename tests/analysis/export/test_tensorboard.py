@@ -80,7 +80,7 @@ def assert_whole(found: dict[str, list[tuple[int, float, float]]], opened: analy
 @there
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_events_hold_what_the_tables_hold(runs: tuple[Path, Path], name: str, tmp_path: Path) -> None:
-    opened = analysis.open(runs[0] / name)
+    opened = analysis.open_run(runs[0] / name)
     written = curves(runs[1] / name)
     assert_whole(written, opened)
     export_tensorboard([opened], tmp_path)
@@ -100,12 +100,12 @@ def test_a_run_that_is_resumed_has_all_of_its_events(tmp_path: Path) -> None:
         folder = run(cut, tmp_path / "runs", watch=interrupting).folder
     with writing_events(tmp_path / "events") as watch:
         resume(folder, workers=0, watch=watch)
-    assert_whole(curves(tmp_path / "events" / "small"), analysis.open(folder))
+    assert_whole(curves(tmp_path / "events" / "small"), analysis.open_run(folder))
 
 
 @there
 def test_what_was_written_is_skipped(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    opened = analysis.open(runs[0] / "one")
+    opened = analysis.open_run(runs[0] / "one")
     with TensorBoardWriter(tmp_path) as board:
         board.catch_up(opened)
         counted = board.steps, board.evaluations
@@ -138,14 +138,14 @@ def test_the_command_writes_beside_the_runs_or_elsewhere(
     assert "8 steps, 5 evaluations" in said
     assert f"tensorboard --logdir {tmp_path / 'out'}" in said
     assert curves(tmp_path / "out" / "one").keys() == curves(tmp_path / "out" / "two").keys()
-    [found] = export_tensorboard([analysis.open(runs[0] / "one")])
+    [found] = export_tensorboard([analysis.open_run(runs[0] / "one")])
     assert found.file.parent == runs[0] / "one" / "tensorboard"
 
 
 @there
 def test_runs_of_one_name_get_folders_of_their_own(tmp_path: Path) -> None:
     folders = [write_run(tmp_path / place / "same") for place in ("a", "b")]
-    found = export_tensorboard([analysis.open(f) for f in folders], tmp_path / "out")
+    found = export_tensorboard([analysis.open_run(f) for f in folders], tmp_path / "out")
     assert [f.file.parent for f in found] == [tmp_path / "out" / place / "same" for place in ("a", "b")]
     assert [(f.steps, f.evaluations) for f in found] == [(0, 0), (0, 0)]
 
@@ -154,7 +154,7 @@ def test_runs_of_one_name_get_folders_of_their_own(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_written_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="file/one"):
-        export_tensorboard([analysis.open(runs[0] / "one")], tmp_path / "file")
+        export_tensorboard([analysis.open_run(runs[0] / "one")], tmp_path / "file")
 
 
 @there
@@ -162,7 +162,7 @@ def test_a_full_disk_is_named(runs: tuple[Path, Path], tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "events.out.tfevents.0.fedsim").symlink_to("/dev/full")
     with pytest.raises(RunError, match="events cannot be written: No space left"):
-        export_tensorboard([analysis.open(runs[0] / "one")], tmp_path)
+        export_tensorboard([analysis.open_run(runs[0] / "one")], tmp_path)
 
 
 @there
@@ -170,7 +170,7 @@ def test_neither_tensorflow_nor_torch_is_imported_for_it(runs: tuple[Path, Path]
     code = (
         "import sys; from fedsim import analysis; from pathlib import Path;"
         "from fedsim.analysis.export.tensorboard import export_tensorboard;"
-        f"export_tensorboard([analysis.open({str(runs[0] / 'one')!r})], Path({str(tmp_path)!r}));"
+        f"export_tensorboard([analysis.open_run({str(runs[0] / 'one')!r})], Path({str(tmp_path)!r}));"
         "print(sorted({'tensorflow', 'torch', 'ray', 'grpc'} & set(sys.modules)))"
     )
     done = subprocess.run(

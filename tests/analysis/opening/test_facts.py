@@ -13,7 +13,7 @@ from synthetic_runs import write_run
 
 
 def test_a_run_says_how_jobs_were_lost_and_who_attacked(tmp_path: Path) -> None:
-    run = analysis.open(write_run(tmp_path / "run"))
+    run = analysis.open_run(write_run(tmp_path / "run"))
     attacks = [{"name": "zero", "share": 0.2}, {"name": "scale", "factor": 3}]
     run.config.update({"dropout": {"leave": "abort", "chance": 0.1}, "adversary": attacks})
     told = facts(run)
@@ -33,4 +33,4 @@ def test_a_run_says_how_jobs_were_lost_and_who_attacked(tmp_path: Path) -> None:
 )
 def test_a_run_says_on_what_it_was_computed(said: dict[str, Any], words: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", device="cpu", hardware={"cores": 8}, **said)
-    assert dict(facts(analysis.open(folder)))["computed on"] == f"{words}, 8 cores"
+    assert dict(facts(analysis.open_run(folder)))["computed on"] == f"{words}, 8 cores"

@@ -26,7 +26,7 @@ def tables() -> dict[str, object]:
 
 
 def test_a_finished_run_shows_manifest_config_and_tables(tmp_path: Path, tables: dict[str, object]) -> None:
-    run = analysis.open(write_run(tmp_path / "x", tables=tables, label="FedAvg, 3 clients"))
+    run = analysis.open_run(write_run(tmp_path / "x", tables=tables, label="FedAvg, 3 clients"))
     assert run.done
     assert run.label == "FedAvg, 3 clients"
     assert run.config["algorithm"] == {"name": "fedavg"}
@@ -37,8 +37,8 @@ def test_a_finished_run_shows_manifest_config_and_tables(tmp_path: Path, tables:
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_parts_read_like_the_merged_files(tmp_path: Path, tables: dict[str, object], parts: int) -> None:
-    merged = analysis.open(write_run(tmp_path / "merged", tables=tables))
-    split = analysis.open(write_run(tmp_path / "split", tables=tables, parts=parts, status="running"))
+    merged = analysis.open_run(write_run(tmp_path / "merged", tables=tables))
+    split = analysis.open_run(write_run(tmp_path / "split", tables=tables, parts=parts, status="running"))
     for name in ("jobs", "steps", "evals"):
         assert split.frame(name).astype(str).equals(merged.frame(name).astype(str))
 
@@ -47,21 +47,21 @@ def test_merged_files_win_over_leftover_parts(tmp_path: Path, tables: dict[str, 
     folder = write_run(tmp_path / "x", tables=tables)
     (folder / "parts").mkdir()
     (folder / "parts" / "jobs-00000.parquet").write_bytes(b"left over")
-    assert len(analysis.open(folder).jobs) == 3
+    assert len(analysis.open_run(folder).jobs) == 3
 
 
 def test_a_gap_between_parts_is_an_error(tmp_path: Path, tables: dict[str, object]) -> None:
     folder = write_run(tmp_path / "x", tables=tables, parts=3, status="running")
     (folder / "parts" / "evals-00001.parquet").unlink()
     with pytest.raises(RunError, match=r"evals-00001.parquet is missing"):
-        _ = analysis.open(folder).evals
+        _ = analysis.open_run(folder).evals
 
 
 def test_a_run_killed_before_its_first_part_has_empty_tables(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "x", status="running")
     for name in ("jobs", "steps", "evals"):
         (folder / f"{name}.parquet").unlink()
-    run = analysis.open(folder)
+    run = analysis.open_run(folder)
     assert (len(run.jobs), len(run.steps), len(run.evals)) == (0, 0, 0)
     assert run.evaluations() == []
     assert len(run.history()) == 0
@@ -69,7 +69,7 @@ def test_a_run_killed_before_its_first_part_has_empty_tables(tmp_path: Path) -> 
 
 
 def test_final_is_the_last_evaluation_by_client(tmp_path: Path, tables: dict[str, object]) -> None:
-    final = analysis.open(write_run(tmp_path / "x", tables=tables)).final()
+    final = analysis.open_run(write_run(tmp_path / "x", tables=tables)).final()
     assert (final.step, final.time_us, final.split) == (1, 3600 * 10**6, "test")
     np.testing.assert_array_equal(final.accuracy, ACCURACY[1])
     np.testing.assert_array_equal(final.correct, [10, 4, 18])
@@ -80,14 +80,14 @@ def test_final_is_the_last_evaluation_by_client(tmp_path: Path, tables: dict[str
 def test_evaluations_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     table = evals_table(np.linspace(0, 1, 12).reshape(4, 3))
     shuffled = table.take(np.random.default_rng(0).permutation(len(table)))
-    run = analysis.open(write_run(tmp_path / "x", tables={"evals": shuffled}))
+    run = analysis.open_run(write_run(tmp_path / "x", tables={"evals": shuffled}))
     np.testing.assert_allclose(
         np.stack([e.accuracy for e in run.evaluations()]), np.linspace(0, 1, 12).reshape(4, 3)
     )
 
 
 def test_two_evaluations_at_one_time_stay_apart_and_the_later_step_is_final(tmp_path: Path) -> None:
-    run = analysis.open(write_run(tmp_path / "x", tables={"evals": evals_table(ACCURACY, every_us=0)}))
+    run = analysis.open_run(write_run(tmp_path / "x", tables={"evals": evals_table(ACCURACY, every_us=0)}))
     assert [e.step for e in run.evaluations()] == [0, 1]
     assert run.final().step == 1
 
@@ -95,7 +95,7 @@ def test_two_evaluations_at_one_time_stay_apart_and_the_later_step_is_final(tmp_
 def test_history_has_a_row_per_evaluation_and_a_column_per_metric(
     tmp_path: Path, tables: dict[str, object]
 ) -> None:
-    history = analysis.open(write_run(tmp_path / "x", tables=tables)).history()
+    history = analysis.open_run(write_run(tmp_path / "x", tables=tables)).history()
     assert list(history["step"]) == [0, 1]
     assert list(history["mean_percent"]) == pytest.approx([10, 100 * 1.6 / 3])
     assert history["angle_rad"][0] == pytest.approx(0, abs=1e-12)
@@ -104,14 +104,14 @@ def test_history_has_a_row_per_evaluation_and_a_column_per_metric(
 
 def test_clients_without_samples_count_in_no_metric(tmp_path: Path) -> None:
     evals = evals_table([[0.5, np.nan, 0.7]], n=[10, 0, 10])
-    final = analysis.open(write_run(tmp_path / "x", tables={"evals": evals})).final()
+    final = analysis.open_run(write_run(tmp_path / "x", tables={"evals": evals})).final()
     assert final.summary(["mean_percent", "min_percent"]) == pytest.approx(
         {"mean_percent": 60, "min_percent": 50}
     )
 
 
 def test_a_missing_split_says_which_there_are(tmp_path: Path, tables: dict[str, object]) -> None:
-    run = analysis.open(write_run(tmp_path / "x", tables=tables))
+    run = analysis.open_run(write_run(tmp_path / "x", tables=tables))
     with pytest.raises(RunError, match="no evaluation on split 'train' was recorded; found test"):
         run.final("train")
     with pytest.raises(RunError, match="did you mean 'test'"):
@@ -125,10 +125,10 @@ def test_a_missing_split_says_which_there_are(tmp_path: Path, tables: dict[str, 
 def test_the_world_is_read_as_written(tmp_path: Path, tables: dict[str, object]) -> None:
     folder = write_run(tmp_path / "x", tables=tables)
     with pytest.raises(RunError, match=r"world.parquet is missing"):
-        _ = analysis.open(folder).world
+        _ = analysis.open_run(folder).world
     world = world_table([(0, 0, 10), (1, 5, 9)], clients=3, horizon_us=10)
     pq.write_table(world, folder / "world.parquet")
-    run = analysis.open(folder)
+    run = analysis.open_run(folder)
     assert run.world.schema.metadata[b"fedsim.clients"] == b"3"
     assert list(run.frame("world")["end_us"]) == [10, 9]
 
@@ -136,19 +136,19 @@ def test_the_world_is_read_as_written(tmp_path: Path, tables: dict[str, object])
 def test_a_wrong_path_suggests_the_closest_folder(tmp_path: Path) -> None:
     write_run(tmp_path / "quickstart")
     with pytest.raises(RunError, match=r"no run folder .*quickstrt; did you mean 'quickstart'"):
-        analysis.open(tmp_path / "quickstrt")
+        analysis.open_run(tmp_path / "quickstrt")
 
 
 def test_a_file_is_not_a_run_folder(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("")
     with pytest.raises(RunError, match="is a file; expected the folder of a run"):
-        analysis.open(tmp_path / "x")
+        analysis.open_run(tmp_path / "x")
 
 
 def test_a_foreign_folder_says_what_is_missing(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("")
     with pytest.raises(RunError, match=r"not a run folder: manifest.json is missing; found \['notes.txt'\]"):
-        analysis.open(tmp_path)
+        analysis.open_run(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_a_broken_file_is_named(tmp_path: Path, file: str, content: bytes, messa
     folder = write_run(tmp_path / "x")
     (folder / file).write_bytes(content)
     with pytest.raises(RunError, match=message):
-        analysis.open(folder)
+        analysis.open_run(folder)
 
 
 def test_a_truncated_table_is_named(tmp_path: Path, tables: dict[str, object]) -> None:
     folder = write_run(tmp_path / "x", tables=tables)
     path = folder / "jobs.parquet"
     path.write_bytes(path.read_bytes()[:-20])
-    run = analysis.open(folder)
+    run = analysis.open_run(folder)
     with pytest.raises(RunError, match=r"jobs.parquet: not a readable Parquet file"):
         _ = run.jobs
     assert len(run.steps) == 2
@@ -181,7 +181,7 @@ def test_a_missing_table_or_column_is_named(tmp_path: Path, tables: dict[str, ob
     folder = write_run(tmp_path / "x", tables=tables)
     (folder / "jobs.parquet").unlink()
     pq.write_table(pq.read_table(folder / "steps.parquet").drop(["lost"]), folder / "steps.parquet")
-    run = analysis.open(folder)
+    run = analysis.open_run(folder)
     with pytest.raises(RunError, match=r"jobs.parquet is missing"):
         _ = run.jobs
     with pytest.raises(RunError, match=r"steps.parquet: missing column lost"):
@@ -198,7 +198,7 @@ def test_open_all_expands_a_folder_of_arms_in_their_order(tmp_path: Path) -> Non
         assert [run.label for run in analysis.open_all(alone)] == [run.label for run in runs[:-1]]
     assert [run.label for run in runs] == ["fedlf", "fedavg", "single"]
     with pytest.raises(RunError, match=r"holds several runs \(fedlf, fedavg\)"):
-        analysis.open(tmp_path / "quick")
+        analysis.open_run(tmp_path / "quick")
 
 
 @pytest.mark.parametrize(
@@ -223,16 +223,16 @@ def test_a_folder_of_run_folders_stands_for_all_of_them(tmp_path: Path) -> None:
     (tmp_path / "runs" / "notes").mkdir()
     assert [run.label for run in analysis.open_all([tmp_path / "runs"])] == ["a", "b"]
     with pytest.raises(RunError, match=r"holds several runs \(a, b\)"):
-        analysis.open(tmp_path / "runs")
+        analysis.open_run(tmp_path / "runs")
 
 
 def test_the_split_is_that_of_the_configuration(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "x", tables={"evals": evals_table(ACCURACY, split="valid")})
     with pytest.raises(RunError, match="no evaluation on split 'test' was recorded; found valid"):
-        analysis.open(folder).final()
+        analysis.open_run(folder).final()
     (folder / "config.resolved.toml").write_text('[evaluate]\nsplit = "valid"\n')
-    assert analysis.open(folder).final().split == "valid"
-    assert len(analysis.open(folder).history()) == 2
+    assert analysis.open_run(folder).final().split == "valid"
+    assert len(analysis.open_run(folder).history()) == 2
 
 
 def test_labels_are_made_distinct(tmp_path: Path) -> None:

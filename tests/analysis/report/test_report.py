@@ -73,7 +73,7 @@ pytestmark = pytest.mark.xdist_group("report")  # one process writes the pages t
 def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return the folder of a run that has everything, and its page."""
     folder = full_run(tmp_path_factory.mktemp("single") / "fedavg", stale=True)
-    out = analysis.write_report([analysis.open(folder)], folder.parent / "report.html")
+    out = analysis.write_report([analysis.open_run(folder)], folder.parent / "report.html")
     return folder, out.read_text(encoding="utf-8")
 
 
@@ -125,7 +125,7 @@ def test_ids_are_unique_across_figures(three_arms: Page) -> None:
 
 
 def test_equal_runs_give_equal_pages(single: tuple[Path, str], tmp_path: Path) -> None:
-    again = analysis.write_report([analysis.open(single[0])], tmp_path / "again.html")
+    again = analysis.write_report([analysis.open_run(single[0])], tmp_path / "again.html")
     assert again.read_text(encoding="utf-8") == single[1]
 
 
@@ -239,7 +239,7 @@ def test_a_large_run_gives_a_small_page(tmp_path: Path) -> None:
     )
     sessions = [(client, 0, HORIZON_US) for client in range(k)]
     pq.write_table(world_table(sessions, clients=k, horizon_us=HORIZON_US), folder / "world.parquet")
-    out = analysis.write_report([analysis.open(folder)], tmp_path)
+    out = analysis.write_report([analysis.open_run(folder)], tmp_path)
     assert out == tmp_path / "report.html"
     assert out.stat().st_size < 1_000_000
     assert len(Page(out.read_text()).elements) < 5000

@@ -118,7 +118,7 @@ def test_what_is_not_known_is_a_dash_in_the_table() -> None:
 
 
 def test_a_run_is_read_and_drawn(tmp_path: Path) -> None:
-    opened = analysis.open(run(small(audit={"every": 2, "clients": 12}), tmp_path).folder)
+    opened = analysis.open_run(run(small(audit={"every": 2, "clients": 12}), tmp_path).folder)
     both = audit_frame([opened, opened])
     assert len(both) == 2 * opened.audit.num_rows
     assert both.columns[0] == "run"
@@ -136,6 +136,6 @@ def test_a_run_is_read_and_drawn(tmp_path: Path) -> None:
 
 
 def test_a_run_without_audits_says_how_to_get_them(tmp_path: Path) -> None:
-    opened = analysis.open(run(small(), tmp_path).folder)
+    opened = analysis.open_run(run(small(), tmp_path).folder)
     with pytest.raises(RunError, match=r"there is no audit; record one with \[audit\] every = 20"):
         audit_frame(opened)

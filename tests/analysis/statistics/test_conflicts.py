@@ -10,7 +10,7 @@ from small import run, small
 
 
 def test_mc_and_lc_are_the_means_over_steps(tmp_path: Path) -> None:
-    opened = analysis.open(
+    opened = analysis.open_run(
         run(small(algorithm={"name": "fedavg"}, record={"conflicts": "layers"}), tmp_path).folder
     )
     table = analysis.conflict_table(opened)
@@ -22,11 +22,11 @@ def test_mc_and_lc_are_the_means_over_steps(tmp_path: Path) -> None:
 
 
 def test_fedlf_has_no_conflict_with_clients_present(tmp_path: Path) -> None:
-    opened = analysis.open(run(small(record={"conflicts": "layers"}), tmp_path).folder)
+    opened = analysis.open_run(run(small(record={"conflicts": "layers"}), tmp_path).folder)
     assert analysis.conflict_table(opened).present[-1] == 0
     assert opened.frame("steps").conflicts.sum() > 0, "clients conflict with one another"
 
 
 def test_a_run_that_recorded_none_says_how_to_get_them(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"\[record\] conflicts"):
-        analysis.conflict_table(analysis.open(run(small(), tmp_path).folder))
+        analysis.conflict_table(analysis.open_run(run(small(), tmp_path).folder))

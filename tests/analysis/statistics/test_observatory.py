@@ -69,7 +69,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> analysis.Run:
     )
     folder = tmp_path_factory.mktemp("observed") / "fedlf"
     tables = {"conflicts": conflicts, "steps": steps, "evals": evals_table(np.full((1, 3), 0.5))}
-    return analysis.open(write_run(folder, tables=tables))
+    return analysis.open_run(write_run(folder, tables=tables))
 
 
 def test_conflicts_over_time_by_hand(run: analysis.Run) -> None:
@@ -140,7 +140,7 @@ def test_the_words_of_a_scale_fit_beside_one_low_panel(
     pq.write_table(
         run.conflicts.filter(pa.compute.equal(run.conflicts["age"], 0)), folder / "conflicts.parquet"
     )
-    figure = draw(analysis.open(folder)).figure
+    figure = draw(analysis.open_run(folder)).figure
     figure.draw_without_rendering()
     box = figure.axes[-1].yaxis.label.get_window_extent()
     assert box.y0 >= 0
@@ -165,10 +165,10 @@ def test_the_page_shows_conflicts_or_the_setting_that_records_them(run: analysis
     ):
         assert words in page.text
     bare = write_run(tmp_path / "bare", tables={"steps": steps_table(time_us=[1], model_conflicts=[-1])})
-    text = Page(analysis.write_report([analysis.open(bare)], tmp_path / "b.html").read_text()).text
+    text = Page(analysis.write_report([analysis.open_run(bare)], tmp_path / "b.html").read_text()).text
     assert 'Run it with [record] conflicts = "layers" to see them.' in text
     with pytest.raises(RunError, match=r"no conflicts were recorded; run it with \[record\]"):
-        recorded(analysis.open(bare))
+        recorded(analysis.open_run(bare))
 
 
 def test_a_run_that_recorded_the_whole_model_alone_has_no_layers(run: analysis.Run, tmp_path: Path) -> None:
@@ -176,6 +176,6 @@ def test_a_run_that_recorded_the_whole_model_alone_has_no_layers(run: analysis.R
     pq.write_table(
         run.conflicts.filter(pa.compute.less(run.conflicts["block"], 0)), folder / "conflicts.parquet"
     )
-    text = Page(analysis.write_report([analysis.open(folder)], tmp_path / "m.html").read_text()).text
+    text = Page(analysis.write_report([analysis.open_run(folder)], tmp_path / "m.html").read_text()).text
     assert "whole model" in text
     assert "--only conflict-layers" not in text

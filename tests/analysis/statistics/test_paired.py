@@ -109,7 +109,7 @@ def first_std(study: Study) -> float:
 
 def test_smaller_can_be_better(study: Study) -> None:
     first = analysis.differences(study, "angle_rad")[0]
-    assert first.smaller_is_better
+    assert first.better_is == "smaller"
     assert first.better == pytest.approx(np.mean(first.values < 0)) == pytest.approx(4 / 6)
     small = {n for n in plugins.names("metric") if plugins.smaller_is_better(n)}
     spread = {"variance_percent2", "std_percent", "std_over_samples_percent"}
@@ -209,7 +209,7 @@ def test_differences_that_differ_by_rounding_alone_are_equal() -> None:
     (found,) = differences_of(study, frame, "x")
     assert found.values.tolist() == [0.2] * 3
     assert (found.std, found.effect_size) == (0, np.inf)
-    (back,) = differences_of(study, frame, "x", baseline="b")
+    (back,) = differences_of(study.asked({"baseline": "b"}), frame, "x")
     assert back.effect_size == -np.inf
     (none,) = differences_of(study, frame.assign(x=1.0), "x")
     assert np.isnan(none.effect_size)
@@ -235,23 +235,24 @@ def test_a_difference_of_a_millionth_of_a_millionth_is_one() -> None:
     ("pairs", "how", "better", "worse"),
     [
         ([(1.0, 2.0), (1.0, 3.0), (2.0, 2.0), (4.0, 3.0)], {}, 0.5, 0.25),
-        ([(1.0, 2.0), (1.0, 3.0), (2.0, 2.0), (4.0, 3.0)], {"smaller_is_better": True}, 0.25, 0.5),
+        ([(1.0, 2.0), (1.0, 3.0), (2.0, 2.0), (4.0, 3.0)], {"better_is": "smaller"}, 0.25, 0.5),
         # From 3 to -2 and from -1 to 0 is nearer to zero, from -2 to 2 is as near, from 1 to -4 is not.
-        ([(3.0, -2.0), (-1.0, 0.0), (-2.0, 2.0), (1.0, -4.0)], {"nearer_zero_is_better": True}, 0.5, 0.25),
+        ([(3.0, -2.0), (-1.0, 0.0), (-2.0, 2.0), (1.0, -4.0)], {"better_is": "nearer zero"}, 0.5, 0.25),
     ],
 )
 def test_better_is_what_the_metric_says(
-    pairs: list[tuple[float, float]], how: dict[str, bool], better: float, worse: float
+    pairs: list[tuple[float, float]], how: dict[str, str], better: float, worse: float
 ) -> None:
     study, frame = by_hand({"x": pairs})
-    (found,) = differences_of(study, frame, "x", baseline="a", **how)  # type: ignore[arg-type]
+    (found,) = differences_of(study, frame, "x", **how)  # type: ignore[arg-type]
     assert (found.better, found.worse) == (better, worse)
 
 
 def test_a_column_that_a_metric_is_named_after_follows_it() -> None:
     for name in ("angle_rad", "mean_percent", "anything"):
         study, frame = by_hand({name: [(1.0, 2.0)] * 3})
-        assert differences_of(study, frame, name)[0].smaller_is_better == (name == "angle_rad")
+        wanted = "smaller" if name == "angle_rad" else "larger"
+        assert differences_of(study, frame, name)[0].better_is == wanted
     with pytest.raises(RunError, match="there is no column 'anythin' to compare; did you mean 'anything'"):
         differences_of(study, frame, "anythin")
 
@@ -279,8 +280,8 @@ numbers = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size
 @given(numbers)
 def test_swapping_level_and_baseline_turns_the_signs(pairs: list[tuple[int, int]]) -> None:
     study, frame = by_hand({"x": [(a / 7, b / 7) for a, b in pairs]})
-    (there,) = differences_of(study, frame, "x", baseline="a")
-    (back,) = differences_of(study, frame, "x", baseline="b")
+    (there,) = differences_of(study.asked({"baseline": "a"}), frame, "x")
+    (back,) = differences_of(study.asked({"baseline": "b"}), frame, "x")
     np.testing.assert_array_equal(there.values, -back.values)
     same = ("sign_p", "p_value", "p_holm", "seeds_needed", "std")
     assert [getattr(there, n) for n in same] == pytest.approx([getattr(back, n) for n in same], nan_ok=True)

@@ -75,7 +75,7 @@ def run(tmp_path: Path) -> analysis.Run:
     tables = {"jobs": jobs, "evals": evals_table([ACCURACY], n=[10, 10, 10, 10, 40])}
     folder = write_run(tmp_path / "run", tables=tables, virtual_us=20)
     made_trace().write(folder / "world.parquet")
-    return analysis.open(folder)
+    return analysis.open_run(folder)
 
 
 def test_clients_are_told_by_what_became_of_them(run: analysis.Run) -> None:
@@ -209,7 +209,7 @@ def test_correlations_are_scipys_and_a_weight_counts_as_so_many_clients(
 
 def test_a_run_without_steps_has_no_correlations_and_no_warnings(tmp_path: Path) -> None:
     stop = {"steps": 5, "metric": "mean_percent", "target": 0.0}
-    run = analysis.open(simulated(small(stop=stop), tmp_path).folder)
+    run = analysis.open_run(simulated(small(stop=stop), tmp_path).folder)
     assert run.manifest["steps"] == 0
     found = correlations(clients(run), intervals=True)
     assert found["value"].isna().all()
@@ -238,7 +238,7 @@ def test_correlations_have_intervals_over_clients() -> None:
 
 def test_time_below_a_threshold(tmp_path: Path) -> None:
     rows = [[0.1, 0.1, 0.9], [0.6, 0.2, 0.4], [0.6, 0.3, 0.9]]
-    run = analysis.open(
+    run = analysis.open_run(
         write_run(tmp_path / "r", tables={"evals": evals_table(rows, n=10, every_us=10)}, virtual_us=40)
     )
     found = analysis.time_below(run, 50)
@@ -253,13 +253,13 @@ def test_time_below_a_threshold(tmp_path: Path) -> None:
 def test_a_client_that_is_not_evaluated_keeps_its_last_accuracy(tmp_path: Path) -> None:
     table = evals_table([[0.2, 0.9], [0.8, 0.1], [0.8, 0.9]], n=10, every_us=10)
     kept = table.filter(pa.array([True, False, True, True, True, True]))  # client 1 is first evaluated at 10
-    run = analysis.open(write_run(tmp_path / "r", tables={"evals": kept}, virtual_us=20))
+    run = analysis.open_run(write_run(tmp_path / "r", tables={"evals": kept}, virtual_us=20))
     assert analysis.time_below(run, 50)["below_share"].tolist() == pytest.approx([0.5, 1])
 
 
 @pytest.mark.parametrize(("correct", "n"), [(29, 100), (57, 100), (29, 50)])
 def test_an_accuracy_at_the_threshold_is_not_below_it(correct: int, n: int, tmp_path: Path) -> None:
-    run = analysis.open(
+    run = analysis.open_run(
         write_run(tmp_path / "r", tables={"evals": evals_table([[correct / n]], n=n)}, virtual_us=20)
     )
     found = analysis.time_below(run, 100 * correct // n)
@@ -316,7 +316,7 @@ def test_a_gap_is_better_the_nearer_it_is_to_zero(tmp_path: Path) -> None:
 
 
 def test_labels_are_read_again_from_the_configuration(tmp_path: Path) -> None:
-    run = analysis.open(simulated(small(), tmp_path).folder)
+    run = analysis.open_run(simulated(small(), tmp_path).folder)
     counts = label_counts(run)
     assert counts.shape == (12, 10)
     assert ((counts > 0).sum(axis=1) == 2).all()

@@ -40,7 +40,7 @@ JOBS: dict[str, list[Any]] = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> analysis.Run:
-    return analysis.open(write_run(tmp_path / "x", tables={"jobs": jobs_table(**JOBS)}))
+    return analysis.open_run(write_run(tmp_path / "x", tables={"jobs": jobs_table(**JOBS)}))
 
 
 def test_each_client_has_what_it_spent_by_fate(run: analysis.Run) -> None:
@@ -95,7 +95,7 @@ def test_every_status_has_one_fate() -> None:
 
 
 def test_a_run_without_jobs_spent_nothing(tmp_path: Path) -> None:
-    empty = analysis.open(write_run(tmp_path / "x"))
+    empty = analysis.open_run(write_run(tmp_path / "x"))
     assert waste(empty).empty
     assert waste(empty).columns.tolist()[:3] == ["jobs_used", "jobs_wasted", "jobs_unfinished"]
     assert waste_by_status(empty).empty
@@ -104,7 +104,7 @@ def test_a_run_without_jobs_spent_nothing(tmp_path: Path) -> None:
 
 def test_only_unfinished_jobs_have_no_share(tmp_path: Path) -> None:
     jobs = jobs_table(status=["unfinished"], dispatch_us=[0], end_us=[US])
-    found = waste(analysis.open(write_run(tmp_path / "x", tables={"jobs": jobs})))
+    found = waste(analysis.open_run(write_run(tmp_path / "x", tables={"jobs": jobs})))
     assert found.wasted_share.isna().all()
     assert found.device_s_unfinished.tolist() == [1.0]
 
@@ -112,7 +112,7 @@ def test_only_unfinished_jobs_have_no_share(tmp_path: Path) -> None:
 def test_a_real_run_adds_up(tmp_path: Path) -> None:
     pacing = {"preset": "fedbuff", "concurrency": 6, "buffer": 3, "max_staleness": 1}
     config = small(pacing=pacing, dropout={"chance": 0.2}, stop={"steps": 12}, algorithm={"name": "fedavg"})
-    opened = analysis.open(run_small(config, tmp_path).folder)
+    opened = analysis.open_run(run_small(config, tmp_path).folder)
     jobs, found = opened.frame("jobs"), waste(opened)
     totals = {measure: sum(found[f"{measure}_{fate}"].sum() for fate in FATES) for measure in MEASURES}
     assert totals["jobs"] == len(jobs)
@@ -129,6 +129,6 @@ def test_the_report_shows_each_run_what_its_clients_spent(run: analysis.Run, tmp
     text = analysis.write_report([run], tmp_path / "report.html").read_text(encoding="utf-8")
     assert "What clients spent" in text
     assert '<tr><th scope="row">device time</th><td>00:02:42</td><td>00:01:30</td>' in text
-    none = analysis.open(write_run(tmp_path / "none"))
+    none = analysis.open_run(write_run(tmp_path / "none"))
     text = analysis.write_report([none], tmp_path / "none.html").read_text(encoding="utf-8")
     assert "What clients spent" not in text

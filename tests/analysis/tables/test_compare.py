@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_closing_numbers_come_from_the_tables(folder: Path) -> None:
-    found = closing(analysis.open(folder))
+    found = closing(analysis.open_run(folder))
     assert (found.steps, found.jobs, found.lost, found.late, found.empty_steps) == (3, 4, 1, 1, 1)
     assert found.metrics["mean_percent"] == pytest.approx(40)
     assert found.metrics["worst5_percent"] == pytest.approx(20)
@@ -58,7 +58,7 @@ def test_the_closing_table_has_a_row_per_run_and_says_which_is_not_done(folder: 
 
 
 def test_the_closing_table_fits_eighty_columns_without_breaking_numbers(folder: Path) -> None:
-    text = shown(analysis.closing_table([analysis.open(folder)] * 3), width=80)
+    text = shown(analysis.closing_table([analysis.open_run(folder)] * 3), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     assert all(text.split().count(number) == 3 for number in ("40.00", "16.33", "0.388", "(25%)", "12.5"))
@@ -66,7 +66,7 @@ def test_the_closing_table_fits_eighty_columns_without_breaking_numbers(folder: 
 
 def test_an_interrupted_run_has_the_last_recorded_time(folder: Path, tmp_path: Path) -> None:
     table = jobs_table(dispatch_us=[0], end_us=[1_800_000_000])
-    run = analysis.open(
+    run = analysis.open_run(
         write_run(tmp_path / "cut", tables={"jobs": table}, status="running", virtual_us=None)
     )
     assert closing(run).virtual_us == 1_800_000_000
@@ -75,7 +75,7 @@ def test_an_interrupted_run_has_the_last_recorded_time(folder: Path, tmp_path: P
 def pair(tmp_path: Path, first: object, second: object, **second_options: object) -> Comparison:
     a = write_run(tmp_path / "a", tables={"evals": evals_table([first])})
     b = write_run(tmp_path / "b", tables={"evals": evals_table([second], **second_options)})
-    return analysis.compare(analysis.open(a), analysis.open(b))
+    return analysis.compare(analysis.open_run(a), analysis.open_run(b))
 
 
 def test_compare_pairs_clients(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_compare_pairs_clients(tmp_path: Path) -> None:
 
 def test_compare_leaves_out_clients_without_samples(tmp_path: Path) -> None:
     tables = [{"evals": evals_table([[value, np.nan]], n=[10, 0])} for value in (0.5, 0.6)]
-    runs = [analysis.open(write_run(tmp_path / str(i), tables=t)) for i, t in enumerate(tables)]
+    runs = [analysis.open_run(write_run(tmp_path / str(i), tables=t)) for i, t in enumerate(tables)]
     found = analysis.compare(*runs)
     assert list(found.client) == [0]
     assert np.isnan(found.standard_error_percent)
@@ -105,7 +105,7 @@ def test_compare_says_whether_the_world_was_the_same(tmp_path: Path) -> None:
     for index, end in enumerate((10, 10, 9)):
         folder = write_run(tmp_path / str(index), tables={"evals": evals_table([[0.5, 0.6]])})
         pq.write_table(world_table([(0, 0, end)], clients=2, horizon_us=10), folder / "world.parquet")
-        runs.append(analysis.open(folder))
+        runs.append(analysis.open_run(folder))
     assert analysis.compare(runs[0], runs[1]).same_world is True
     assert analysis.compare(runs[0], runs[2]).same_world is False
 
@@ -120,7 +120,7 @@ def test_unlike_runs_are_refused_by_client(tmp_path: Path) -> None:
 
 
 def _unsampled(folder: Path) -> analysis.Run:
-    return analysis.open(write_run(folder, tables={"evals": evals_table([[np.nan]], n=0)}))
+    return analysis.open_run(write_run(folder, tables={"evals": evals_table([[np.nan]], n=0)}))
 
 
 @settings(max_examples=50, deadline=None)

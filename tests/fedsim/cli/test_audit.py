@@ -29,7 +29,7 @@ def test_a_run_is_told_by_age(folder: Path) -> None:
     assert result.exit_code == 0
     assert "remembered updates of small, 1 run" in result.output
     assert "what steps of small did to clients" in result.output
-    ages = by_age(audit_frame(analysis.open(folder)))
+    ages = by_age(audit_frame(analysis.open_run(folder)))
     for row in age_rows(ages):
         assert row[0] in result.output
         assert row[2] in result.output

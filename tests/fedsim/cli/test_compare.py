@@ -80,7 +80,7 @@ def test_two_studies_are_compared_with_each_other(studies: list[Path]) -> None:
 def test_two_runs_are_compared_by_client_at_equal_points(studies: list[Path]) -> None:
     runs = [studies[0] / f"runs/{rule}/seed-1" for rule in RULES]
     text = compared(*runs, "--by", "availability")
-    comparison = analysis.compare(*map(analysis.open, runs))
+    comparison = analysis.compare(*map(analysis.open_run, runs))
     assert f"{comparison.mean_percent:+.2f} ± {comparison.standard_error_percent:.2f}" in text
     assert "at equal points" in text
     assert "survivors against victims of dropout" in text

@@ -55,7 +55,7 @@ def painted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Picture, analysis
             board(progress)
 
         results = simulate(configs, out=out, workers=0, watch=watch)
-    return board.picture, analysis.open(results[1].folder)
+    return board.picture, analysis.open_run(results[1].folder)
 
 
 @pytest.mark.parametrize("width", [60, 120])
@@ -237,7 +237,7 @@ def test_a_watcher_hears_every_row_but_those_of_the_last_step_once(tmp_path: Pat
         steps.extend(row["step"] for row in progress.recent_rows.steps)
         evaluated.extend(measured.step for measured in progress.recent_rows.evaluations)
 
-    ended = analysis.open(run(config, tmp_path, watch=watch).folder)
+    ended = analysis.open_run(run(config, tmp_path, watch=watch).folder)
     assert steps == ended.frame("steps")["step"].tolist()[:-1]
     assert evaluated == [e.step for e in ended.evaluations()][: len(evaluated)]
     assert len(evaluated) >= 3

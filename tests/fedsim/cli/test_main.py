@@ -188,7 +188,7 @@ def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_run_it(
     monkeypatch.undo()
     code, out, _ = call(*arguments, "--resume", capsys=capsys)
     assert code == 0
-    runs = [analysis.open(tmp_path / "small" / arm) for arm in ("early", "late")]
+    runs = [analysis.open_run(tmp_path / "small" / arm) for arm in ("early", "late")]
     assert [run.manifest["steps"] for run in runs] == [2, 3]
     assert {run.manifest["status"] for run in runs} == {"done"}
 
@@ -213,7 +213,7 @@ def test_ctrl_c_leaves_a_readable_run(file: Path, tmp_path: Path, workers: int) 
     assert run.returncode == 130, out
     assert "interrupted" in out
     assert "Traceback" not in out
-    opened = analysis.open(tmp_path / "small")
+    opened = analysis.open_run(tmp_path / "small")
     assert opened.manifest["status"] == "interrupted"
     assert len(opened.steps) == opened.manifest["steps"] > 0
     assert len(opened.jobs) == sum(opened.manifest["jobs"].values())
@@ -238,7 +238,7 @@ def test_a_killed_run_can_be_read(file: Path, tmp_path: Path) -> None:
     finally:
         run.kill()
         run.wait()
-    opened = analysis.open(tmp_path / "small")
+    opened = analysis.open_run(tmp_path / "small")
     assert json.loads((tmp_path / "small" / "manifest.json").read_text())["status"] == "running"
     assert len(opened.steps) > 0
     assert analysis.write_report([opened], tmp_path / "r.html").is_file()
@@ -337,7 +337,7 @@ def test_a_command_whose_output_is_closed_does_its_work(
         text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    opened = analysis.open(tmp_path / "small")
+    opened = analysis.open_run(tmp_path / "small")
     assert opened.manifest["status"] == "done"
     assert len(opened.steps) == 8
 
@@ -357,4 +357,4 @@ def test_a_reader_that_goes_away_stops_no_command(
     os.close(writer)
     assert done.returncode == code
     if words[1] == str(file):
-        assert analysis.open(tmp_path / "small").manifest["status"] == "done"
+        assert analysis.open_run(tmp_path / "small").manifest["status"] == "done"

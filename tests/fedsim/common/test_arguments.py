@@ -24,7 +24,6 @@ from fedsim.common.arguments import hints_of
 from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config import study as config_study
 from fedsim.invariants import check
-from fedsim.runs import machine_benchmark as bench
 from fedsim.runs import plan, replay
 from fedsim.runs import resume as resuming
 from fedsim.runs import verify as verifying
@@ -77,7 +76,6 @@ FUNCTIONS = [
         make_trace,
         compose.join,
         importing.import_trace,
-        bench.bench,
         config_study.load_study,
     ),
     *(
@@ -187,7 +185,7 @@ def test_annotations_are_resolved_at_the_call(function: Callable[..., Any]) -> N
     [
         (
             lambda run: analysis.waste("runs/a"),
-            "run: expected a Run, as analysis.open returns, found 'runs/a'",
+            "run: expected a Run, as analysis.open_run returns, found 'runs/a'",
         ),
         (lambda run: analysis.closing_table(run), "runs: expected a list of Runs, as .* returns, found Run$"),
         (lambda run: analysis.closing_table([run, 5]), r"runs\[1\]: expected a Run, .*, found 5$"),

@@ -10,7 +10,7 @@ import tomli_w
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
-from fedsim.config.load import load, parse
+from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
 from fedsim.config.study import StudyConfig
 from fedsim.studies.grid import cells_of
@@ -196,9 +196,9 @@ def test_an_assignment_may_remove_the_effect_of_a_key_but_not_set_a_key_without_
 ) -> None:
     file = tmp_path / "lossy.toml"
     file.write_text(tomli_w.dumps(RAW | {"dropout": {"chance": 0.3, "law": "uniform"}}))
-    assert load(file, ("dropout.chance=0",))[0].dropout.law == "same"
+    assert load_config(file, ("dropout.chance=0",))[0].dropout.law == "same"
     with pytest.raises(ConfigError, match=r"dropout\.partial: it would have no effect without a deadline"):
-        load(file, ("dropout.partial=true",))
+        load_config(file, ("dropout.partial=true",))
 
 
 def test_building_a_plug_in_refuses_options_without_effect() -> None:

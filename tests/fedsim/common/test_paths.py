@@ -18,7 +18,7 @@ from fedsim.runs.verify import verify
 OPENERS: dict[str, Callable[[Any], object]] = {
     "load_config": fedsim.load_config,
     "read_trace": fedsim.read_trace,
-    "open": analysis.open,
+    "open": analysis.open_run,
     "open_all": analysis.open_all,
     "open_study": analysis.open_study,
     "resume": lambda path: resume(path, workers=0),
@@ -48,4 +48,4 @@ def test_a_removed_working_directory_is_reported(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir("gone")
     (tmp_path / "gone").rmdir()
     with pytest.raises(ConfigError, match="the working directory has been removed"):
-        analysis.open("runs/small")
+        analysis.open_run("runs/small")

@@ -44,6 +44,36 @@ def test_a_file_elsewhere_is_a_plug_in(tmp_path: Path) -> None:
         plugins.factory("rule", f"{path}:weakest")
 
 
+def test_a_dataclass_may_hold_the_options_of_a_plug_in(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from dataclasses import dataclass\n"
+        "from typing import Annotated\n"
+        "from fedsim.algorithms.fedavg import fedavg\n"
+        "from fedsim.common.option_requirements import With\n"
+        "from fedsim.server.rule import Algorithm\n"
+        "@dataclass(frozen=True)\n"
+        "class Options:\n"
+        "    weighting: str\n"
+        "    kind: str = 'a'\n"
+        "    depth: Annotated[int, With('kind', 'b')] = 1\n"
+        "def mine(options: Options, lr: float, more: int = 3) -> Algorithm:\n"
+        "    assert (options.depth, lr, more) == (2, 0.1, 4)\n"
+        "    return fedavg(weighting=options.weighting)\n"
+    )
+    name, valid = f"{path}:mine", {"weighting": "uniform", "kind": "b", "depth": 2.0, "more": 4}
+    assert plugins.build("rule", name, valid, lr=0.1).weigh
+    assert plugins.resolved("rule", name, {"kind": "b"}, ["lr"]) == {"kind": "b", "depth": 1, "more": 3}
+    for wrong, message in (
+        ({**valid, "dept": 1}, "no option 'dept'; did you mean 'depth'"),
+        ({**valid, "depth": 1.5}, "option 'depth': .*integer.*, found 1.5"),
+        ({"kind": "a"}, "needs the option 'weighting'"),
+        ({**valid, "kind": "a"}, "option 'depth': it would have no effect with kind = \"a\""),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            plugins.build("rule", name, wrong, lr=0.1)
+
+
 def test_an_edit_within_a_second_that_keeps_the_size_takes_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

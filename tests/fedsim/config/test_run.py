@@ -9,7 +9,7 @@ import pytest
 import tomli_w
 
 from fedsim.common.errors import ConfigError
-from fedsim.config.load import load, parse
+from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
 from fedsim.engine.pacing import Pacing
 
@@ -124,7 +124,7 @@ def test_defaults_are_written_out_and_read_back(tmp_path: Path) -> None:
     assert tables["world"]["horizon"] == 2 * 86400
     path = tmp_path / "resolved.toml"
     path.write_text(tomli_w.dumps(tables))
-    assert load(path)[0].resolved() == tables
+    assert load_config(path)[0].resolved() == tables
 
 
 def test_presets_become_one_object() -> None:
@@ -181,23 +181,27 @@ def test_an_assignment_that_every_arm_replaces_is_refused(tmp_path: Path) -> Non
             ConfigError,
             match=r"no effect, as each of arms\.a, arms\.b .*such as arms\.a\.algorithm\.(name=|alpha)",
         ):
-            load(path, (text,))
-    assert [run.train.lr for run in load(path, ("train.lr=0.2",))] == [0.2, 0.5]
-    both = load(path, ("algorithm.name=fedfv", "algorithm.alpha=0.4"))
+            load_config(path, (text,))
+    assert [run.train.lr for run in load_config(path, ("train.lr=0.2",))] == [0.2, 0.5]
+    both = load_config(path, ("algorithm.name=fedfv", "algorithm.alpha=0.4"))
     assert [run.algorithm.options for run in both] == [{"alpha": 0.4}, {}]
-    assert load(path, ("seed=0", "seed=0"))[0].seed == 0, "an assignment that changes nothing is allowed"
+    assert load_config(path, ("seed=0", "seed=0"))[0].seed == 0, (
+        "an assignment that changes nothing is allowed"
+    )
     clients = 'adversary={name="scale", share=0.2}', "adversary.factor=3"
     path.write_text(tomli_w.dumps(GOOD | {"arms": arms, "adversary": [{"name": "noise", "share": 0.1}]}))
-    assert [len(run.adversary) for run in load(path, clients)] == [1, 1], "the second needs the first"
+    assert [len(run.adversary) for run in load_config(path, clients)] == [1, 1], "the second needs the first"
     path.write_text(tomli_w.dumps(GOOD | {"arms": arms}))
-    first, _ = load(path, ("arms.a.algorithm.alpha=0.3", "train.lr=1", "train.lr=2"))
+    first, _ = load_config(path, ("arms.a.algorithm.alpha=0.3", "train.lr=1", "train.lr=2"))
     assert (first.algorithm.options, first.train.lr) == ({"alpha": 0.3}, 2)
 
 
 def test_assignments_come_before_the_check(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(GOOD))
-    config = load(path, ("algorithm.name=fedfv", "algorithm.alpha=0.3", "train.lr=0.5", "stop.time=2h"))[0]
+    config = load_config(
+        path, ("algorithm.name=fedfv", "algorithm.alpha=0.3", "train.lr=0.5", "stop.time=2h")
+    )[0]
     assert (config.algorithm.name, config.algorithm.options, config.train.lr) == (
         "fedfv",
         {"alpha": 0.3},

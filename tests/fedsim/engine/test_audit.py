@@ -38,7 +38,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 def audited(tmp_path: Path, config: RunConfig) -> pd.DataFrame:
-    return analysis.open(run(config, tmp_path).folder).frame("audit")
+    return analysis.open_run(run(config, tmp_path).folder).frame("audit")
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -67,7 +67,7 @@ def test_the_true_row_is_what_the_client_would_send(tmp_path: Path) -> None:
         _model(run(small(train={"batch_size": "full", "lr": 0.05}, stop={"steps": 3}), tmp_path))
     )
     after = torch.from_numpy(_model(run(config, tmp_path / "again")))
-    rows = analysis.open(folder).frame("audit").set_index("client")
+    rows = analysis.open_run(folder).frame("audit").set_index("client")
     setup = prepare(config)
     bench, step = Workbench(setup.bench, setup.data), (before - after).double()
     for client in range(12):
@@ -126,7 +126,7 @@ def test_with_full_batches_a_present_row_is_the_true_one(tmp_path: Path) -> None
 
 def test_it_agrees_with_the_table_of_conflicts(tmp_path: Path) -> None:
     config = small(audit={"every": 1, "clients": 12}, record={"conflicts": "model"}, pacing=BUFFERED)
-    opened = analysis.open(run(config, tmp_path).folder)
+    opened = analysis.open_run(run(config, tmp_path).folder)
     conflicts = (
         opened.frame("conflicts").query("block == -1").drop_duplicates(["step", "client"], keep="last")
     )
@@ -143,7 +143,7 @@ def test_it_agrees_with_the_table_of_conflicts(tmp_path: Path) -> None:
 
 def test_losses_are_those_of_the_models_before_and_after(tmp_path: Path) -> None:
     config = small(audit={"every": 1, "clients": 12}, evaluate={"every_steps": 1, "split": "train"})
-    opened = analysis.open(run(config, tmp_path).folder)
+    opened = analysis.open_run(run(config, tmp_path).folder)
     evals = opened.frame("evals").query("split == 'train'").set_index(["step", "client"])["loss"]
     rows = opened.frame("audit")
     for shift, name in ((0, "loss_before"), (1, "loss_after")):

@@ -15,7 +15,7 @@ from scipy import stats
 from fedsim.common.errors import ConfigError
 from fedsim.common.rng import uniforms
 from fedsim.common.units import US
-from fedsim.engine.costs import Chance, Completeness, Costs, Jitter, trace_spread, whole_work
+from fedsim.engine.costs import Chance, Completeness, Costs, Jitter, WorkFormula, trace_spread
 from fedsim.worlds.trace import Trace
 from fedsim.worlds.world import Outcome, Work, World
 from timelines import costs_of
@@ -296,10 +296,10 @@ def one(world: World, work: Work) -> Outcome:
 
 
 def usual(formula: Any, n: int = 95, epochs: int = 2, batch_size: int | None = 10, **changes: Any) -> Work:
-    options: dict[str, Any] = {"payload_bytes": 3_000_000, "passes": float(epochs), "scale": 1.0}
-    return whole_work(
-        formula, sizes=np.array([n]), epochs=epochs, batch_size=batch_size, **(options | changes)
-    )
+    options: dict[str, Any] = {"payload_bytes": 3_000_000, "passes": float(epochs)}
+    options |= {name: changes.pop(name) for name in options if name in changes}
+    rule = WorkFormula(formula, **changes)
+    return rule.work(np.array([n]), epochs=epochs, batch_size=batch_size, **options)
 
 
 def test_the_plain_formula_is_samples_epochs_and_bytes() -> None:

@@ -28,7 +28,7 @@ ASKING = {"name": "power_of_choice", "losses": "asked", "d": 6}
 
 
 def done(out: Path, **changes: Any) -> analysis.Run:
-    return analysis.open(run(small(**changes), out).folder)
+    return analysis.open_run(run(small(**changes), out).folder)
 
 
 def evaluated(found: analysis.Run) -> list[tuple[int, int, list[int]]]:
@@ -227,7 +227,7 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(
         inline = run(config, tmp_path / f"inline-{name}")
         actors = run(config, tmp_path / f"ray-{name}", pool=two_workers)
         assert actors.digest == inline.digest
-        assert [len(who) for _, _, who in evaluated(analysis.open(actors.folder))][-1] == 12
+        assert [len(who) for _, _, who in evaluated(analysis.open_run(actors.folder))][-1] == 12
 
 
 def after(percents: Sequence[int], stop: Stop) -> RunState:

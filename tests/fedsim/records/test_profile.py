@@ -93,7 +93,7 @@ def test_the_parts_add_up_to_the_wall_time_within_five_percent(tmp_path: Path) -
     started = perf_counter()
     result = run(config, tmp_path, profile=True)
     took = perf_counter() - started
-    opened = analysis.open(result.folder)
+    opened = analysis.open_run(result.folder)
     driver = profile(opened)["driver"]
     assert sum(driver.values()) == pytest.approx(took, rel=0.05)
     assert {"start", "select", "world", "train", "gram", "solve", "combine", "evaluate", "record"} <= set(
@@ -123,7 +123,7 @@ def test_waiting_for_an_evaluation_counts_as_evaluation(
         return waited
 
     monkeypatch.setattr(InlineTrainer, "evaluate", later)
-    seconds = analysis.open(run(small(evaluate={"every_steps": 1}), tmp_path).folder).manifest["wall_s"]
+    seconds = analysis.open_run(run(small(evaluate={"every_steps": 1}), tmp_path).folder).manifest["wall_s"]
     assert seconds["evaluate"] > 9 * 0.05
     assert seconds["record"] > 0
 
@@ -139,7 +139,7 @@ def test_profiling_changes_no_result_and_is_written_only_on_request(tmp_path: Pa
 def test_in_ray_each_process_has_a_track(tmp_path: Path, ray_cluster: None) -> None:
     result = run(small(), tmp_path, workers=2, profile=True)
     assert names(check_trace(result.folder)) == {1: DRIVER, 2: SERVER, 3: "worker 0", 4: "worker 1"}
-    found = profile(analysis.open(result.folder))
+    found = profile(analysis.open_run(result.folder))
     assert found.keys() == {"driver", "server", "2 workers"}
     assert found["2 workers"]["train"] > 0
     assert found["server"]["gram"] > 0
@@ -150,7 +150,7 @@ def test_in_ray_each_process_has_a_track(tmp_path: Path, ray_cluster: None) -> N
 
 
 def test_the_table_divides_by_steps_and_jobs(tmp_path: Path) -> None:
-    opened = analysis.open(run(small(), tmp_path).folder)
+    opened = analysis.open_run(run(small(), tmp_path).folder)
     said = {"train": 3.0, "engine": 1.0, "total": 4.0}
     opened.manifest.update(wall_s=said, steps=8, jobs={"aggregated": 30, "lost": 2})
     opened.manifest.update(
@@ -173,7 +173,7 @@ def test_the_table_divides_by_steps_and_jobs(tmp_path: Path) -> None:
 
 
 def test_a_run_without_wall_times_has_an_empty_table(tmp_path: Path) -> None:
-    opened = analysis.open(run(small(), tmp_path).folder)
+    opened = analysis.open_run(run(small(), tmp_path).folder)
     opened.manifest.update(wall_s=None)
     assert profile(opened) == {}
     text = shown(opened)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import ConfigError
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.invariants import check
 from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
@@ -139,7 +139,7 @@ def test_its_configuration_alone_is_refused_with_the_command_that_makes_it(
     parent = run(small(), tmp_path)
     at = At(time_us=int(table(parent.folder, "steps").time_us[3])) if by_time else At(step=4)
     child = branch(parent.folder, at, "algorithm.name=fedavg", keep_online=[3, 7], out=tmp_path / "a")
-    config = load(child.folder / "config.resolved.toml")[0]
+    config = load_config(child.folder / "config.resolved.toml")[0]
     with pytest.raises(ConfigError, match=r"it is a fork, .* create it again: fedsim fork") as refused:
         run(config, tmp_path / "b")
     with pytest.raises(ConfigError, match="it is a fork"):

@@ -67,7 +67,7 @@ def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[PlannedRun, analysi
     """Return the plan of a small run, the run, and the folder of the plan's tables."""
     config: RunConfig = small(**KINDS[kind] | changes)
     found = plan(config, workers=0, out=tmp_path / "plan")
-    return found, analysis.open(run(config, tmp_path / "run").folder), tmp_path / "plan" / "small"
+    return found, analysis.open_run(run(config, tmp_path / "run").folder), tmp_path / "plan" / "small"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -259,7 +259,7 @@ def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
     monkeypatch.setattr("fedsim.runs.plan.wall_s", wall_s)
     config = small(evaluate={"every_steps": 3, "clients": 3})
     plan(config, workers=0)
-    evals = analysis.open(run(config, tmp_path).folder).frame("evals")
+    evals = analysis.open_run(run(config, tmp_path).folder).frame("evals")
     assert evals.groupby("step")["client"].count().tolist() == [3, 3, 3, 12]
     assert asked == [evals["n"].sum()]
 
@@ -324,7 +324,7 @@ def test_a_plan_without_a_step_can_be_told() -> None:
 
 def test_a_written_plan_opens_like_a_run_that_is_not_complete(tmp_path: Path) -> None:
     found, done, folder = pair("sync", tmp_path)
-    plan = analysis.open(folder)
+    plan = analysis.open_run(folder)
     assert not plan.done
     shared = ("name", "label", "seed", "rule", "ended_by", "virtual_us", "steps", "jobs", "waits")
     assert {key: plan.manifest[key] for key in shared} == {key: done.manifest[key] for key in shared}
@@ -340,7 +340,7 @@ def test_a_plan_replaces_a_plan_if_forced_and_never_a_run(tmp_path: Path) -> Non
     with pytest.raises(RunError, match="--force"):
         plan(small(), workers=0, out=tmp_path / "plan")
     plan(small(stop={"steps": 2}), workers=0, out=tmp_path / "plan", force=True)
-    assert len(analysis.open(folder).steps) == 2
+    assert len(analysis.open_run(folder).steps) == 2
     for force in (False, True):
         with pytest.raises(RunError, match="exists" if not force else "is a run, and no plan replaces it"):
             plan(small(), workers=0, out=done.folder.parent, force=force)

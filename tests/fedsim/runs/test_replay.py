@@ -98,7 +98,7 @@ def test_another_rule_meets_the_same_participation_in_the_same_world(
 
 
 def test_the_eventful_parent_has_what_makes_a_replay_hard(parents: dict[str, Path]) -> None:
-    jobs = analysis.open(parents["eventful"]).frame("jobs")
+    jobs = analysis.open_run(parents["eventful"]).frame("jobs")
     assert {"aggregated", "remembered", "lost"} <= set(jobs.status)
     assert jobs.attempt.max() == 1
 
@@ -350,4 +350,4 @@ def test_run_takes_another_rule_by_set(
     where = ("--out", tmp_path, "--workers", 0, "--quiet")
     code, _, err = call("run", parent / "config.resolved.toml", *sets, *where, capsys=capsys)
     assert code == 0, err
-    assert analysis.open(tmp_path / "small").config["algorithm"]["name"] == "fedavg"
+    assert analysis.open_run(tmp_path / "small").config["algorithm"]["name"] == "fedavg"

@@ -65,7 +65,7 @@ def test_a_run_folder_holds_everything(tmp_path: Path) -> None:
 
 
 def test_tables_agree_with_each_other(tmp_path: Path) -> None:
-    opened = analysis.open(run(small(stop={"steps": 30}), tmp_path).folder)
+    opened = analysis.open_run(run(small(stop={"steps": 30}), tmp_path).folder)
     jobs, steps, evals = (opened.frame(t) for t in ("jobs", "steps", "evals"))
     used = jobs[jobs.status == "aggregated"]
     assert used.groupby("step").size().reindex(steps.step, fill_value=0).tolist() == steps.updates.tolist()
@@ -114,14 +114,14 @@ def test_a_folder_that_cannot_be_locked_is_named(tmp_path: Path) -> None:
 
 def test_updates_that_are_not_finite_are_left_out_and_counted(tmp_path: Path) -> None:
     result = run(small(train={"lr": 1e30, "batch_size": 5}, stop={"steps": 3}), tmp_path)
-    opened = analysis.open(result.folder)
+    opened = analysis.open_run(result.folder)
     assert set(opened.frame("steps").status) == {"empty"}
     assert opened.manifest["jobs"]["nonfinite"] == opened.frame("steps").nonfinite.sum() > 0
 
 
 def test_rounds_without_updates_are_named(tmp_path: Path) -> None:
     pacing = {"preset": "deadline", "clients": 4, "deadline": "1s"}
-    opened = analysis.open(run(small(pacing=pacing, stop={"steps": 4}), tmp_path).folder)
+    opened = analysis.open_run(run(small(pacing=pacing, stop={"steps": 4}), tmp_path).folder)
     steps = opened.frame("steps")
     assert steps.status.tolist() == ["empty"] * 4
     assert steps.cause.tolist() == ["deadline"] * 4
@@ -137,7 +137,7 @@ def test_an_interrupt_leaves_a_readable_folder(tmp_path: Path) -> None:
         small(pacing={"preset": "fedbuff", "concurrency": 5, "buffer": 2}), tmp_path, watch=interrupt
     )
     assert result.status == "interrupted"
-    opened = analysis.open(result.folder)
+    opened = analysis.open_run(result.folder)
     assert opened.manifest["status"] == "interrupted"
     assert opened.manifest["digest"] is None
     assert len(opened.steps) == 5
@@ -185,7 +185,7 @@ def test_a_failure_leaves_a_readable_folder_and_its_reason(tmp_path: Path) -> No
 
     with pytest.raises(RuntimeError, match="on fire"):
         run(small(), tmp_path, watch=fail)
-    opened = analysis.open(tmp_path / "small")
+    opened = analysis.open_run(tmp_path / "small")
     assert opened.manifest["status"] == "failed"
     assert "the disk is on fire" in opened.manifest["error"]
     assert len(opened.steps) == 1
@@ -325,7 +325,7 @@ def test_a_trace_that_ends_early_fails_with_the_time_and_keeps_what_was_done(tmp
     world = {"scenario": "always_on", "horizon": "20min", "after_end": "error"}
     with pytest.raises(TraceError, match="ends at"):
         run(small(world=world, stop={"steps": 1000}), tmp_path)
-    opened = analysis.open(tmp_path / "small")
+    opened = analysis.open_run(tmp_path / "small")
     assert opened.manifest["status"] == "failed"
     assert len(opened.steps) > 0
 
@@ -376,7 +376,7 @@ def test_conflicts_are_recorded_if_asked_for(
     asked = run(small(algorithm={"name": rule}, record={"conflicts": level}), tmp_path / "asked")
     each = pq.read_table(asked.folder / "conflicts.parquet").to_pandas()
     assert sorted(each.block.unique()) == blocks
-    steps = analysis.open(asked.folder).frame("steps").set_index("step")
+    steps = analysis.open_run(asked.folder).frame("steps").set_index("step")
     whole = each[each.block == -1]
     present = whole[whole.age == 0]
     assert present.groupby("step").size().tolist() == steps[steps.updates > 0].updates.tolist()
@@ -385,7 +385,7 @@ def test_conflicts_are_recorded_if_asked_for(
     assert not (plain.folder / "conflicts.parquet").exists()
     assert json.loads((asked.folder / "manifest.json").read_text())["digest"] != plain.digest
     shared = ["job", "client", "status", "end_us", "loss_train"]
-    jobs = [analysis.open(r.folder).frame("jobs")[shared] for r in (plain, asked)]
+    jobs = [analysis.open_run(r.folder).frame("jobs")[shared] for r in (plain, asked)]
     assert jobs[0].equals(jobs[1]), "looking must not change what happens"
 
 

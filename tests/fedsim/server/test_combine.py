@@ -125,10 +125,10 @@ def test_what_clients_report_after_training_reaches_the_rule_in_its_order() -> N
     assert SEEN.pop().losses_after is None
 
 
-def test_options_of_the_same_name_as_an_argument_have_their_own_place() -> None:
+def test_options_are_apart_from_arguments_of_the_same_name() -> None:
     given: dict[str, Any] = {"losses": None, "staleness": [0, 3, 8]}
     discounted = combine("fedbuff", ROWS, **given)
-    plain = combine("fedbuff", ROWS, options={"staleness": "none"}, server_lr=2.0, **given)
+    plain = combine("fedbuff", ROWS, options={"staleness": "none", "server_lr": 2.0}, **given)
     np.testing.assert_allclose(discounted.weights * 3, [[1, 1 / 2, 1 / 3]])
     np.testing.assert_allclose(plain.weights * 3, [[2, 2, 2]])
 
@@ -155,8 +155,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "blocks": ({"blocks": [1, 2]}, r"'blocks': expected positive sizes of sum 2 \(columns\), found \[1, 2\]"),
     "a block of nothing": ({"blocks": [2, 0]}, r"'blocks': expected positive sizes .* found \[2, 0\]"),
     "level": ({"blocks": "model"}, "'blocks': expected positive sizes of sum 2"),
-    "option": ({"weighing": "data"}, "no option 'weighing'; did you mean 'weighting'"),
-    "value": ({"weighting": "date"}, "option 'weighting'"),
+    "no argument": (
+        {"stalenes": [0, 0, 1]},
+        "'stalenes': there is none; did you mean 'staleness'.* into 'options'",
+    ),
+    "option": ({"options": {"weighing": "data"}}, "no option 'weighing'; did you mean 'weighting'"),
+    "value": ({"options": {"weighting": "date"}}, "option 'weighting'"),
     "rule": ({"rule": "fedvag"}, "there is no rule 'fedvag'; did you mean 'fedavg'"),
     "after": ({"rule": "fedfa"}, "'losses_after': this rule needs the losses after, found None"),
     "accuracy": ({"accuracies_after": [1.0, 0.5]}, "'accuracies_after': expected 3 values"),
@@ -169,7 +173,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"wrap": [("layerwise", {})]},
         "wrapper 'layerwise' of rule 'fedavg': the rule uses no inner",
     ),
-    "algorithm": ({"rule": SPY, "alpha": 1}, r"options \['alpha'\] go with the name of a rule"),
+    "algorithm": ({"rule": SPY, "options": {"alpha": 1}}, r"options \['alpha'\] go with the name of a rule"),
     "few clients": ({"n_clients": 2}, "'n_clients': expected a whole number of at least 3, found 2"),
     "clients in words": ({"n_clients": "3"}, "'n_clients': expected a whole number of at least 3, found '3'"),
     "few samples": ({"total_samples": 0}, "'total_samples': expected a whole number of at least 3, found 0"),

@@ -42,7 +42,7 @@ def test_by_default_what_is_not_finite_is_left_out_and_recorded(
     table: dict[str, Any], tmp_path: Path
 ) -> None:
     config = changed(BROKEN, **table)
-    opened = analysis.open(run(config, tmp_path).folder)
+    opened = analysis.open_run(run(config, tmp_path).folder)
     jobs = opened.frame("jobs")
     arrived = jobs.status.isin(("aggregated", "nonfinite"))
     struck = attacked(config.adversaries(), config.seed, jobs)["nan"]
@@ -57,7 +57,7 @@ def test_what_is_too_long_is_skipped_like_it(tmp_path: Path) -> None:
     skipped = run(changed(HUGE, **limited), tmp_path / "a")
     broken = run(changed(BROKEN, **limited), tmp_path / "b")
     torch.testing.assert_close(final(skipped.folder), final(broken.folder), rtol=0, atol=0)
-    assert analysis.open(skipped.folder).manifest["jobs"]["nonfinite"] > 0
+    assert analysis.open_run(skipped.folder).manifest["jobs"]["nonfinite"] > 0
 
 
 def test_clipping_leaves_the_direction_and_counts(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_clipping_leaves_the_direction_and_counts(tmp_path: Path) -> None:
         run(changed(HUGE | {"factor": factor}, **how), tmp_path / str(factor)) for factor in (1e3, 1e5)
     )
     torch.testing.assert_close(final(huge.folder), final(larger.folder), rtol=1e-4, atol=1e-6)
-    opened = analysis.open(huge.folder)
+    opened = analysis.open_run(huge.folder)
     assert opened.manifest["clipped"] >= 3
     assert opened.manifest["jobs"].get("nonfinite", 0) == 0
     assert opened.frame("steps").direction_norm.max() <= 0.05 * (1 + 1e-6)
@@ -85,7 +85,7 @@ def test_stop_names_step_client_job_and_value(adversary: dict[str, Any], said: s
     with pytest.raises(RunError, match=r"step \d+: the update of client \d+ \(job \d+\) ") as caught:
         run(config, tmp_path)
     caught.match(said)
-    opened = analysis.open(tmp_path / "small")
+    opened = analysis.open_run(tmp_path / "small")
     assert opened.manifest["status"] == "failed"
     assert str(caught.value) in opened.manifest["error"]
     assert len(opened.frame("evals")) > 0
@@ -135,7 +135,7 @@ def test_divergence_names_step_rule_and_the_longest_update(
     said = rf"step \d+, rule '{rule}': {what}; .*client [257]'s, with norm .*e\+2"
     with pytest.raises(RunError, match=said):
         run(config, tmp_path)
-    assert analysis.open(tmp_path / "small").manifest["status"] == "failed"
+    assert analysis.open_run(tmp_path / "small").manifest["status"] == "failed"
 
 
 @pytest.mark.parametrize("policy", ["clip", "skip_and_record"])
@@ -258,11 +258,11 @@ def test_by_default_bad_updates_are_skipped_and_none_is_too_long() -> None:
 @pytest.mark.filterwarnings("ignore:All-NaN")
 def test_a_run_without_a_finite_update_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = changed({"name": "nan", "share": 1.0}, world={"scenario": "always_on", "horizon": "2h"})
-    opened = analysis.open(run(config, tmp_path).folder)
+    opened = analysis.open_run(run(config, tmp_path).folder)
     assert opened.manifest["warning"] == "no finite update"
     assert set(opened.frame("jobs").status) == {"nonfinite"}
     assert main_says(opened.folder, capsys).startswith("small [no")
-    assert analysis.open(run(small(name="sound"), tmp_path).folder).manifest["warning"] is None
+    assert analysis.open_run(run(small(name="sound"), tmp_path).folder).manifest["warning"] is None
 
 
 def test_a_model_whose_outputs_are_no_numbers_has_no_accuracy(
@@ -276,7 +276,9 @@ def test_a_model_whose_outputs_are_no_numbers_has_no_accuracy(
     )
     stop = {"steps": 4, "metric": "angle_rad", "target": 0.01}
     model = {"name": f"{tmp_path}/mine.py:mine"}
-    opened = analysis.open(run(small(model=model, stop=stop, algorithm={"name": "fedavg"}), tmp_path).folder)
+    opened = analysis.open_run(
+        run(small(model=model, stop=stop, algorithm={"name": "fedavg"}), tmp_path).folder
+    )
     assert opened.manifest["ended_by"] == "steps"
     assert opened.manifest["warning"] == "accuracy is no number"
     assert opened.frame("evals").accuracy.isna().all()
@@ -285,7 +287,7 @@ def test_a_model_whose_outputs_are_no_numbers_has_no_accuracy(
     assert "–    –" in main_says(opened.folder, capsys)
     sound = run(small(name="sound"), tmp_path).folder
     assert opened.history()["angle_rad"].isna().all()
-    compared = analysis.compare(analysis.open(sound), opened)
+    compared = analysis.compare(analysis.open_run(sound), opened)
     assert (compared.gained, compared.lost, compared.equal) == (0, 0, 0)
     assert {row[2:] for row in compared.rows()[:6]} == {("–", "–")}
 

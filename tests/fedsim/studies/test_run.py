@@ -28,7 +28,7 @@ from fedsim.cli.main import main
 from fedsim.common import threads
 from fedsim.common.errors import ConfigError
 from fedsim.config.errors import read_toml, validated
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
 from fedsim.records.checkpoint import checkpoints
@@ -678,6 +678,6 @@ def test_a_file_in_the_place_of_the_folder_is_named(
 
 def test_a_run_and_a_study_are_told_apart() -> None:
     with pytest.raises(ConfigError, match=r"smallest\.toml: .* found that of a study: use fedsim study"):
-        load(SMALLEST)
+        load_config(SMALLEST)
     with pytest.raises(ConfigError, match=r"quickstart\.toml: expected a study, .*: use fedsim run"):
         load_study(SMALLEST.parents[1] / "quickstart.toml")

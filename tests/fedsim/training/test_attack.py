@@ -13,7 +13,7 @@ import torch
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.common.units import US
-from fedsim.config.load import load
+from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.result import Progress
@@ -94,7 +94,7 @@ def test_a_job_is_its_client_s_nth_in_order_of_dispatch() -> None:
 
 
 def frame(folder: Path) -> Any:
-    return analysis.open(folder).frame("jobs")
+    return analysis.open_run(folder).frame("jobs")
 
 
 def test_a_biased_loss_is_reported_in_the_jobs_that_are_said_to_be_attacked(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_a_biased_loss_is_reported_in_the_jobs_that_are_said_to_be_attacked(tmp_
 def test_the_manifest_and_the_resolved_configuration_say_who_attacks(tmp_path: Path) -> None:
     config = small(adversary=[{"name": "scale", "clients": [4, 1]}, {"name": "sign_flip", "share": 0.25}])
     folder = run(config, tmp_path).folder
-    opened = analysis.open(folder)
+    opened = analysis.open_run(folder)
     listed = opened.manifest["adversaries"]
     assert [one["name"] for one in listed] == ["scale", "sign_flip"]
     assert listed[0]["clients"] == [4, 1]
     assert len(listed[1]["clients"]) == 3
     assert set(opened.adversaries) == {1, 4, *listed[1]["clients"]}
-    assert load(folder / "config.resolved.toml")[0].resolved() == config.resolved() | {
+    assert load_config(folder / "config.resolved.toml")[0].resolved() == config.resolved() | {
         key: opened.config[key] for key in ("train", "memory")
     }
     everybody, others = opened.final(), opened.final().without(opened.adversaries)

@@ -116,7 +116,7 @@ def test_a_run_in_bfloat16_repeats_on_threads_and_says_so(tmp_path: Path) -> Non
     assert len(digests) == 1
     assert exact.digest not in digests
     assert 'precision = "bfloat16"' in (done.folder / "config.resolved.toml").read_text()
-    ends = [analysis.open(run.folder).final() for run in (done, exact)]
+    ends = [analysis.open_run(run.folder).final() for run in (done, exact)]
     assert abs(np.subtract(*(e.correct.sum() / e.n.sum() for e in ends))) < 0.1
 
 

@@ -158,7 +158,7 @@ def test_a_run_trains_one_client_after_the_other(play: Path, tmp_path: Path) -> 
     runs = [
         simulate(parse(config(play), "here", "run"), out=tmp_path / out, workers=0)[0] for out in ("a", "b")
     ]
-    first, repeated = (analysis.open(run.folder) for run in runs)
+    first, repeated = (analysis.open_run(run.folder) for run in runs)
     assert first.config["train"]["mode"] == "loop"
     assert first.manifest["digest"] == repeated.manifest["digest"]
     assert np.isfinite(first.jobs["loss_train"].to_numpy()).all()

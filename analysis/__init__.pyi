@@ -1,0 +1,97 @@
+from .export.event_file import require_tensorboard
+from .export.perfetto import export_perfetto
+from .export.tensorboard import TensorBoardWriter, export_tensorboard
+from .opening.joining import join_studies
+from .opening.run import Evaluation, Run, open_all, open_run
+from .opening.study import POINTS, Cell, Study, is_study, open_study
+from .plots.availability import availability_picture
+from .plots.fit import fit_picture
+from .report.document import Document
+from .report.report import run_document, write_page, write_report
+from .report.report_files import write_figures, write_tables
+from .report.study_report import study_document, write_run_reports
+from .statistics.conflicts import conflict_table
+from .statistics.fairness import summary
+from .statistics.improved_users import improved_users_percent
+from .statistics.over_time import improved_over_time, time_below
+from .statistics.paired import PairedDifference, differences, differences_of
+from .statistics.waste import waste, waste_by_status, waste_table
+from .tables.audit_tables import audit_groups, audit_tables
+from .tables.closing import closing_table, profile, profile_table
+from .tables.compare import Comparison, compare, comparison_table
+from .tables.findings import study_frames, study_tables
+from .tables.group_tables import (
+    run_participation,
+    run_participation_tables,
+    study_participation,
+)
+from .worlds.difference import WorldDiff, compare_worlds
+from .worlds.facts import QUARTILES_NOTE, world_facts
+from .worlds.fitting.comparison import FitComparison, compare_fit
+from .worlds.fitting.fit import WorldFit, fit_world
+from .worlds.page import write_world_page
+from .worlds.summary import WorldSummary, class_hours, online_share, summarize_world
+
+__all__ = [
+    "POINTS",
+    "QUARTILES_NOTE",
+    "Cell",
+    "Comparison",
+    "Document",
+    "Evaluation",
+    "FitComparison",
+    "PairedDifference",
+    "Run",
+    "Study",
+    "TensorBoardWriter",
+    "WorldDiff",
+    "WorldFit",
+    "WorldSummary",
+    "audit_groups",
+    "audit_tables",
+    "availability_picture",
+    "class_hours",
+    "closing_table",
+    "compare",
+    "compare_fit",
+    "compare_worlds",
+    "comparison_table",
+    "conflict_table",
+    "differences",
+    "differences_of",
+    "export_perfetto",
+    "export_tensorboard",
+    "fit_picture",
+    "fit_world",
+    "improved_over_time",
+    "improved_users_percent",
+    "is_study",
+    "join_studies",
+    "online_share",
+    "open_all",
+    "open_run",
+    "open_study",
+    "profile",
+    "profile_table",
+    "require_tensorboard",
+    "run_document",
+    "run_participation",
+    "run_participation_tables",
+    "study_document",
+    "study_frames",
+    "study_participation",
+    "study_tables",
+    "summarize_world",
+    "summary",
+    "time_below",
+    "waste",
+    "waste_by_status",
+    "waste_table",
+    "world_facts",
+    "write_figures",
+    "write_page",
+    "write_report",
+    "write_run_reports",
+    "write_tables",
+    "write_world_page",
+]
