@@ -64,8 +64,17 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def one_worker(ray_cluster: None) -> Iterator[RayPool]:
+    """A pool of one client actor for all tests: each process of a pool imports torch."""
+    from fedsim.execution.actor_pool import RayPool
+
+    with RayPool(1) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="session")
 def two_workers(ray_cluster: None) -> Iterator[RayPool]:
-    """A pool of two client actors for all tests that only want one: each of its processes imports torch."""
+    """A pool of two client actors for all tests."""
     from fedsim.execution.actor_pool import RayPool
 
     with RayPool(2) as pool:

@@ -25,17 +25,17 @@ def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[s
     A parameter `options` that is annotated with a dataclass stands for the dataclass's fields.
     """
     group, hidden = options_class(make), {*supplied, *_variable(make)}
-    own = {n: p for n, p in inspect.signature(make).parameters.items() if n not in hidden}
+    own = {n: p for n, p in _parameters(make).items() if n not in hidden}
     if group is None:
         return own
     del own["options"]
-    return {**inspect.signature(group).parameters, **own}
+    return {**_parameters(group), **own}
 
 
 @cache
 def options_class(make: Callable[..., Any]) -> type | None:
     """Return the dataclass of the factory's parameter `options`, or None."""
-    if "options" not in inspect.signature(make).parameters:
+    if "options" not in _parameters(make):
         return None
     hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
@@ -46,14 +46,20 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], supplied: Mapping
     group = options_class(make)
     if group is None:
         return make(**options, **supplied)
-    fields = inspect.signature(group).parameters
+    fields = _parameters(group)
     own = {name: value for name, value in options.items() if name not in fields}
     return make(options=group(**{n: v for n, v in options.items() if n in fields}), **own, **supplied)
 
 
+@cache
+def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function or class; cached, because `inspect.signature` is slow."""
+    return inspect.signature(make).parameters
+
+
 def _variable(make: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters `*args` and `**kwargs`."""
-    parameters = inspect.signature(make).parameters.values()
+    parameters = _parameters(make).values()
     return [p.name for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
@@ -90,7 +96,7 @@ def checked_options(
 
 def _missing_arguments(plugin: str, make: Callable[..., Any], supplied: Iterable[str]) -> list[str]:
     """Return a message for each argument that fedsim passes and the factory does not take."""
-    parameters = inspect.signature(make).parameters
+    parameters = _parameters(make)
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return []
     taken = ", ".join(parameters)

@@ -14,11 +14,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.slow]
 STEPS = 240
 
 
-@pytest.mark.usefixtures("ray_cluster")
-def test_the_object_store_does_not_grow(tmp_path: Path) -> None:
+def test_the_object_store_does_not_grow(tmp_path: Path, one_worker: RayPool) -> None:
     row_bytes = 4 * prepare(config(STEPS)).server.blocks[-1][1]
-    with RayPool(1) as pool:
-        found = soak(STEPS, tmp_path, pool, samples=24)
+    found = soak(STEPS, tmp_path, one_worker, samples=24)
     assert [sample.step for sample in found] == list(range(10, STEPS + 1, 10))
     first, last = found[:8], found[-8:]
     assert min(sample.store for sample in found) > row_bytes, "rows go through the object store"

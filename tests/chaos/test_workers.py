@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,6 @@ def lethal(*, row: int) -> ClientMethod:
 '''
 
 
-@pytest.fixture
-def pool(ray_cluster: None) -> Iterator[RayPool]:
-    with RayPool(2) as made:
-        yield made
-
-
 @pytest.mark.slow
 def test_killed_workers_leave_no_trace_in_the_results(ray_cluster: None) -> None:
     config = small(
@@ -55,30 +48,33 @@ def test_killed_workers_leave_no_trace_in_the_results(ray_cluster: None) -> None
     assert found.same, found
 
 
-def test_a_job_that_kills_its_process_is_found_among_others_and_named(pool: RayPool, tmp_path: Path) -> None:
-    four = {
-        "task": {"name": "digits", "clients": 4},
+def test_a_job_that_kills_its_process_is_found_among_others_and_named(
+    one_worker: RayPool, tmp_path: Path
+) -> None:
+    three = {
+        "task": {"name": "digits", "clients": 3},
+        "pacing": {"preset": "sync", "clients": 3},
         "partition": {"name": "iid"},
         "world": {"scenario": "always_on"},
         "stop": {"steps": 2},
     }
-    plain = small(**four)
+    plain = small(**three)
     row = int(prepare(plain).data.train.rows(1)[0])
     (tmp_path / "lethal.py").write_text(LETHAL)
-    config = small(**four, client={"name": f"{tmp_path}/lethal.py:lethal", "row": row})
+    config = small(**three, client={"name": f"{tmp_path}/lethal.py:lethal", "row": row})
     with pytest.raises(
         LethalJob, match=r"number 0 of client 1 .* seed 3, killed its worker process 3 times"
     ) as told:
-        simulate(config, out=tmp_path, pool=pool)
+        simulate(config, out=tmp_path, pool=one_worker)
     command = shlex.split(re.split("in one process: ", str(told.value))[1])
     assert command[0] == "fedsim"
     alone = programs.fedsim(*command[1:], "--quiet", place=tmp_path)
     assert alone.code == -signal.SIGKILL
-    assert simulate(plain, out=tmp_path, force=True, pool=pool)[0].status == "done", "the pool goes on"
+    assert simulate(plain, out=tmp_path, force=True, pool=one_worker)[0].status == "done", "the pool goes on"
 
 
 def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(
-    pool: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    one_worker: RayPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(pacing=ASYNCHRONOUS)
     monkeypatch.setattr("fedsim.runs.session._SERVERS", 0)
@@ -88,12 +84,12 @@ def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(
             process.kill()
 
     with pytest.raises(ServerLost, match="the server's process died"):
-        simulate(config, out=tmp_path, pool=pool, watch=kill)
-    again = simulate(config, out=tmp_path, pool=pool, force=True)[0]
+        simulate(config, out=tmp_path, pool=one_worker, watch=kill)
+    again = simulate(config, out=tmp_path, pool=one_worker, force=True)[0]
     assert again.digest == simulate(config, out=tmp_path, workers=0, force=True)[0].digest
 
 
-def test_a_run_goes_on_when_its_server_dies(pool: RayPool, tmp_path: Path) -> None:
+def test_a_run_goes_on_when_its_server_dies(one_worker: RayPool, tmp_path: Path) -> None:
     config = small(
         pacing=ASYNCHRONOUS, client={"name": "ditto"}, checkpoint={"every_steps": 2}, stop={"steps": 12}
     )
@@ -105,6 +101,6 @@ def test_a_run_goes_on_when_its_server_dies(pool: RayPool, tmp_path: Path) -> No
             for process, _ in processes("ray::ServerHost"):
                 process.kill()
 
-    found = simulate(config, out=tmp_path / "killed", pool=pool, watch=kill_once)[0]
+    found = simulate(config, out=tmp_path / "killed", pool=one_worker, watch=kill_once)[0]
     assert killed == [5]
     assert found.digest == simulate(config, out=tmp_path / "peace", workers=0)[0].digest

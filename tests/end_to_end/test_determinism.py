@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -14,6 +15,7 @@ from fedsim.config.load import load_config
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.engine.trainer import Trainer
+from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.null_trainer import NullTrainer
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import prepare
@@ -62,17 +64,19 @@ def test_jobs_may_finish_in_any_order(
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("workers", [1, 3])
-def test_any_number_of_workers_gives_the_same_digest(tmp_path: Path, workers: int) -> None:
+def test_any_number_of_workers_gives_the_same_digest(
+    tmp_path: Path, workers: int, one_worker: RayPool
+) -> None:
     configs = [
         small(name="sync"),
         small(name="fedbuff", pacing=FEDBUFF),
         small(name="search", algorithm={"name": "fedmdfg", "search": 3}),
     ]
+    more: dict[str, Any] = {"pool": one_worker} if workers == 1 else {"workers": workers}
     expected, found = (
-        [done.digest for done in simulate(configs, out=tmp_path / str(count), workers=count)]
-        for count in (0, workers)
+        [done.digest for done in simulate(configs, out=tmp_path / str(i), **options)]
+        for i, options in enumerate(({"workers": 0}, more))
     )
     assert found == expected
 

@@ -27,6 +27,7 @@ from fedsim.common.units import US
 from fedsim.config.data import federation
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.simulate import simulate
 from fedsim.server.combine import combine
 from fedsim.training.network import build_network
@@ -147,11 +148,15 @@ def laid(base: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     return found
 
 
+_CACHE = InputCache()
+
+
 @cache
 def _digest(text: str, out: Path) -> str:
     raw = eval(text)
     try:
-        result = simulate(parse(raw, "case", "base"), out=out, workers=0, device="cpu", force=True)[0]
+        config = parse(raw, "case", "base")
+        result = simulate(config, out=out, workers=0, device="cpu", force=True, cache=_CACHE)[0]
     except RunError as error:
         return str(error)
     return str(result.digest)

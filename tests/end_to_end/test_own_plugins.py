@@ -655,7 +655,7 @@ from fedsim.common.errors import RunError
 from fedsim.runs.simulate import simulate
 from small import small
 from fedsim.execution.actor_pool import RayPool
-with RayPool(2) as pool:
+with RayPool(1) as pool:
     for how in ("", "exit", ""):
         try:
             simulate(small(name=f"a{{how}}", algorithm={{"name": {rule!r}, "how": how}}), force=True, pool=pool)

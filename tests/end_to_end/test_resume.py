@@ -76,7 +76,7 @@ def test_interrupts_leave_no_trace_in_the_results(
 @pytest.mark.ray
 @pytest.mark.parametrize("case", ["buffered", "personal"])
 def test_it_may_go_on_with_other_workers(
-    tmp_path: Path, case: str, interrupted: random.Random, two_workers: RayPool
+    tmp_path: Path, case: str, interrupted: random.Random, one_worker: RayPool, two_workers: RayPool
 ) -> None:
     config = small(**CASES[case])
     with pytest.MonkeyPatch.context() as peace:
@@ -87,8 +87,7 @@ def test_it_may_go_on_with_other_workers(
         first = run(config, tmp_path / "killed", pool=two_workers)
     assert first.status == "interrupted"
     second = resume(first.folder, workers=0)
-    with RayPool(1) as pool:
-        third, _ = resumed(second, pool=pool)
+    third, _ = resumed(second, pool=one_worker)
     assert third.digest == expected.digest
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedsim.config.load import parse
 from fedsim.config.run import RunConfig
+from fedsim.runs.inputs import InputCache
 from fedsim.runs.result import Result
 from fedsim.runs.simulate import simulate
 
@@ -30,6 +31,9 @@ def small(**changes: Any) -> RunConfig:
     return parse(raw | changes, "small.toml", "small")[0]
 
 
+_CACHE = InputCache()
+
+
 def run(config: RunConfig, out: Path, **options: Any) -> Result:
-    """Run a configuration in this process unless told otherwise."""
-    return simulate(config, out=out, **({"workers": 0} | options))[0]
+    """Run a configuration in this process unless told otherwise; runs that follow each other share data and world."""
+    return simulate(config, out=out, **({"workers": 0, "cache": _CACHE} | options))[0]

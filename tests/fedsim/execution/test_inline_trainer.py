@@ -237,9 +237,12 @@ def test_workers_share_the_losses_of_fewer_clients_than_they_are(mode: Mode) -> 
 def pool(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[object]:
     from fedsim.execution.actor_pool import RayPool
 
-    made = RayPool(request.param)
-    yield made
-    made.close()
+    shared = {1: "one_worker", 2: "two_workers"}.get(request.param)
+    if shared:
+        yield request.getfixturevalue(shared)
+    else:
+        with RayPool(request.param) as made:
+            yield made
 
 
 @pytest.mark.ray

@@ -18,6 +18,7 @@ from fedsim import analysis
 from fedsim.analysis.tables.closing import profile, profile_table
 from fedsim.cli.main import main
 from fedsim.common.stopwatch import DRIVER, ENGINE, IDLE, SERVER, Spans, Times
+from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import InlineTrainer
 from fedsim.records.profile import seconds_by_process, write_profile
 from small import run, small
@@ -136,8 +137,8 @@ def test_profiling_changes_no_result_and_is_written_only_on_request(tmp_path: Pa
 
 
 @pytest.mark.ray
-def test_in_ray_each_process_has_a_track(tmp_path: Path, ray_cluster: None) -> None:
-    result = run(small(), tmp_path, workers=2, profile=True)
+def test_in_ray_each_process_has_a_track(tmp_path: Path, two_workers: RayPool) -> None:
+    result = run(small(), tmp_path, pool=two_workers, profile=True)
     assert names(check_trace(result.folder)) == {1: DRIVER, 2: SERVER, 3: "worker 0", 4: "worker 1"}
     found = profile(analysis.open_run(result.folder))
     assert found.keys() == {"driver", "server", "2 workers"}
