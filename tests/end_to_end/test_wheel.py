@@ -1,4 +1,4 @@
-"""Both distributions are fit for the index, and the wheel works where a user's own files have the names of its parts."""
+"""Both distributions are fit for the index; the wheel works where a user's own files have the names of its parts."""
 
 from __future__ import annotations
 
