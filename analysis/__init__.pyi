@@ -1,6 +1,9 @@
+from .export.curves import Curves
 from .export.event_file import require_tensorboard
+from .export.mlflow import MLflowWriter, export_mlflow, require_mlflow, tracking_uri
 from .export.perfetto import export_perfetto
 from .export.tensorboard import TensorBoardWriter, export_tensorboard
+from .export.wandb import WandbWriter, export_wandb, require_wandb
 from .opening.joining import join_studies
 from .opening.run import Evaluation, Run, open_all, open_run
 from .opening.study import POINTS, Cell, Study, is_study, open_study
@@ -37,13 +40,16 @@ __all__ = [
     "QUARTILES_NOTE",
     "Cell",
     "Comparison",
+    "Curves",
     "Document",
     "Evaluation",
     "FitComparison",
+    "MLflowWriter",
     "PairedDifference",
     "Run",
     "Study",
     "TensorBoardWriter",
+    "WandbWriter",
     "WorldDiff",
     "WorldFit",
     "WorldSummary",
@@ -59,8 +65,10 @@ __all__ = [
     "conflict_table",
     "differences",
     "differences_of",
+    "export_mlflow",
     "export_perfetto",
     "export_tensorboard",
+    "export_wandb",
     "fit_picture",
     "fit_world",
     "improved_over_time",
@@ -73,7 +81,9 @@ __all__ = [
     "open_study",
     "profile",
     "profile_table",
+    "require_mlflow",
     "require_tensorboard",
+    "require_wandb",
     "run_document",
     "run_participation",
     "run_participation_tables",
@@ -84,6 +94,7 @@ __all__ = [
     "summarize_world",
     "summary",
     "time_below",
+    "tracking_uri",
     "waste",
     "waste_by_status",
     "waste_table",

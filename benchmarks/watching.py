@@ -20,9 +20,9 @@ from time import process_time, thread_time
 from rich.console import Console
 
 from fedsim.cli.dashboard import dashboard
-from fedsim.cli.tensorboard import writing_events
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
+from fedsim.integrations.trackers import TensorBoardLogger
 from fedsim.runs.result import Progress, Watch
 from fedsim.runs.simulate import simulate
 
@@ -65,7 +65,7 @@ def measured(config: RunConfig, kind: str) -> tuple[float, float]:
 def watcher(kind: str, events: Path) -> AbstractContextManager[Watch]:
     """Return a watcher of a kind."""
     if kind == "--tensorboard":
-        return writing_events(events)
+        return TensorBoardLogger(events)
     return dashboard(Console(file=io.StringIO(), force_terminal=True, width=120, height=40), ("run",))
 
 

@@ -30,6 +30,7 @@ ROOMS = (
     "runs",
     "invariants",
     "studies",
+    "integrations",
     "cli",
 )
 """Folders of `fedsim` and the packages beside it: a room imports from rooms before it alone."""

@@ -1,1 +1,1 @@
-"""Runs in the formats of Perfetto and TensorBoard."""
+"""Runs in the formats of Perfetto, TensorBoard, Weights & Biases and MLflow."""

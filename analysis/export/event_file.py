@@ -14,22 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.analysis.export.extras import require
 from fedsim.analysis.opening.arrays import Floats
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import RunError
 
 NAME = "events.out.tfevents.0.fedsim"
 """TensorBoard reads files with `tfevents` in their name."""
-INSTALL = "pip install 'fedsim-dynamics[tensorboard]'"
 
 
 def require_tensorboard() -> None:
     """Raise ConfigError, with the command that installs it, if TensorBoard cannot be imported."""
-    try:
-        import tensorboard.summary.writer.record_writer  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            f"the package tensorboard is needed and cannot be imported ({error}): {INSTALL}"
-        ) from error
+    require("tensorboard", "tensorboard.summary.writer.record_writer")
 
 
 class EventFile:
@@ -81,8 +76,8 @@ class EventFile:
         with self._writing():
             self._records.flush()
 
-    def close(self) -> None:
-        """Write buffered events and close the file."""
+    def close(self, complete: bool = True) -> None:
+        """Write buffered events and close the file, which does not say whether the run is `complete`."""
         with self._writing():
             self._records.close()
 

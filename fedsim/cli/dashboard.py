@@ -18,8 +18,8 @@ from rich.live import Live
 from fedsim import analysis
 from fedsim.cli.dashboard_state import Arm, Picture
 from fedsim.cli.dashboard_view import View
-from fedsim.cli.tensorboard import evaluation_of
 from fedsim.engine.record_words import PERSONAL
+from fedsim.integrations.trackers import evaluation_of
 from fedsim.records.recent_rows import RecentRows
 from fedsim.runs.result import Progress, Watch, share_done
 

@@ -1,4 +1,4 @@
-"""`fedsim export`: runs in the formats of Perfetto and TensorBoard."""
+"""`fedsim export`: runs in the formats of Perfetto, TensorBoard, Weights & Biases and MLflow."""
 
 from __future__ import annotations
 
@@ -41,9 +41,12 @@ def perfetto(
     )
 
 
+_Runs = Annotated[list[Path], Argument(help="Run folders, or folders of several runs.")]
+
+
 @export_app.command()
 def tensorboard(
-    runs: Annotated[list[Path], Argument(help="Run folders, or folders of several runs.")],
+    runs: _Runs,
     out: Annotated[
         Path | None,
         Option(help="Where the events go: a folder for each run; by default RUN/tensorboard for each."),
@@ -53,6 +56,29 @@ def tensorboard(
     for exported in analysis.export_tensorboard(analysis.open_all(runs), out):
         say(f"{exported.file}: {exported.steps:,} steps, {exported.evaluations:,} evaluations")
     say(f"look at them with: tensorboard --logdir {out if out is not None else runs[0]}")
+
+
+@export_app.command()
+def wandb(
+    runs: _Runs,
+    project: Annotated[str, Option(help="The project that gets a run for each.")] = "fedsim",
+) -> None:
+    """Send the curves of runs to Weights & Biases."""
+    for sent in analysis.export_wandb(analysis.open_all(runs), project):
+        say(f"{sent.place}: {sent.steps:,} steps, {sent.evaluations:,} evaluations")
+
+
+@export_app.command()
+def mlflow(
+    runs: _Runs,
+    store: Annotated[
+        str, Option(metavar="STORE", help="A tracking URI, or a folder for a database of MLflow.")
+    ] = "mlflow",
+) -> None:
+    """Send the curves of runs to MLflow."""
+    for sent in analysis.export_mlflow(analysis.open_all(runs), store):
+        say(f"{sent.place}: {sent.steps:,} steps, {sent.evaluations:,} evaluations")
+    say(f"look at them with: mlflow ui --backend-store-uri {analysis.tracking_uri(store)}")
 
 
 def _instant(option: str, text: str) -> int:

@@ -41,10 +41,7 @@ def watching(console: Console, options: WatchedTraining, names: Sequence[str] = 
         if not options.quiet:
             watches.append(EndWatch(console))
         opened.enter_context(warnings_shown(console, options.quiet))
-        if options.tensorboard is not None:
-            from fedsim.cli.tensorboard import writing_events
-
-            watches.append(opened.enter_context(writing_events(options.tensorboard)))
+        watches += [opened.enter_context(logger) for logger in options.loggers()]
 
         def notify(progress: Progress) -> None:
             for watch in watches:

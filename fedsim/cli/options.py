@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 from typer import Argument, Option
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedsim.integrations.trackers import Logger
 
 Config = Annotated[Path, Argument(help="A TOML file; see docs/config.md.")]
 RunFolder = Annotated[Path, Argument(help="The folder of a run.")]
@@ -71,9 +74,37 @@ class WatchedTraining(Training):
         None
     )
 
+    wandb: Annotated[
+        str | None,
+        Option(metavar="PROJECT", help="Send curves to this project of Weights & Biases during the run."),
+    ] = None
+    mlflow: Annotated[
+        str | None,
+        Option(metavar="STORE", help="Send curves to MLflow during the run: a tracking URI or a folder."),
+    ] = None
+
     def __post_init__(self) -> None:
+        required = {
+            analysis.require_tensorboard: self.tensorboard,
+            analysis.require_wandb: self.wandb,
+            analysis.require_mlflow: self.mlflow,
+        }
+        for require, wanted in required.items():
+            if wanted is not None:
+                require()  # raises before anything starts
+
+    def loggers(self) -> Iterator[Logger]:
+        """Yield a logger for each tracker that the options name."""
+        if (self.tensorboard, self.wandb, self.mlflow) == (None, None, None):
+            return
+        from fedsim.integrations.trackers import MLflowLogger, TensorBoardLogger, WandbLogger
+
         if self.tensorboard is not None:
-            analysis.require_tensorboard()  # raises before anything starts
+            yield TensorBoardLogger(self.tensorboard)
+        if self.wandb is not None:
+            yield WandbLogger(self.wandb)
+        if self.mlflow is not None:
+            yield MLflowLogger(self.mlflow)
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `fedsim.simulate` and `resume` that the options stand for."""

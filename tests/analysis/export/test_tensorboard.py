@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import builtins
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
 from fedsim import analysis
-from fedsim.analysis.export.tensorboard import COUNTS, METRICS, TensorBoardWriter, export_tensorboard
+from fedsim.analysis.export.tensorboard import TensorBoardWriter, export_tensorboard
 from fedsim.cli.main import main
-from fedsim.cli.tensorboard import writing_events
 from fedsim.common.errors import ConfigError, RunError
-from fedsim.common.units import US
-from fedsim.config.run import RunConfig
+from fedsim.integrations.trackers import TensorBoardLogger
 from fedsim.runs.result import Progress
 from fedsim.runs.resume import resume
 from fedsim.runs.simulate import simulate
-from small import run, small
+from small import run
 from synthetic_runs import write_run
+from tracked import assert_whole, config
 
 there = pytest.mark.skipif(
     not any((Path(path) / "tensorboard" / "__init__.py").exists() for path in sys.path),
@@ -30,18 +26,12 @@ there = pytest.mark.skipif(
 )
 
 
-def config(**changes: Any) -> RunConfig:
-    world = {"scenario": "churn", "horizon": "12h", "options": {"mean_on": "3min", "mean_off": "2min"}}
-    evaluate = {"every_steps": 2}
-    return small(**{"world": world, "evaluate": evaluate} | changes)
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folders of two runs and of the events that were written while they went on."""
     folder = tmp_path_factory.mktemp("both")
     configs = [config(name="both/one"), config(name="both/two", algorithm={"name": "fedavg"})]
-    with writing_events(folder / "events") as watch:
+    with TensorBoardLogger(folder / "events") as watch:
         simulate(configs, out=folder / "runs", workers=0, watch=watch)
     return folder / "runs" / "both", folder / "events" / "both"
 
@@ -61,19 +51,9 @@ def curves(folder: Path) -> dict[str, list[tuple[int, float, float]]]:
     }
 
 
-def assert_whole(found: dict[str, list[tuple[int, float, float]]], opened: analysis.Run) -> None:
-    """Assert that every row and every evaluation of a run is there once, with its step, time and value."""
-    steps = opened.frame("steps")
-    for name in COUNTS:
-        known = np.isfinite(steps[name])
-        points = np.array(found[f"steps/{name}"])
-        np.testing.assert_allclose(
-            points, steps.loc[known, ["step", "time_us", name]] / [1, US, 1], rtol=1e-6
-        )
-    history = opened.history(metrics=METRICS)
-    for name, column in {**{m: m for m in METRICS}, "mean_loss": "loss"}.items():
-        points = np.array(found[f"evaluation_test/{name}"])
-        np.testing.assert_allclose(points, history[["step", "time_us", column]] / [1, US, 1], rtol=1e-6)
+def assert_events(found: dict[str, list[tuple[int, float, float]]], opened: analysis.Run) -> None:
+    assert_whole(found, opened)
+    history = opened.history(metrics=["mean_percent"])
     assert [n for *_, n in found["evaluation_test/clients_percent"]] == history["clients"].tolist()
 
 
@@ -82,7 +62,7 @@ def assert_whole(found: dict[str, list[tuple[int, float, float]]], opened: analy
 def test_events_hold_what_the_tables_hold(runs: tuple[Path, Path], name: str, tmp_path: Path) -> None:
     opened = analysis.open_run(runs[0] / name)
     written = curves(runs[1] / name)
-    assert_whole(written, opened)
+    assert_events(written, opened)
     export_tensorboard([opened], tmp_path)
     assert curves(tmp_path / name) == written
 
@@ -96,11 +76,11 @@ def test_a_run_that_is_resumed_has_all_of_its_events(tmp_path: Path) -> None:
         if progress.run_state.step == 5:
             raise KeyboardInterrupt
 
-    with writing_events(tmp_path / "events") as watch:
+    with TensorBoardLogger(tmp_path / "events") as watch:
         folder = run(cut, tmp_path / "runs", watch=interrupting).folder
-    with writing_events(tmp_path / "events") as watch:
+    with TensorBoardLogger(tmp_path / "events") as watch:
         resume(folder, workers=0, watch=watch)
-    assert_whole(curves(tmp_path / "events" / "small"), analysis.open_run(folder))
+    assert_events(curves(tmp_path / "events" / "small"), analysis.open_run(folder))
 
 
 @there
@@ -115,14 +95,14 @@ def test_what_was_written_is_skipped(runs: tuple[Path, Path], tmp_path: Path) ->
 
 @there
 def test_events_can_be_read_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.cli.tensorboard._FLUSH_S", 0.0)
+    monkeypatch.setattr("fedsim.integrations.trackers._FLUSH_S", 0.0)
     seen: list[int] = []
 
     def watch(progress: Progress) -> None:
         writing(progress)
         seen.append(len(curves(tmp_path / "events" / "small").get("steps/online", ())))
 
-    with writing_events(tmp_path / "events") as writing:
+    with TensorBoardLogger(tmp_path / "events") as writing:
         run(config(), tmp_path / "runs", watch=watch)
     assert seen == list(range(8))  # rows follow one step later
 
@@ -180,32 +160,36 @@ def test_neither_tensorflow_nor_torch_is_imported_for_it(runs: tuple[Path, Path]
 
 
 @pytest.mark.parametrize("command", ["run", "export"])
+@pytest.mark.parametrize(
+    ("extra", "module"),
+    [("tensorboard", "tensorboard.summary.writer.record_writer"), ("wandb", "wandb"), ("mlflow", "mlflow")],
+)
 def test_without_the_package_the_command_that_installs_it_is_named(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    extra: str,
+    module: str,
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    whole = builtins.__import__
-
-    def missing(name: str, *given: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "tensorboard":
-            raise ModuleNotFoundError(f"No module named {name!r}")
-        return whole(name, *given, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    for name in [module, *(name for name in sys.modules if name.startswith(f"{extra}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
     folder = write_run(tmp_path / "made-up")
     argv = {
-        "run": ["run", "nothing.toml", "--tensorboard", str(tmp_path)],
-        "export": ["export", "tensorboard", str(folder)],
+        "run": ["run", "nothing.toml", f"--{extra}", str(tmp_path / "out")],
+        "export": ["export", extra, str(folder)],
     }[command]
     with pytest.raises(SystemExit) as ended:
         main(argv)
     assert ended.value.code == 2
-    assert "pip install 'fedsim-dynamics[tensorboard]'" in capsys.readouterr().err
+    assert f"pip install 'fedsim-dynamics[{extra}]'" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_written_before_it_is_known_to_be_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard.summary.writer.record_writer", None)
-    with pytest.raises(ConfigError, match="pip install"), writing_events(tmp_path / "events"):
-        pass
+    with pytest.raises(ConfigError, match="pip install"):
+        TensorBoardLogger(tmp_path / "events")
     assert not (tmp_path / "events").exists()

@@ -1,0 +1,133 @@
+"""Export runs to MLflow: the curves that TensorBoard gets, by server step and by virtual time.
+
+MLflow has no histograms, so that of the clients' accuracies is left out.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedsim.analysis.export.curves import Curves, at_least_one, name_of
+from fedsim.analysis.export.extras import require
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import Run
+from fedsim.common import arguments
+from fedsim.common.errors import RunError
+
+EXPERIMENT = "fedsim"
+"""The experiment of runs where the variable `MLFLOW_EXPERIMENT_NAME` names none."""
+_METRICS, _PARAMS = 1_000, 100
+"""The most that MLflow takes at once."""
+
+
+def require_mlflow() -> None:
+    """Raise ConfigError, with the command that installs it, if MLflow cannot be imported."""
+    require("mlflow", "mlflow")
+
+
+@arguments.checked
+class MLflowWriter(Curves):
+    """Sends the curves of one run to a new run of MLflow, with the configuration of the run as parameters.
+
+    `store` is a tracking URI, or a folder for a database `mlflow.db`. A point's time is virtual time since 1970, so
+    the axis `Time (Relative)` shows virtual time. Raises ConfigError if MLflow is not installed, RunError if the store
+    refuses the run.
+    """
+
+    def __init__(self, run: Run, store: str) -> None:
+        sink = _MLflowSink(run, store)
+        super().__init__(sink)
+        self.place = f"{store}, run {sink.run_id}"
+
+
+class _MLflowSink:
+    def __init__(self, run: Run, store: str) -> None:
+        entities = require("mlflow", "mlflow.entities")
+        self._metric, self._waiting = entities.Metric, list[Any]()
+        self._store, uri = store, tracking_uri(store)
+        params = [entities.Param(key, text) for key, text in _flat(run.config)]
+        with self._refused():
+            self._client = require("mlflow", "mlflow").MlflowClient(tracking_uri=uri)
+            experiment = self._experiment(None if uri == store else Path(store))
+            self.run_id = self._client.create_run(experiment, run_name=name_of(run)).info.run_id
+            for first in range(0, len(params), _PARAMS):
+                self._client.log_batch(self.run_id, params=params[first : first + _PARAMS])
+
+    def scalars(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
+        when_ms = round(time_s * 1000)
+        finite = ((tag, float(value)) for tag, value in values.items() if math.isfinite(value))
+        self._waiting += [self._metric(tag, value, when_ms, step) for tag, value in finite]
+        if len(self._waiting) >= _METRICS:
+            self.flush()
+
+    def histogram(self, step: int, time_s: float, tag: str, values: Floats, edges: Floats) -> None:
+        """Do nothing: MLflow has no histograms."""
+
+    def flush(self) -> None:
+        with self._refused():
+            for first in range(0, len(self._waiting), _METRICS):
+                self._client.log_batch(self.run_id, metrics=self._waiting[first : first + _METRICS])
+        self._waiting = []
+
+    def close(self, complete: bool = True) -> None:
+        self.flush()
+        with self._refused():
+            self._client.set_terminated(self.run_id, "FINISHED" if complete else "KILLED")
+
+    def _experiment(self, folder: Path | None) -> str:
+        """Return the id of the experiment, which is made in the store if it is new."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
+        if (found := self._client.get_experiment_by_name(name)) is not None:
+            return str(found.experiment_id)
+        place = None if folder is None else (folder / "artifacts").resolve().as_uri()
+        return str(self._client.create_experiment(name, artifact_location=place))
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Raise RunError for MLflow's own errors."""
+        try:
+            yield
+        except require("mlflow", "mlflow.exceptions").MlflowException as error:
+            raise RunError(f"MLflow, {self._store}: {error}") from error
+
+
+def tracking_uri(store: str) -> str:
+    """Return a tracking URI as it is; for a folder, which is made, that of its database `mlflow.db`."""
+    if store == "databricks" or re.match(r"[\w+.-]{2,}:", store):
+        return store
+    folder = Path(store).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"MLflow, {store}: the folder cannot be made: {error.strerror or error}") from error
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+@arguments.checked
+def export_mlflow(runs: Sequence[Run], store: str) -> list[MLflowWriter]:
+    """Send each run's curves to a new run of MLflow in a store, and return the closed writers.
+
+    Raises ConfigError if MLflow is not installed, RunError if the store refuses a run.
+    """
+    at_least_one(runs)
+    writers = []
+    for run in runs:
+        with MLflowWriter(run, store) as writer:
+            writer.catch_up(run)
+        writers.append(writer)
+    return writers
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys of a configuration with dots, such as `algorithm.name`, and their values as text."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield above + key, str(value)

@@ -1,0 +1,1 @@
+"""fedsim beside other tools: trackers of experiments, and Flower. docs/integrations.md shows them."""

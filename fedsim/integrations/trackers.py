@@ -1,0 +1,136 @@
+"""Send the curves of runs to TensorBoard, Weights & Biases or MLflow while the runs go on.
+
+    with WandbLogger("fair-phones") as logger:
+        fedsim.simulate(configs, watch=logger)
+
+Leaving the `with` block sends what is recorded after a run's last step, and ends the tracker's run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from fedsim import analysis
+from fedsim.common import arguments
+from fedsim.common.paths import as_path
+from fedsim.records.recent_rows import Measured
+from fedsim.runs.result import Progress
+
+_FLUSH_S = 5.0
+
+
+class Logger(ABC):
+    """Sends the curves of each run in turn, within five seconds of a step; for `watch=` of `fedsim.simulate`."""
+
+    def __init__(self) -> None:
+        self._flushed, self._folder = monotonic(), Path()
+        self._curves: analysis.Curves | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._curves is not None:
+            self._end(self._curves, complete=False)  # the tables may be incomplete
+
+    def __call__(self, progress: Progress) -> None:
+        """Send what a run has recorded since the last call."""
+        if self._curves is None or progress.folder != self._folder:
+            self.close()
+            self._folder, run = progress.folder, analysis.open_run(progress.folder)
+            self._curves = self._open(run, progress.spec.config.name)
+            self._curves.catch_up(run)  # a resumed run already has rows
+        for row in progress.recent_rows.steps:
+            self._curves.step(row)
+        for measured in progress.recent_rows.evaluations:
+            self._curves.evaluation(evaluation_of(measured))
+        if monotonic() - self._flushed >= _FLUSH_S:
+            self._curves.flush()
+            self._flushed = monotonic()
+
+    def close(self) -> None:
+        """Send the rows that the current run recorded after its last step, and end the tracker's run."""
+        if (curves := self._curves) is not None:
+            run = analysis.open_run(self._folder)
+            curves.catch_up(run)
+            self._end(curves, complete=run.done)
+
+    def _end(self, curves: analysis.Curves, complete: bool) -> None:
+        self._curves = None
+        curves.close(complete)
+
+    @abstractmethod
+    def _open(self, run: analysis.Run, name: str) -> analysis.Curves: ...
+
+
+@arguments.checked
+class TensorBoardLogger(Logger):
+    """Writes each run's events to `<out>/<name of the run>`.
+
+    Raises ConfigError if TensorBoard is not installed, RunError if a file cannot be written.
+    """
+
+    def __init__(self, out: Path | str) -> None:
+        analysis.require_tensorboard()
+        super().__init__()
+        self._out = as_path(out, "out")
+
+    def _open(self, run: analysis.Run, name: str) -> analysis.Curves:
+        return analysis.TensorBoardWriter(self._out / name)
+
+
+@arguments.checked
+class WandbLogger(Logger):
+    """Sends each run to a run of its own in a project of Weights & Biases.
+
+    wandb's environment variables apply: `WANDB_MODE=offline`, `WANDB_ENTITY`, `WANDB_DIR`. Raises ConfigError if wandb
+    is not installed, RunError if it refuses a run.
+    """
+
+    def __init__(self, project: str) -> None:
+        analysis.require_wandb()
+        super().__init__()
+        self._project = project
+
+    def _open(self, run: analysis.Run, name: str) -> analysis.Curves:
+        return analysis.WandbWriter(run, self._project)
+
+
+@arguments.checked
+class MLflowLogger(Logger):
+    """Sends each run to a run of its own in MLflow: at a tracking URI, or in a folder with a database `mlflow.db`.
+
+    The experiment is that of `MLFLOW_EXPERIMENT_NAME`, by default `fedsim`. Raises ConfigError if MLflow is not
+    installed, RunError if the store refuses a run.
+    """
+
+    def __init__(self, store: str) -> None:
+        analysis.require_mlflow()
+        super().__init__()
+        self._store = store
+
+    def _open(self, run: analysis.Run, name: str) -> analysis.Curves:
+        return analysis.MLflowWriter(run, self._store)
+
+
+def evaluation_of(measured: Measured) -> analysis.Evaluation:
+    """Return an evaluation in the form in which the analysis reads it from the tables."""
+    scores = measured.found
+    return analysis.Evaluation(
+        step=measured.step,
+        time_us=measured.time_us,
+        split=measured.split,
+        client=scores.clients,
+        n=scores.n,
+        correct=scores.correct,
+        accuracy=scores.accuracy,
+        loss=scores.loss,
+    )
