@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -115,6 +115,8 @@ class ScaleSection(Section):
 class StudyConfig(Section):
     """A study."""
 
+    run_table: ClassVar[str] = "run."
+    """Where the tables of a run's configuration are."""
     name: Annotated[RunName, AfterValidator(_study_name)]
     description: str = ""
     seeds: Seeds

@@ -25,7 +25,7 @@ from fedsim.worlds.world import Leave
 class PacingSection(Section):
     """`[pacing]`: when the server steps. Each preset needs certain keys; see `fedsim.engine.pacing`."""
 
-    preset: Literal["sync", "overselect", "deadline", "fedbuff", "fedasync", "periodic"] = "sync"
+    preset: presets.Preset = "sync"
     clients: Count | None = None
     """Clients of a round."""
     extra: Whole | None = None
