@@ -16,7 +16,11 @@ from fedsim.common.option_requirements import without
 from fedsim.common.units import size_bytes
 from fedsim.config.suggestions import name_hint, option_hint
 
-Size = Annotated[int, BeforeValidator(size_bytes)]
+AMOUNT = pydantic.WithJsonSchema(
+    {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^\s*[0-9.]"}]}
+)
+"""In a JSON schema: a number, or text with units."""
+Size = Annotated[int, BeforeValidator(size_bytes), AMOUNT]
 """A size such as `"20 MB"`, or a number of bytes."""
 
 MOST, LARGEST = 2**31 - 1, 1e9
