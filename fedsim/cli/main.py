@@ -20,6 +20,7 @@ from fedsim.cli.export import export_app
 from fedsim.cli.report import report
 from fedsim.cli.resume import fork, resume, verify
 from fedsim.cli.run import plan, replay, run
+from fedsim.cli.schema import schema
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
 from fedsim.common import plugins
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit):
+for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, schema):
     app.command()(command)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
     assert registered.callback is not None

@@ -68,16 +68,14 @@ def checked_options(
     make: Callable[..., Any],
     options: Mapping[str, Any],
     supplied: Iterable[str],
-    others: Iterable[str] = (),
+    suggest: Callable[[str, Iterable[str]], str] = closest,
 ) -> dict[str, Any]:
     """Return `options` converted by the annotations of the factory's parameters; see `fedsim.common.plugins.check`.
 
-    `plugin` names the plug-in in messages.
+    `plugin` names the plug-in in messages; `suggest` returns the hint for an option that is not among the known ones.
     """
     known = options_of(make, supplied)
-    problems = [
-        f"{plugin} has no option {key!r}{closest(key, known, others)}" for key in options if key not in known
-    ]
+    problems = [f"{plugin} has no option {key!r}{suggest(key, known)}" for key in options if key not in known]
     problems += _missing_arguments(plugin, make, supplied)
     valid = {key: value for key, value in options.items() if key in known}
     try:

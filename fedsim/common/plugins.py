@@ -26,7 +26,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import walk_tb
@@ -65,6 +65,9 @@ KINDS = {
     "metric": Kind("fedsim.analysis.metrics", "fedsim.metrics", "float"),
     "adversary": Kind("fedsim.training.attacks", "fedsim.adversaries", "Attack"),
 }
+
+Suggest = Callable[..., str]
+"""A function such as `fedsim.common.errors.closest`."""
 
 _provided: dict[str, Any] = {}
 """Modules made from source texts, by the path in a plug-in's name."""
@@ -163,7 +166,13 @@ def summary(kind: str, name: str) -> str:
 
 
 def check(
-    kind: str, name: str, options: Mapping[str, Any], supplied: Iterable[str], others: Iterable[str] = ()
+    kind: str,
+    name: str,
+    options: Mapping[str, Any],
+    supplied: Iterable[str],
+    others: Iterable[str] = (),
+    *,
+    suggest: Suggest = closest,
 ) -> dict[str, Any]:
     """Return the options of a plug-in converted by the annotations of its factory's parameters.
 
@@ -175,8 +184,10 @@ def check(
         options: its options in a configuration.
         supplied: parameters that fedsim sets.
         others: other keys of the plug-in's table, which a message may suggest.
+        suggest: returns the hint for an unknown option, from the option, the known ones and `others`.
     """
-    return checked_options(f"{kind} {name!r}", factory(kind, name), options, supplied, others)
+    make = factory(kind, name)
+    return checked_options(f"{kind} {name!r}", make, options, supplied, partial(suggest, others=others))
 
 
 def idle_options(

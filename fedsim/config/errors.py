@@ -11,6 +11,7 @@ import pydantic
 
 from fedsim.common.errors import ConfigError, closest, in_words, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
+from fedsim.config.suggestions import key_text, missing_hint, name_hint
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 _SHOULD = "Input should be "
@@ -20,6 +21,9 @@ _TAG = re.compile(r"(constrained-)?(int|float|str|bool)|literal\[.*\]")
 _AT_LINE = re.compile(r"at line (\d+)")
 _BARE = re.compile(r"=\s*[^\s\"'\[{#=][^\"']*[A-Za-z]")
 """An assignment of an unquoted word, or of an unquoted number with a unit."""
+_PLACE = re.compile(r"here it is ([a-z_]+)")
+"""The table, or the key above the first table, that a hint names."""
+_QUOTED = re.compile(r"'([^']*)'")
 _LONGEST_LINE = 80
 
 
@@ -115,7 +119,8 @@ def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[
         such = f", such as {loc[-1]}.KEY = VALUE" if loc else ""
         yield f"{place} expected a table{such}, found {shown(value)}"
     elif kind == "missing":
-        yield f"{place} missing"
+        kinds = [getattr(table, "kind", None) for table in _tables(model, loc[:-1])]
+        yield f"{place} missing{missing_hint(str(loc[-1]), *kinds[:1] or [None])}"
     elif kind in ("value_error", "assertion_error"):
         message = str(detail["ctx"]["error"]) if "error" in detail.get("ctx", {}) else detail["msg"]
         yield from (f"{place} {short(line, 1000)}" for line in message.split("\n"))
@@ -123,26 +128,52 @@ def _lines(detail: Any, model: type[pydantic.BaseModel], file: str) -> Iterator[
         yield f"{place} expected a list of tables, each written [[{'.'.join(map(str, loc))}]], found a single table"
     else:
         message = in_words(detail["msg"])
-        yield f"{place} {message[0].lower()}{message[1:]}, found {shown(value)}"
+        yield f"{place} {message[0].lower()}{message[1:]}, found {shown(value)}{_value_hint(detail)}"
 
 
 def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
     """Return where the unknown key at the end of `loc` belongs, or the closest valid key."""
     key = str(loc[-1])
     if len(loc) == 1 or key not in model.model_fields:
-        return closest(key, _known(model, loc[:-1]))
+        return _elsewhere(model, key) or closest(key, _known(model, loc[:-1]))
     if models_in(model.model_fields[key].annotation):
         return f"; [{key}] is a table of its own"
     return f"; {key!r} belongs above the first table"
 
 
+def _elsewhere(model: type[pydantic.BaseModel], key: str) -> str:
+    """Return the hint for a key in the words of others, or of another table, if the model has what it names."""
+    text, below = key_text(key), getattr(model, "run_table", "")
+    if (place := _PLACE.match(text)) is None:
+        return f": {text}" if text and (below or "task" in model.model_fields) else ""
+    if place[1] in model.model_fields:
+        return f": {text}"
+    return f": {text.replace(place[0], f'here it is {below}{place[1]}', 1)}" if below else ""
+
+
+def _value_hint(detail: Any) -> str:
+    """Return the name that a value stands for, or the closest, if it is none of the names that its key accepts."""
+    value, accepted = detail["input"], str(detail.get("ctx", {}).get("expected", ""))
+    if detail["type"] != "literal_error" or not isinstance(value, str):
+        return ""
+    if detail["loc"][-1] == "preset" and (hint := name_hint("preset", value)):
+        return hint
+    near = closest(value, _QUOTED.findall(accepted))
+    return near if near.endswith("?") else ""
+
+
 def _known(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> set[str]:
-    """Return the keys of the table at `loc`, whose list indices and tags of unions are skipped."""
+    """Return the keys of the table at `loc`."""
+    return {field.alias or n for table in _tables(model, loc) for n, field in table.model_fields.items()}
+
+
+def _tables(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> list[type[pydantic.BaseModel]]:
+    """Return the models of the table at `loc`, whose list indices and tags of unions are skipped."""
     tables = [model]
     for step in loc:
         fields = [table.model_fields[str(step)] for table in tables if step in table.model_fields]
         tables = [table for field in fields for table in models_in(field.annotation)] or tables
-    return {field.alias or name for table in tables for name, field in table.model_fields.items()}
+    return tables
 
 
 def models_in(annotation: Any) -> list[type[pydantic.BaseModel]]:

@@ -14,8 +14,13 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import without
 from fedsim.common.units import size_bytes
+from fedsim.config.suggestions import name_hint, option_hint
 
-Size = Annotated[int, BeforeValidator(size_bytes)]
+AMOUNT = pydantic.WithJsonSchema(
+    {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": r"^\s*[0-9.]"}]}
+)
+"""In a JSON schema: a number, or text with units."""
+Size = Annotated[int, BeforeValidator(size_bytes), AMOUNT]
 """A size such as `"20 MB"`, or a number of bytes."""
 
 MOST, LARGEST = 2**31 - 1, 1e9
@@ -73,7 +78,9 @@ def installed(kind: str, name: str) -> str:
     try:
         plugins.factory(kind, name)
     except ConfigError as error:
-        raise ValueError(str(error)) from error
+        unknown = ":" not in name and not name.endswith(".py") and name not in plugins.names(kind)
+        hint = name_hint(kind, name) if unknown else ""
+        raise ValueError(f"there is no {kind} {name!r}{hint}" if hint else str(error)) from error
     return name
 
 
@@ -115,7 +122,9 @@ class PluginSection(Section):
         return dict(self.model_extra or {})
 
     def _faults(self) -> Iterable[str]:
-        plugins.check(self.kind, self.name, self.options, self.supplied, type(self).model_fields)
+        installed(self.kind, self.name)
+        others = type(self).model_fields
+        plugins.check(self.kind, self.name, self.options, self.supplied, others, suggest=option_hint)
         return ()
 
     def idle_options(self) -> list[tuple[str, str]]:

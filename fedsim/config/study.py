@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -28,7 +28,7 @@ _COLUMNS = (
     "to", "worse",
 )  # fmt: skip
 """Columns of a study's tables, beside those of metrics; an axis is a column too, and needs another name."""
-_STUDY_KEYS = ("name", "seed", "arms", "parent")
+STUDY_KEYS = ("name", "seed", "arms", "parent")
 """Keys of a run's configuration that the study sets for each run."""
 _LEVEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -67,7 +67,7 @@ Seeds = Annotated[tuple[Seed, ...], BeforeValidator(_seeds), AfterValidator(_dif
 
 
 def _without_study_keys(tables: dict[str, Any]) -> dict[str, Any]:
-    for key in _STUDY_KEYS:
+    for key in STUDY_KEYS:
         if key in tables:
             raise ValueError(f"{key}: the study sets it for each run; leave it out here")
     return tables
@@ -115,6 +115,8 @@ class ScaleSection(Section):
 class StudyConfig(Section):
     """A study."""
 
+    run_table: ClassVar[str] = "run."
+    """Where the tables of a run's configuration are."""
     name: Annotated[RunName, AfterValidator(_study_name)]
     description: str = ""
     seeds: Seeds

@@ -25,7 +25,7 @@ from fedsim.worlds.world import Leave
 class PacingSection(Section):
     """`[pacing]`: when the server steps. Each preset needs certain keys; see `fedsim.engine.pacing`."""
 
-    preset: Literal["sync", "overselect", "deadline", "fedbuff", "fedasync", "periodic"] = "sync"
+    preset: presets.Preset = "sync"
     clients: Count | None = None
     """Clients of a round."""
     extra: Whole | None = None
@@ -49,7 +49,7 @@ class PacingSection(Section):
     least_candidates: Count | None = None
     """Fewest available clients for a dispatch."""
 
-    _KEYS: ClassVar[dict[str, tuple[str, ...]]] = {
+    KEYS: ClassVar[dict[str, tuple[str, ...]]] = {
         "sync": ("clients",),
         "overselect": ("clients", "extra"),
         "deadline": ("clients", "deadline"),
@@ -57,9 +57,10 @@ class PacingSection(Section):
         "fedasync": ("concurrency",),
         "periodic": ("concurrency", "deadline"),
     }
+    """The keys that each preset needs; `factor` may take the place of `extra`."""
 
     def _faults(self) -> Iterable[str]:
-        needed = self._KEYS[self.preset]
+        needed = self.KEYS[self.preset]
         present = {key for key, value in self if value is not None}
         covered = present | ({"extra"} if self.factor is not None else set())
         lines = [f"preset {self.preset!r} needs {key!r}" for key in needed if key not in covered]
@@ -79,7 +80,7 @@ class PacingSection(Section):
         values = dict(self) | {"deadline_us": self.deadline, "minimum": None}
         if self.factor is not None:
             values["extra"] = presets.extra_of(self.clients or 0, self.factor)
-        preset: Pacing = getattr(presets, self.preset)(*(values[key] for key in self._KEYS[self.preset]))
+        preset: Pacing = getattr(presets, self.preset)(*(values[key] for key in self.KEYS[self.preset]))
         changes = {f.name: values[f.name] for f in fields(Pacing) if values[f.name] is not None}
         pacing = replace(preset, **changes)
         least = self.minimum or 0

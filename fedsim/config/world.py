@@ -18,13 +18,16 @@ from fedsim.common.plugin_options import options_of, plain
 from fedsim.common.units import US, duration_us
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.join import ConfoundConfig, JoinConfig
-from fedsim.config.section import Count, Scenario, Section
+from fedsim.config.section import AMOUNT, Count, Scenario, Section
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.trace import AfterEnd, Trace, read_trace
 from fedsim.worlds.world import Unknown
 
 Duration = Annotated[
-    int, BeforeValidator(duration_us), pydantic.PlainSerializer(lambda us: us / US, return_type=float)
+    int,
+    BeforeValidator(duration_us),
+    pydantic.PlainSerializer(lambda us: us / US, return_type=float),
+    AMOUNT,
 ]
 
 

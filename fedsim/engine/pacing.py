@@ -18,6 +18,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+Preset = Literal["sync", "overselect", "deadline", "fedbuff", "fedasync", "periodic"]
+"""The functions of this file that make a Pacing."""
 Refill = Literal["step", "arrival"]
 Late = Literal["drop", "keep", "history"]
 
