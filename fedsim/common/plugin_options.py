@@ -127,9 +127,18 @@ def _out_of_range(value: Any) -> str:
     return f"expected a number that is 0, or from {least:g} to {most:g} in size, found {value!r}"
 
 
-@cache
+class _NoOptions(pydantic.BaseModel):
+    """The options of a factory without options."""
+
+
 def options_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pydantic.BaseModel]:
-    """Return the model that checks a factory's options; cached, because making it is slow."""
+    """Return the model that checks a factory's options."""
+    return _made_model(make, supplied) if options_of(make, supplied) else _NoOptions
+
+
+@cache
+def _made_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pydantic.BaseModel]:
+    """Return such a model; cached, because making it is slow."""
     hints, group = inspect.get_annotations(_without_return(make), eval_str=True), options_class(make)
     if group is not None:
         hints |= inspect.get_annotations(group, eval_str=True)
