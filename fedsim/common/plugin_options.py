@@ -32,11 +32,13 @@ def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[s
     return {**inspect.signature(group).parameters, **own}
 
 
-@cache
 def options_class(make: Callable[..., Any]) -> type | None:
     """Return the dataclass of the factory's parameter `options`, or None."""
-    if "options" not in inspect.signature(make).parameters:
-        return None
+    return _group_of(make) if "options" in inspect.signature(make).parameters else None
+
+
+@cache
+def _group_of(make: Callable[..., Any]) -> type | None:
     hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
 

@@ -138,8 +138,9 @@ def fork(
     The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
     """
     parent, out, at = as_path(parent, "parent"), as_path(out, "out"), At.of(at)
+    given = Given.of(task, model)
     read_manifest(parent)  # raises for other folders
-    with Given.of(task, model).of_run(parent, parent / CONFIG):
+    with given.of_run(parent, parent / CONFIG):
         branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)

@@ -97,9 +97,9 @@ def replay(
     The rest is as for `simulate`. Raises ConfigError for a folder that holds no finished run or for a bad change, and
     RunError if `same_participation` was asked for and the participation differs.
     """
-    folder = as_path(folder, "folder")
+    folder, given = as_path(folder, "folder"), Given.of(task, model)
     _manifest(folder)  # raises for other folders
-    with Given.of(task, model).of_run(folder, folder / _CONFIG):
+    with given.of_run(folder, folder / _CONFIG):
         config = replay_config(folder, sets, same_participation=same_participation, name=name)
         [result] = simulate(config, out=out, workers=workers, device=device, force=force)
     if same_participation and result.status == "done":

@@ -48,9 +48,9 @@ def resume(
     The rest is as for `simulate`. Raises FolderError for a folder without an unfinished run, and CheckpointError for a
     checkpoint that is damaged, missing or of another run; the error names the checkpoint before it.
     """
-    folder = as_path(folder, "folder")
+    folder, given = as_path(folder, "folder"), Given.of(task, model)
     check_unfinished(folder)
-    with Given.of(task, model).of_run(folder, folder / CONFIG):
+    with given.of_run(folder, folder / CONFIG):
         config = load_config(folder / CONFIG)[0]
         saved = _saved(folder, step)
         if saved is None and config.parent is not None and config.parent.forked_step is not None:

@@ -65,12 +65,12 @@ def verify(
     Raises FolderError for a run that is not finished or cannot be repeated, and CheckpointError for steps of a fork
     that has no checkpoint before them.
     """
-    folder = as_path(folder, "folder")
+    folder, given = as_path(folder, "folder"), Given.of(task, model)
     manifest = read_manifest(folder)
     _check_repeatable(folder, manifest, steps)
     if workers is None:
         workers = 0 if manifest.get("workers") else 2
-    with Given.of(task, model).of_run(folder, folder / CONFIG):
+    with given.of_run(folder, folder / CONFIG):
         return _verified(folder, steps, workers, device)
 
 
