@@ -2,8 +2,7 @@
 
     import fedsim
 
-    configs = fedsim.load_config("examples/quickstart.toml")
-    results = fedsim.simulate(configs, workers=0)
+    results = fedsim.simulate("examples/quickstart.toml", workers=0)
     print(results[0].folder, results[0].digest)
 
 `__init__.pyi` lists the public interface, which docs/api.md describes. Names are imported when first used, so

@@ -11,7 +11,6 @@ from fedsim import analysis
 from fedsim.cli.options import Device, NewRun, RunFolder, Training, WatchedTraining, count_of, grouped
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say
-from fedsim.common.units import duration_us
 
 if TYPE_CHECKING:
     from fedsim.runs.result import Result, Watch
@@ -59,29 +58,16 @@ def fork(
     name: Annotated[str | None, Option(help="Name of the new run; by default PARENT-fork.")] = None,
 ) -> None:
     """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
-    when, clients = _step_or_time_us(at), _numbers("--keep-online", keep_online)
+    clients = _numbers("--keep-online", keep_online)
     from fedsim.cli.observers import train_and_show
-    from fedsim.runs.fork import At
     from fedsim.runs.fork import fork as branch
 
     def train(watch: Watch) -> list[Result]:
         others = {"watch": watch, **new.arguments(), **options.arguments()}
-        return [branch(parent, At(*when), tuple(new.sets or ()), keep_online=clients, name=name, **others)]
+        return [branch(parent, at, tuple(new.sets or ()), keep_online=clients, name=name, **others)]
 
     (folder,) = train_and_show(train, WatchedTraining(**vars(options)))
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
-
-
-def _step_or_time_us(text: str) -> tuple[int | None, int | None]:
-    """Return the server step or the virtual time in microseconds that `--at` names. Raises ConfigError."""
-    if text.isdecimal():
-        return int(text), None
-    try:
-        return None, duration_us(text)
-    except ValueError as error:
-        raise ConfigError(
-            f"--at: expected a server step such as 120 or a time such as '6h': {error}"
-        ) from error
 
 
 def _numbers(option: str, text: str | None) -> list[int]:

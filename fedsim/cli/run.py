@@ -76,11 +76,11 @@ def plan(
 
     configs = load_config(config, tuple(sets or ()))
     from fedsim.runs.inputs import InputCache
-    from fedsim.runs.plan import plan, table
+    from fedsim.runs.plan import plan_run, table
 
     console, cache = Terminal(), InputCache()
     for one in configs:
-        planned = plan(one, workers=count_of(workers), out=out, force=force, cache=cache)
+        planned = plan_run(one, workers=count_of(workers), out=out, force=force, cache=cache)
         console.print(table(planned))
 
 

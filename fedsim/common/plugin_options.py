@@ -32,11 +32,13 @@ def options_of(make: Callable[..., Any], supplied: Iterable[str] = ()) -> dict[s
     return {**_parameters(group), **own}
 
 
-@cache
 def options_class(make: Callable[..., Any]) -> type | None:
     """Return the dataclass of the factory's parameter `options`, or None."""
-    if "options" not in _parameters(make):
-        return None
+    return _group_of(make) if "options" in _parameters(make) else None
+
+
+@cache
+def _group_of(make: Callable[..., Any]) -> type | None:
     hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
 
@@ -51,9 +53,15 @@ def call(make: Callable[..., Any], options: Mapping[str, Any], supplied: Mapping
     return make(options=group(**{n: v for n, v in options.items() if n in fields}), **own, **supplied)
 
 
-@cache
 def _parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a function or class; cached, because `inspect.signature` is slow."""
+    """Return the parameters of a function or class."""
+    lasting = isinstance(make, type) or (inspect.isfunction(make) and make.__closure__ is None)
+    return _lasting_parameters(make) if lasting else inspect.signature(make).parameters
+
+
+@cache
+def _lasting_parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of what lives as long as its module; cached, because `inspect.signature` is slow."""
     return inspect.signature(make).parameters
 
 
@@ -131,9 +139,18 @@ def _out_of_range(value: Any) -> str:
     return f"expected a number that is 0, or from {least:g} to {most:g} in size, found {value!r}"
 
 
-@cache
+class _NoOptions(pydantic.BaseModel):
+    """The options of a factory without options."""
+
+
 def options_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pydantic.BaseModel]:
-    """Return the model that checks a factory's options; cached, because making it is slow."""
+    """Return the model that checks a factory's options."""
+    return _made_model(make, supplied) if options_of(make, supplied) else _NoOptions
+
+
+@cache
+def _made_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pydantic.BaseModel]:
+    """Return such a model; cached, because making it is slow."""
     hints, group = inspect.get_annotations(_without_return(make), eval_str=True), options_class(make)
     if group is not None:
         hints |= inspect.get_annotations(group, eval_str=True)

@@ -10,6 +10,8 @@ with entry points of the groups in `KINDS`:
 A factory in an installed module must annotate its return type. A plug-in that fedsim ships takes precedence over an
 entry point of the same name.
 
+Objects that Python code passes to a run are named `python:DIGEST` (`given`); such a name means nothing elsewhere.
+
 A name with a colon is code: running a configuration runs the code that it names. `FEDSIM_ONLY_SHIPPED=1` refuses it.
 """
 
@@ -74,6 +76,11 @@ _provided: dict[str, Any] = {}
 _installed: set[str] = set()
 """Installed modules that names of plug-ins referred to."""
 
+GIVEN = "python:"
+"""Prefix of the names of objects that Python code passes to a run; a digest of the object follows."""
+_given: dict[str, Callable[..., Any]] = {}
+"""The factories of such objects by name."""
+
 _CHECKED = ("task", "client", "selector", "adversary")
 """Kinds whose products `build` checks by the names of their classes; the callers check the others."""
 _PREFIX = "fedsim_plugin_"
@@ -113,6 +120,8 @@ def distribution(kind: str, name: str) -> str | None:
 
 def factory(kind: str, name: str) -> Callable[..., Any]:
     """Return the factory of a plug-in. Raises ConfigError that suggests the closest name."""
+    if name.startswith(GIVEN):
+        return _passed(kind, name)
     if ":" in name:
         return _elsewhere(kind, name)
     if name.endswith(".py"):
@@ -242,6 +251,38 @@ def provide(texts: Mapping[str, str]) -> None:
             copy = Path(folder) / path.name
             copy.write_text(text, encoding="utf-8")
             _provided[where] = _from_file(copy)
+
+
+@contextmanager
+def given(factories: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Let configurations name `factories`, whose names start with `GIVEN`, in the body."""
+    added = {name: make for name, make in factories.items() if name not in _given}
+    _given.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            _given.pop(name, None)
+
+
+def is_given(name: str) -> bool:
+    """Return whether a name is that of an object that Python code has passed to this process."""
+    return name in _given
+
+
+def keep_given(factories: Mapping[str, Callable[..., Any]]) -> None:
+    """Let configurations name `factories` in place of those of earlier calls: for a process that trains one run."""
+    _given.clear()
+    _given.update(factories)
+
+
+def _passed(kind: str, name: str) -> Callable[..., Any]:
+    if name in _given:
+        return _given[name]
+    raise ConfigError(
+        f"{kind} {name!r} came from Python code, and no file holds it: call fedsim.simulate, resume, fork, replay or "
+        f"verify with {kind}=..."
+    )
 
 
 def _elsewhere(kind: str, name: str) -> Callable[..., Any]:

@@ -1,19 +1,29 @@
-"""Reads configurations: a TOML file or nested dictionaries, with `--set` assignments and arms."""
+"""Reads configurations: a TOML file or nested dicts, with assignments and arms."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedsim.common import arguments
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, described
 from fedsim.common.paths import as_path
 from fedsim.config.errors import assign, models_in, read_toml, validated
 from fedsim.config.requirements import settled
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection, check_distinct, run_name
+
+Source = Path | str | Mapping[str, Any]
+"""A configuration: the path of a TOML file, or its tables."""
+Sets = Sequence[str] | Mapping[str, Any]
+"""Changes of a configuration: assignments `a.b=value`, or values by dotted key."""
+Filled = Callable[[dict[str, Any], str], dict[str, Any]]
+"""Completes the tables of a configuration, whose name in messages is the second argument."""
 
 _NAMES = {
     f"{key}.name": table
@@ -26,28 +36,81 @@ _DECIDE_MODE = ("model", "client")
 """Tables that determine the possible batching modes: naming another plug-in in them drops `train.mode`."""
 
 
-def load_config(path: Path | str, sets: Sequence[str] = ()) -> list[RunConfig]:
-    """Read a TOML file into one run, or into one run for each of its `[arms.NAME]` tables.
+def load_config(config: Source, sets: Sets = ()) -> list[RunConfig]:
+    """Read a configuration into one run, or into one run for each of its `[arms.NAME]` tables.
 
-    Assignments `sets`, such as `a.b=value`, change the file's keys; then each arm's keys replace them. Raises
-    ConfigError with one line for each problem.
+    Args:
+        config: the path of a TOML file, or its tables as a dict, whose run is called `run` unless it has a `name`.
+        sets: changes of the configuration's keys, as assignments such as `a.b=value` or as a dict by dotted key; each
+            arm's keys then replace them.
+
+    Raises ConfigError with one line for each problem.
     """
-    path = as_path(path, "path")
-    if isinstance(sets, str):
-        raise ConfigError(f"sets: expected several assignments, such as ({sets!r},), found the text {sets!r}")
-    if not isinstance(sets, Iterable) or not all(isinstance(text, str) for text in sets):
-        raise ConfigError(f"sets: expected assignments such as ('train.lr=0.1',), found {sets!r}")
-    written = read_toml(path)
+    return read_runs(config, sets)
+
+
+def read_runs(config: Source, sets: Sets = (), filled: Filled = lambda raw, source: raw) -> list[RunConfig]:
+    """Read a configuration, as `load_config` does, after `filled(raw, source)` has completed its tables."""
+    made = assignments(sets)
+    written, path = tables_of(config, "config")
     if {"run", "seeds"} <= written.keys():
+        place = "config" if path is None else path
         raise ConfigError(
-            f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
+            f"{place}: expected the configuration of a run, found that of a study: use fedsim study"
         )
-    raw = changed(deepcopy(written), sets)
-    if "name" not in raw:
+    raw = changed(deepcopy(written), made)
+    if "name" not in raw and path is not None:
         _check_stem(path)
-    runs = parse(raw, path.name, default_name=path.stem, before=written)
-    check_effect(written, sets, {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()})
+    source, name = ("config", "run") if path is None else (path.name, path.stem)
+    raw, written = filled(raw, source), filled(written, source)
+    runs = parse(raw, source, default_name=name, before=written)
+    check_effect(written, made, {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()})
     return runs
+
+
+def assignments(sets: Sets) -> list[str]:
+    """Return changes of a configuration as texts `a.b=value`. Raises ConfigError for values that TOML lacks."""
+    if isinstance(sets, Mapping):
+        return [f"{key}={_toml(value, str(key))}" for key, value in sets.items()]
+    if isinstance(sets, str):
+        raise ConfigError(f"sets: expected several assignments, such as [{sets!r}], found the text {sets!r}")
+    made = list(sets) if isinstance(sets, Iterable) else [None]
+    if not all(isinstance(text, str) for text in made):
+        raise ConfigError(
+            "sets: expected assignments such as ['train.lr=0.1'] or values such as {'train.lr': 0.1}, found "
+            f"{described(sets)}"
+        )
+    return made
+
+
+def tables_of(config: Source, name: str) -> tuple[dict[str, Any], Path | None]:
+    """Return the tables of the argument `name`, and their file if it is one. Raises ConfigError."""
+    if isinstance(config, Mapping):
+        return deepcopy(dict(config)), None
+    if not isinstance(config, (str, Path)):
+        raise ConfigError(f"{name}: expected a path or a dict of tables, found {described(config)}")
+    path = as_path(config, name)
+    return read_toml(path), path
+
+
+def _toml(value: Any, key: str) -> str:
+    """Return a value as TOML writes it on one line."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, (str, Path)):
+        return json.dumps(str(value), ensure_ascii=False)
+    if isinstance(value, Mapping):
+        keys = [f"{json.dumps(str(k))} = {_toml(v, key)}" for k, v in value.items()]
+        return f"{{{', '.join(keys)}}}"
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_toml(each, key) for each in value)}]"
+    raise ConfigError(
+        f"sets: {key}: expected a number, text, truth value, list or dict, found {described(value)}"
+    )
 
 
 def _check_stem(path: Path) -> None:

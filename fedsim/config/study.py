@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
 from pathlib import Path
@@ -17,9 +17,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError, closest
-from fedsim.common.paths import as_path
-from fedsim.config.errors import assign, read_toml, validated
-from fedsim.config.load import changed, check_effect, merged
+from fedsim.config.errors import assign, validated
+from fedsim.config.load import Sets, Source, assignments, changed, check_effect, merged, tables_of
 from fedsim.config.section import RunName, Section, Seed, installed
 
 _COLUMNS = (
@@ -189,29 +188,41 @@ class StudyConfig(Section):
 
 @arguments.checked
 def load_study(
-    path: Path | str, *, scale: str | None = None, sets: Iterable[str] = (), seeds: str | None = None
+    study: Source,
+    *,
+    scale: str | None = None,
+    sets: Sets = (),
+    seeds: str | int | Sequence[int] | None = None,
 ) -> StudyConfig:
     """Read a study at a scale, make assignments, and replace its seeds. Raises ConfigError, one line for each problem.
 
     Args:
-        path: the file.
+        study: the path of a TOML file, or its tables as a dict.
         scale: the NAME of one of its tables `[scales.NAME]`.
-        sets: assignments such as `run.stop.steps=20`.
-        seeds: a number of seeds such as `5`, or seeds such as `3,7,9`.
+        sets: assignments such as `run.stop.steps=20`, or values by dotted key.
+        seeds: a number of seeds such as 5, or seeds such as "3,7,9" or [3, 7, 9].
     """
-    path, sets = as_path(path, "path"), list(sets)
-    written = read_toml(path)
+    made = assignments(sets)
+    written, path = tables_of(study, "study")
     if "task" in written and "run" not in written:
-        raise ConfigError(f"{path}: expected a study, found the configuration of a run: use fedsim run")
-    scaled = validated(StudyConfig, written, path.name).at_scale(scale).resolved()
-    raw = _assigned(deepcopy(scaled), sets)
+        raise ConfigError(
+            f"{path or 'study'}: expected a study, found the configuration of a run: use fedsim run"
+        )
+    source = source_of(study)
+    scaled = validated(StudyConfig, written, source).at_scale(scale).resolved()
+    raw = _assigned(deepcopy(scaled), made)
     if seeds is not None:
-        raw["seeds"] = _seeds_of(seeds)
-    study = validated(StudyConfig, raw, path.name)
-    for axis, levels in study.axes.items():
+        raw["seeds"] = _seeds_of(seeds) if isinstance(seeds, str) else seeds
+    checked = validated(StudyConfig, raw, source)
+    for axis, levels in checked.axes.items():
         overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
-        check_effect(scaled.get("run", {}), _of_runs(sets), overlays, "run.")
-    return study
+        check_effect(scaled.get("run", {}), _of_runs(made), overlays, "run.")
+    return checked
+
+
+def source_of(study: Source) -> str:
+    """Return the name of a study's file in messages, or `study` for tables."""
+    return "study" if isinstance(study, Mapping) else Path(study).name
 
 
 def _assigned(raw: dict[str, Any], sets: list[str]) -> dict[str, Any]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedsim.common.errors import DataError
+from fedsim.data.samples import Samples, clients_of, labels, numbers, read_dataset, rows_by_client
 
 Indices = NDArray[np.int64]
 
@@ -30,6 +35,102 @@ class Task:
     """The rows of each natural client, if the data set itself has clients; a partitioner is refused then."""
     model: str = "softmax"
     """The model of configurations that name none."""
+
+    @staticmethod
+    def from_arrays(
+        x: Any,
+        y: Any,
+        client: Any = None,
+        x_test: Any = None,
+        y_test: Any = None,
+        client_test: Any = None,
+    ) -> Task:
+        """Make a task of arrays or tensors: features [N, ...], labels [N] from 0, and the client of each sample.
+
+        Args:
+            client: [N] numbers or names; clients are numbered in their ascending order. None: a `[partition]` of the
+                configuration divides the samples.
+            x_test, y_test: an official test set. Its samples belong to `client_test` [M]; without it, they go to the
+                clients in proportion to their training samples of the same label.
+
+        Raises DataError that names the argument, and what was expected and found.
+        """
+        train = _samples(x, y, client, "")
+        if (x_test is None) != (y_test is None) or (x_test is None and client_test is not None):
+            raise DataError("x_test, y_test: expected both or neither, and client_test only with them")
+        return _task(train, None if x_test is None else _samples(x_test, y_test, client_test, "_test"))
+
+    @staticmethod
+    def from_dataset(
+        dataset: Any, client: Any = None, test: Any = None, *, x: str | int = 0, y: str | int = 1
+    ) -> Task:
+        """Make a task of a torch dataset, each sample of which is read once, so that random transforms act once.
+
+        Args:
+            dataset: its samples are (features, label), or dicts or longer tuples, whose columns `x` and `y` name.
+            client: an array [N] of the samples' clients, by number or name, a function from a sample's number to its
+                client, or the column that holds the client. Clients are numbered in ascending order. None: a
+                `[partition]` of the configuration divides the samples.
+            test: a dataset of the same form, the official test set. If `client` is a column, its samples belong to
+                their clients; else they go to the clients in proportion to their training samples of the same label.
+
+        Raises DataError that names the sample, and what was expected and found.
+        """
+        train = read_dataset(dataset, client, (x, y), "dataset")
+        column = client if isinstance(client, (str, int)) else None
+        return _task(train, None if test is None else read_dataset(test, column, (x, y), "test"))
+
+    def digest(self) -> str:
+        """Return 32 hexadecimal digits that depend on features, labels and clients, and on the default model."""
+        content = hashlib.sha256(f"{self.n_classes} {self.model} {self.natural is None}".encode())
+        for values in (self.x, self.y, self.official_test, *(self.natural or ())):
+            content.update(f" {values.dtype} {list(values.shape)} ".encode())
+            content.update(np.ascontiguousarray(values).data)
+        return content.hexdigest()[:32]
+
+
+def _samples(x: Any, y: Any, client: Any, ending: str) -> Samples:
+    """Return the samples in arguments whose names have this ending."""
+    features, of_sample = numbers(x, f"x{ending}"), labels(y, f"y{ending}")
+    if len(features) != len(of_sample):
+        raise DataError(
+            f"y{ending}: expected {len(features)} labels, as many as rows of x{ending}, found {len(of_sample)}"
+        )
+    owner = None if client is None else clients_of(client, len(features), f"client{ending}")
+    return Samples(features, of_sample, owner)
+
+
+def _task(train: Samples, test: Samples | None) -> Task:
+    """Return the task of training samples and an official test set."""
+    sets = [train] if test is None else [train, test]
+    if len({each.x.shape[1:] for each in sets}) > 1:
+        raise DataError(
+            f"test: expected samples of shape {list(train.x.shape[1:])}, found {list(sets[1].x.shape[1:])}"
+        )
+    y = np.concatenate([each.y for each in sets])
+    natural = None
+    if train.client is not None:
+        owners = [each.client for each in sets if each.client is not None]
+        natural = rows_by_client(np.concatenate(owners))
+        _check_owners(train.client, owners)
+    elif test is not None and test.client is not None:
+        raise DataError("client_test: expected none without the clients of the training samples")
+    return Task(
+        name="given",
+        x=np.concatenate([each.x for each in sets]),
+        y=y,
+        n_classes=int(y.max(initial=0)) + 1,
+        official_test=np.repeat([False, True], [len(train.y), len(y) - len(train.y)]),
+        natural=natural,
+    )
+
+
+def _check_owners(known: NDArray[Any], owners: Sequence[NDArray[Any]]) -> None:
+    """Raise DataError if test samples belong to a client without training samples."""
+    for client in np.unique(owners[-1])[~np.isin(np.unique(owners[-1]), known)]:
+        raise DataError(
+            f"test: expected samples of clients that train, found some of {client!r}, which has no others"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,11 +83,21 @@ def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str
         raise ConfigError(f"expected pool {' or '.join(map(repr, get_args(Pool)))}, found {pool!r}")
     if pool != "all" and not task.official_test.any():
         raise ConfigError(f"task {task.name!r} has no official test set: pool must be 'all', not {pool!r}")
+    if pool == "all" and task.natural is not None and task.official_test.any() and not _owned_test(task):
+        raise ConfigError(
+            f"task {task.name!r} has clients of its own and a test set without clients: expected task.pool 'official', "
+            "which shares it out by label, or 'train', found 'all'"
+        )
     if pool == "official" and fractions[2] > 0:
         raise ConfigError(
             "with pool 'official' clients are tested on the official test set: expected a test fraction of 0, as in "
             f"[0.9, 0.1, 0], found {fractions[2]:g}"
         )
+
+
+def _owned_test(task: Task) -> bool:
+    """Return whether natural clients hold samples of the official test set."""
+    return any(task.official_test[rows].any() for rows in task.natural or ())
 
 
 def _natural_rows(task: Task, n_clients: int, partitioner: str | None) -> list[Indices] | None:
@@ -124,10 +134,10 @@ def _partitioned_rows(
 def _official_test(task: Task, of_clients: list[Indices], seed: int) -> Split:
     """Return each client's part of the official test set.
 
-    A natural client has its own part. Otherwise the samples of a label, in random order, go to the clients in
-    proportion to their samples of that label. Raises DataError for a client that gets none.
+    A natural client has its own part, if the test samples have clients. Otherwise the samples of a label, in random
+    order, go to the clients in proportion to their samples of that label. Raises DataError for a client that gets none.
     """
-    if task.natural is not None:
+    if task.natural is not None and _owned_test(task):
         parts = [rows[task.official_test[rows]] for rows in of_clients]
     else:
         pieces = [_test_pieces(task, of_clients, label, seed) for label in range(task.n_classes)]

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -44,6 +44,8 @@ class Build:
     arguments: tuple[Any, ...]
     plugins: Mapping[str, str]
     """The text of each plug-in file that the arguments name: only the driver's node may have the files."""
+    given: Mapping[str, Any] = field(default_factory=dict)
+    """By name the factories that Python code passed to the run; Ray pickles them with cloudpickle."""
 
 
 class Attempts:
@@ -136,6 +138,7 @@ class _Host:
         if build and build[0] != self._built:
             source: Build = ray.get(build[0])
             plugins.provide(source.plugins)
+            plugins.keep_given(source.given)
             self._held.build(*source.arguments)
             self._built = build[0]
 

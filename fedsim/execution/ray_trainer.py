@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pickle import PicklingError
 from typing import Any
 
 import numpy as np
 import ray
 import torch
 
+from fedsim.common.errors import ConfigError
 from fedsim.common.stopwatch import SERVER, WORKER, Times
 from fedsim.engine.audit import LOSSES, parts_of
 from fedsim.engine.trainer import Pending, Stepped
@@ -32,6 +34,20 @@ _BUILT: list[Any] = []
 """For calls that build nothing: those of the server, which is not restarted, and those that need no workbench."""
 _CHUNK_BYTES = 64 * 2**20
 """Most bytes of updates that one call returns."""
+
+
+def _stored(build: Build) -> Any:
+    """Put what an actor builds into the object store. Raises ConfigError for a model that cannot be pickled."""
+    try:
+        return ray.put(build)
+    except (TypeError, PicklingError) as error:
+        if not build.given:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"model: its function cannot be pickled for workers: {reason}: keep locks, open files and the like out of "
+            "it, or use workers=0"
+        ) from error
 
 
 @dataclass(slots=True, eq=False)
@@ -52,8 +68,8 @@ class RayTrainer:
         """Build the actors for a run, and wait for them. Raises ServerLost if the server's process died before."""
         files, initial = spec.plugin_files(), spec.initial.numpy()
         self._clients, self._server = processes.clients, processes.server
-        self._build = [ray.put(Build((spec.bench, spec.data, spec.spans), files))]
-        self._server_build = [ray.put(Build((spec.server, initial, spec.spans), files))]
+        self._build = [_stored(Build((spec.bench, spec.data, spec.spans), files, spec.given()))]
+        self._server_build = [_stored(Build((spec.server, initial, spec.spans), files))]
         built = [client.ready.remote(self._build) for client in self._clients]
         self._server_id = identity(self._server)
         self._get([*built, self._server.ready.remote(self._server_build)])

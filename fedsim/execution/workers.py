@@ -58,6 +58,11 @@ class TrainerSpec:
         names += [adversary.name for adversary in self.bench.adversaries]
         return plugins.sources([*names, *(str(wrapper["name"]) for wrapper in self.server.wrap)])
 
+    def given(self) -> dict[str, Any]:
+        """Return by name the factory of the model if Python code gave it: other processes have no file of it."""
+        name = self.bench.model
+        return {name: plugins.factory("model", name)} if name.startswith(plugins.GIVEN) else {}
+
 
 class Actor:
     """The object of a process."""

@@ -16,9 +16,10 @@ from fedsim.common import arguments
 from fedsim.common.errors import ConfigError
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
-from fedsim.common.units import show_us
+from fedsim.common.units import duration_us, show_us
 from fedsim.config.errors import read_toml
-from fedsim.config.load import changed, load_config, parse
+from fedsim.config.given import Given, GivenTask, ModelFactory
+from fedsim.config.load import Sets, assignments, changed, load_config, parse
 from fedsim.config.run import ParentSection, RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
@@ -68,6 +69,20 @@ class At:
             if value < 0:
                 raise ConfigError(f"{name}: expected at least 0, found {value}")
 
+    @staticmethod
+    def of(at: At | int | str) -> At:
+        """Return a server step such as 120 or "120", or a virtual time such as "6h". Raises ConfigError."""
+        if isinstance(at, At):
+            return at
+        if isinstance(at, int) or at.isdecimal():
+            return At(step=int(at))
+        try:
+            return At(time_us=duration_us(at))
+        except ValueError as error:
+            raise ConfigError(
+                f"at: expected a server step such as 120 or a time such as '6h': {error}"
+            ) from error
+
     def reached(self, run_state: RunState) -> bool:
         """Whether a run between two instants has reached this point.
 
@@ -94,11 +109,13 @@ class At:
 @arguments.checked
 def fork(
     parent: Path | str,
-    at: At,
-    sets: Sequence[str] = (),
+    at: At | int | str,
+    sets: Sets = (),
     *,
     keep_online: Sequence[int] = (),
     name: str | None = None,
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
     out: Path | str = "runs",
     workers: Workers = "auto",
     device: Device = "auto",
@@ -112,23 +129,28 @@ def fork(
     changes the digest is the parent's. A new rule starts with the model, and with the history if both rules have one.
 
     Args:
-        sets: `a.b=value`, as for `fedsim run --set`; seed, data, model and costs cannot change.
+        at: the server step, a virtual time such as "6h", or an At.
+        sets: changes of the configuration, as for `load_config`; seed, data, model and costs cannot change.
         keep_online: clients that stay online after `at`, without faults.
         name: of the new run; by default the parent's with `-fork`.
+        task, model: the same that the parent was given, if `simulate` was given any; others are refused.
 
     The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
     """
-    parent, out = as_path(parent, "parent"), as_path(out, "out")
-    branch = _Branch.of(parent, at, tuple(sets), tuple(keep_online), name)
-    refuse_parent(folder := out / branch.child.name, parent)
-    cache = InputCache.of(branch.config, branch.trace)
-    with resources(branch.config, cache, workers=workers, device=device, pool=pool) as place:
-        spec = place.prepare(branch.config)
-        branch.check(place)
-        saved = _saved(parent, at, branch.config.parent)
-        _begin_folder(folder, branch, saved, force)
-        state = Session.open(spec, folder, place.pool, Stopwatch(), saved).until(at.reached)
-        return branch.leave(state, spec, folder, place).run(watch)
+    parent, out, at = as_path(parent, "parent"), as_path(out, "out"), At.of(at)
+    given = Given.of(task, model)
+    read_manifest(parent)  # raises for other folders
+    with given.of_run(parent, parent / CONFIG):
+        branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
+        refuse_parent(folder := out / branch.child.name, parent)
+        cache = InputCache.of(branch.config, branch.trace)
+        with resources(branch.config, cache, workers=workers, device=device, pool=pool) as place:
+            spec = place.prepare(branch.config)
+            branch.check(place)
+            saved = _saved(parent, at, branch.config.parent)
+            _begin_folder(folder, branch, saved, force)
+            state = Session.open(spec, folder, place.pool, Stopwatch(), saved).until(at.reached)
+            return branch.leave(state, spec, folder, place).run(watch)
 
 
 @dataclass(frozen=True, slots=True)

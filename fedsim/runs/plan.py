@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from fedsim.common.machine import cores
 from fedsim.common.paths import as_path
 from fedsim.common.terminal import facts_table
 from fedsim.common.units import show_bytes, show_us, show_wall
+from fedsim.config.given import Given, GivenTask, ModelFactory
+from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.job_table import JobTable
@@ -189,8 +192,30 @@ class CountingTrainer(NullTrainer):
 
 
 @arguments.checked
-@plugins.contained()
 def plan(
+    configs: Any,
+    *,
+    sets: Sets = (),
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
+    workers: Workers = "auto",
+    out: Path | str | None = None,
+    force: bool = False,
+) -> list[PlannedRun]:
+    """Run the event loops of configurations without training, and estimate the real runs' wall time and memory.
+
+    Arguments are as for `simulate`. The steps are exactly those of the run unless the selector or the stop rule uses
+    results of training. With `out`, the plan's `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of
+    status `planned`. Raises ConfigError, DataError or TraceError as the run would.
+    """
+    cache = InputCache()
+    with Given.of(task, model).read(configs, sets) as runs:
+        return [plan_run(run, workers=workers, out=out, force=force, cache=cache) for run in runs]
+
+
+@arguments.checked
+@plugins.contained()
+def plan_run(
     config: RunConfig,
     *,
     workers: Workers = "auto",
@@ -198,12 +223,7 @@ def plan(
     force: bool = False,
     cache: InputCache | None = None,
 ) -> PlannedRun:
-    """Run the event loop of a configuration without training, and estimate the real run's wall time and memory.
-
-    The steps are exactly those of the run unless the selector or the stop rule uses results of training. With
-    `out`, the plan's `jobs` and `steps` are written to `<out>/<name>/`, with a manifest of status `planned`. Raises
-    ConfigError, DataError or TraceError as the run would.
-    """
+    """Plan one run, as `plan` does."""
     _check_ends(config)
     with one_thread():
         spec = prepare(config, cache=cache)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.files import read_parquet
 from fedsim.common.paths import as_path
 from fedsim.config.errors import read_toml
-from fedsim.config.load import changed, parse
+from fedsim.config.given import Given, GivenTask, ModelFactory
+from fedsim.config.load import Sets, assignments, changed, parse
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import MANIFEST, existing, read_manifest
 from fedsim.runs.resources import Device, Workers
@@ -38,14 +39,14 @@ class Participation:
 
 @arguments.checked
 def replay_config(
-    folder: Path | str, sets: Sequence[str], *, same_participation: bool = False, name: str | None = None
+    folder: Path | str, sets: Sets, *, same_participation: bool = False, name: str | None = None
 ) -> RunConfig:
     """Return the configuration of a run in the world of the finished run in `folder`, changed by `sets`.
 
     With `same_participation` the same clients get jobs at the same instants. The default name is the parent's with
     `-replay`. Raises ConfigError for a folder that holds no finished run, or for a bad change.
     """
-    folder = as_path(folder, "folder")
+    folder, sets = as_path(folder, "folder"), assignments(sets)
     manifest = _manifest(folder)
     raw = read_toml(folder / _CONFIG)
     parent = deepcopy(raw)
@@ -66,7 +67,7 @@ def replay_config(
         "run": str(folder),
         "digest": manifest.get("digest"),
         "same_participation": same_participation,
-        "changes": list(sets),
+        "changes": sets,
     }
     return parse(raw, f"{folder} with changes", raw["name"], before=parent)[0]
 
@@ -74,10 +75,12 @@ def replay_config(
 @arguments.checked
 def replay(
     folder: Path | str,
-    sets: Sequence[str] = (),
+    sets: Sets = (),
     *,
     same_participation: bool = False,
     name: str | None = None,
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
     out: Path | str = "runs",
     workers: Workers = "auto",
     device: Device = "auto",
@@ -85,11 +88,20 @@ def replay(
 ) -> Result:
     """Run another configuration in the world of the finished run in `folder`; writes `<out>/<name>/`.
 
-    The configuration is that of `replay_config`; the rest is as for `simulate`. Raises RunError if
-    `same_participation` was asked for and the participation differs.
+    Args:
+        sets: changes of the configuration, as for `load_config`; the world cannot change.
+        same_participation: dispatch jobs to the same clients at the same times.
+        name: of the new run; by default the parent's with `-replay`.
+        task, model: the same that the run was given, if `simulate` was given any; others are refused.
+
+    The rest is as for `simulate`. Raises ConfigError for a folder that holds no finished run or for a bad change, and
+    RunError if `same_participation` was asked for and the participation differs.
     """
-    config = replay_config(folder, sets, same_participation=same_participation, name=name)
-    [result] = simulate(config, out=out, workers=workers, device=device, force=force)
+    folder, given = as_path(folder, "folder"), Given.of(task, model)
+    _manifest(folder)  # raises for other folders
+    with given.of_run(folder, folder / _CONFIG):
+        config = replay_config(folder, sets, same_participation=same_participation, name=name)
+        [result] = simulate(config, out=out, workers=workers, device=device, force=force)
     if same_participation and result.status == "done":
         comparison = compare_participation(folder, result.folder)
         if comparison.difference:

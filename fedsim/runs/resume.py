@@ -10,6 +10,7 @@ from fedsim.common.errors import CheckpointError, FolderError
 from fedsim.common.files import refuse_links
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import load_config
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records import checkpoint
@@ -27,6 +28,8 @@ def resume(
     folder: Path | str,
     *,
     step: int | None = None,
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
     workers: Workers = "auto",
     device: Device = "auto",
     watch: Watch = lambda progress: None,
@@ -40,26 +43,28 @@ def resume(
 
     Args:
         step: continue from the checkpoint of this server step instead of the last one.
+        task, model: the same that the run was given, if `simulate` was given any; others are refused.
 
     The rest is as for `simulate`. Raises FolderError for a folder without an unfinished run, and CheckpointError for a
     checkpoint that is damaged, missing or of another run; the error names the checkpoint before it.
     """
-    folder = as_path(folder, "folder")
+    folder, given = as_path(folder, "folder"), Given.of(task, model)
     check_unfinished(folder)
-    config = load_config(folder / CONFIG)[0]
-    saved = _saved(folder, step)
-    if saved is None and config.parent is not None and config.parent.forked_step is not None:
-        raise CheckpointError(
-            f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
-        )
-    cache = InputCache.of(config, read_trace(folder / WORLD))
-    with resources(
-        config, cache, workers=workers, device=device, ray_address=ray_address, pool=pool
-    ) as place:
-        clock = Stopwatch(spans=profile)
-        with clock.part("start"):
-            session = Session.open(place.prepare(config), folder, place.pool, clock, saved)
-        return session.run(watch)
+    with given.of_run(folder, folder / CONFIG):
+        config = load_config(folder / CONFIG)[0]
+        saved = _saved(folder, step)
+        if saved is None and config.parent is not None and config.parent.forked_step is not None:
+            raise CheckpointError(
+                f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
+            )
+        cache = InputCache.of(config, read_trace(folder / WORLD))
+        with resources(
+            config, cache, workers=workers, device=device, ray_address=ray_address, pool=pool
+        ) as place:
+            clock = Stopwatch(spans=profile)
+            with clock.part("start"):
+                session = Session.open(place.prepare(config), folder, place.pool, clock, saved)
+            return session.run(watch)
 
 
 def check_unfinished(folder: Path) -> None:

@@ -18,6 +18,7 @@ from fedsim.common.files import write_json
 from fedsim.common.machine import peak_bytes
 from fedsim.common.signals import Interrupts
 from fedsim.common.stopwatch import DRIVER, Stopwatch, Times
+from fedsim.config.given import digests_in
 from fedsim.config.run import RunConfig
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
@@ -310,6 +311,7 @@ class Session:
             "started": self.started,
             "resumed": self.resumed,
             "digest": None,
+            "given": digests_in(config),
             "workers": self.workers,
             "threads": 1 if self.pool else self._footprint.threads,
             "device": self.spec.server.device,

@@ -6,21 +6,24 @@ import math
 import shlex
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedsim.common import arguments
 from fedsim.common.arrow_columns import array
-from fedsim.common.errors import ConfigError, EndOfWorld, FolderError, SomeFailed, described
+from fedsim.common.errors import ConfigError, EndOfWorld, FolderError, SomeFailed
 from fedsim.common.files import read_parquet, write_json
 from fedsim.common.machine import forget_peak
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.given import Given, GivenTask, ModelFactory
+from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.engine.record_words import PERSONAL
@@ -38,8 +41,11 @@ from fedsim.runs.session import Session
 
 @arguments.checked
 def simulate(
-    configs: RunConfig | Iterable[RunConfig],
+    configs: Any,
     *,
+    sets: Sets = (),
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
     out: Path | str = "runs",
     workers: Workers = "auto",
     device: Device = "auto",
@@ -54,6 +60,13 @@ def simulate(
     """Run configurations in turn; each writes `<out>/<name>/`. Results do not depend on `workers`, bit for bit.
 
     Args:
+        configs: the path of a TOML file, its tables as a dict, a RunConfig of `load_config`, or a list of these.
+        sets: changes of each file or dict, as for `load_config`.
+        task: the data, in place of `task.name`: a Task, a map-style torch dataset, or a pair (train, test) of two. The
+            samples of datasets have no clients, so `[partition]` divides them. With a test set, `task.pool` is
+            "official" and `task.fractions` [0.9, 0.1, 0] unless the configuration has one of them.
+        model: the network, in place of `[model]`: a function that returns an `nn.Module`, without arguments or with
+            `in_shape` and `n_classes`; see `docs/tasks.md` for what a model may contain.
         workers: Ray actors; 0: this process trains; "auto": `RunSpec.auto_workers`, or one per CPU of `ray_address`.
         device: "auto" uses a GPU if the machine has one.
         force: overwrite an existing run; with `resume`, only one of another configuration.
@@ -67,12 +80,16 @@ def simulate(
     Raises ConfigError, DataError or TraceError for bad input, where possible before anything is written, and
     SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
     """
-    runs, out = _checked(configs), as_path(out, "out")
-    folders, statuses = _folders(runs, out, force, resume)
-    with resources(
-        runs[0], cache or InputCache(), workers=workers, device=device, ray_address=ray_address, pool=pool
-    ) as place:
-        return _Batch(out, runs, place, device, force or resume, watch, profile).run_all(folders, statuses)
+    out = as_path(out, "out")
+    with Given.of(task, model).read(configs, sets) as runs:
+        _check(runs)
+        folders, statuses = _folders(runs, out, force, resume)
+        with resources(
+            runs[0], cache or InputCache(), workers=workers, device=device, ray_address=ray_address, pool=pool
+        ) as place:
+            return _Batch(out, runs, place, device, force or resume, watch, profile).run_all(
+                folders, statuses
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,17 +164,11 @@ def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
     return results
 
 
-def _checked(configs: RunConfig | Iterable[RunConfig]) -> list[RunConfig]:
-    """Return the configurations as a list. Raises ConfigError for an empty list, another type or a fork."""
-    runs = [configs] if isinstance(configs, RunConfig) else list(configs)
-    if not runs:
-        raise ConfigError("configs: expected at least one configuration, found none")
+def _check(runs: Sequence[RunConfig]) -> None:
+    """Raise ConfigError for a fork, or for runs whose folders would be equal or nested."""
     for run in runs:
-        if not isinstance(run, RunConfig):
-            raise ConfigError(f"configs: expected what fedsim.load_config returns, found {described(run)}")
         refuse_fork(run)
     check_distinct([run.name for run in runs], "configs: the runs")
-    return runs
 
 
 def _folders(

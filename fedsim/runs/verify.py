@@ -16,6 +16,7 @@ from fedsim.common.errors import CheckpointError, FolderError
 from fedsim.common.files import read_parquet, write_json
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
+from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.records import checkpoint
@@ -49,6 +50,8 @@ def verify(
     folder: Path | str,
     *,
     steps: tuple[int, int] | None = None,
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
     workers: Workers | None = None,
     device: Device = "auto",
 ) -> list[Verdict]:
@@ -56,16 +59,22 @@ def verify(
 
     Args:
         steps: (A, B) repeats only server steps A to B - 1, from the last checkpoint before them.
+        task, model: the same that the run was given, if `simulate` was given any; others are refused.
         workers: by default different from the run's: 0 for a run with workers, 2 for a run without.
 
     Raises FolderError for a run that is not finished or cannot be repeated, and CheckpointError for steps of a fork
     that has no checkpoint before them.
     """
-    folder = as_path(folder, "folder")
+    folder, given = as_path(folder, "folder"), Given.of(task, model)
     manifest = read_manifest(folder)
     _check_repeatable(folder, manifest, steps)
     if workers is None:
         workers = 0 if manifest.get("workers") else 2
+    with given.of_run(folder, folder / CONFIG):
+        return _verified(folder, steps, workers, device)
+
+
+def _verified(folder: Path, steps: tuple[int, int] | None, workers: Workers, device: Device) -> list[Verdict]:
     config = load_config(folder / CONFIG)[0]
     forked = config.parent is not None and config.parent.forked_step is not None
     if forked and steps is not None and not _before(folder, steps[0]):

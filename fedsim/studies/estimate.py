@@ -13,7 +13,7 @@ from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes, show_wall
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.plan import PlannedRun, plan
+from fedsim.runs.plan import PlannedRun, plan_run
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import by_levels
 from fedsim.studies.run import check_memory, processes_of
@@ -58,7 +58,7 @@ def plan_study(folder: StudyFolder, *, jobs: int | Literal["auto"] = "auto") -> 
     for cells in by_levels(folder.left):
         config = cells[0].config
         with at_most(1):  # as in the processes that run cells
-            planned = plan(config, workers=0, cache=cache)
+            planned = plan_run(config, workers=0, cache=cache)
         each_s.append(planned.wall_s)
         work_s += planned.wall_s * len(cells)
         disk += disk_bytes(planned, prepare(config, cache=cache)) * len(cells)

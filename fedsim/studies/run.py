@@ -17,7 +17,8 @@ from fedsim.common.signals import Interrupts
 from fedsim.common.terminal import Terminal
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
-from fedsim.config.study import StudyConfig, load_study
+from fedsim.config.load import Sets, Source
+from fedsim.config.study import StudyConfig, load_study, source_of
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.run_folder import lock
 from fedsim.runs.build import prepare
@@ -44,23 +45,23 @@ class Outcome:
 
 @arguments.checked
 def study(
-    path: Path | str,
-    sets: Sequence[str] = (),
+    study: Source,
+    sets: Sets = (),
     *,
     scale: str | None = None,
-    seeds: str | None = None,
+    seeds: str | int | Sequence[int] | None = None,
     out: Path | str = "runs",
     jobs: int | Literal["auto"] = "auto",
     device: Device = "auto",
     force: bool = False,
 ) -> Outcome:
-    """Run the unfinished cells of a study's file; writes `<out>/<name>/`.
+    """Run the unfinished cells of a study, given by its file or as a dict of its tables; writes `<out>/<name>/`.
 
     `sets`, `scale` and `seeds` are as for `load_study`, the rest as for `run_study`. With several processes, call it
     below `if __name__ == "__main__":`, as with `multiprocessing`.
     """
-    path = as_path(path, "path")
-    folder = opened(load_study(path, scale=scale, sets=sets, seeds=seeds), path.name, out, force=force)
+    config = load_study(study, scale=scale, sets=sets, seeds=seeds)
+    folder = opened(config, source_of(study), out, force=force)
     return run_study(Board(folder, Terminal(quiet=True)), jobs=jobs, device=device)
 
 

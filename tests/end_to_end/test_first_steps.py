@@ -144,8 +144,8 @@ def test_arguments_from_python_are_checked(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"sets: expected several assignments.*found the text 'seed=2'"):
         fedsim.load_config(path, "seed=2")
-    with pytest.raises(ConfigError, match=r"configs: expected a RunConfig, as fedsim.load_config"):
-        fedsim.simulate("small.toml", out=tmp_path, workers=0)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"small.toml: there is no such file"):
+        fedsim.simulate(tmp_path / "no" / "small.toml", out=tmp_path, workers=0)
     with pytest.raises(ConfigError, match="device: expected one of 'auto', 'cpu', 'cuda', found 'gpu'"):
         fedsim.simulate(small(), out=tmp_path, workers=0, device="gpu")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="workers: expected a whole number or 'auto', found '2'"):

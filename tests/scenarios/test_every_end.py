@@ -15,7 +15,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import EndOfWorld
 from fedsim.config.run import RunConfig
 from fedsim.config.world import WorldConfig, source_trace, world_trace
-from fedsim.runs.plan import plan
+from fedsim.runs.plan import plan_run
 from fedsim.runs.simulate import simulate
 from fedsim.worlds.scenario import make_trace
 from fedsim.worlds.world import World
@@ -102,8 +102,8 @@ def test_nothing_is_said_of_a_run_as_long_as_its_world(tmp_path: Path) -> None:
 
 def test_a_plan_says_it_of_a_run_that_steps_end() -> None:
     world = {"scenario": "churn", "horizon": "30s", "options": {"mean_on": "10min", "mean_off": "10min"}}
-    assert "begins again" in plan(longer(world=world, stop={"steps": 30}), workers=0).outlives
-    assert plan(longer(stop={"steps": 1}), workers=0).outlives == ""
+    assert "begins again" in plan_run(longer(world=world, stop={"steps": 30}), workers=0).outlives
+    assert plan_run(longer(stop={"steps": 1}), workers=0).outlives == ""
 
 
 @pytest.mark.parametrize(("stop", "horizon"), [({"time": "2min"}, "1min"), ({"steps": 30}, "30s")], ids=str)

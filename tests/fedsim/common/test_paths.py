@@ -32,7 +32,10 @@ OPENERS: dict[str, Callable[[Any], object]] = {
 def test_a_value_that_is_no_path_is_refused_with_a_message(
     opener: Callable[[Any], object], wrong: object
 ) -> None:
-    with pytest.raises(ConfigError, match=r"^(path|folder|parent): expected (a path|text in UTF-8), found "):
+    with pytest.raises(
+        ConfigError,
+        match=r"^(path|config|folder|parent): expected (a path|a path or a dict of tables|text in UTF-8), found ",
+    ):
         opener(wrong)
 
 

@@ -18,7 +18,7 @@ from fedsim.engine.audit import Audit, parts_of
 from fedsim.engine.client_records import ClientRecords
 from fedsim.execution.actor_pool import RayPool
 from fedsim.runs.build import prepare
-from fedsim.runs.plan import CountingTrainer, plan
+from fedsim.runs.plan import CountingTrainer, plan_run
 from fedsim.training.job import Cohort, Job
 from fedsim.training.workbench import Workbench
 from small import run, small
@@ -193,8 +193,8 @@ def test_what_it_costs_is_predicted(tmp_path: Path) -> None:
     setup = prepare(config)
     each = CountingTrainer(setup, ahead=False).passes_each + 2 / 3
     samples = int(setup.data.train.sizes[rows["client"]].sum())
-    assert plan(config, workers=0).audited == pytest.approx(samples * each)
-    assert plan(small(), workers=0).audited == 0
+    assert plan_run(config, workers=0).audited == pytest.approx(samples * each)
+    assert plan_run(small(), workers=0).audited == 0
     row = 4 * len(setup.initial())
     assert setup.footprint(0).parts()["audit"] == 7 * row
 

@@ -19,7 +19,7 @@ from fedsim.records import checkpoint
 from fedsim.records.manifest import read_manifest
 from fedsim.runs.checkpointer import Checkpointer
 from fedsim.runs.fork import At
-from fedsim.runs.plan import plan
+from fedsim.runs.plan import plan_run
 from fedsim.runs.resume import resume
 from fedsim.runs.session import reproduction
 from fedsim.runs.verify import verify
@@ -143,7 +143,7 @@ def test_its_configuration_alone_is_refused_with_the_command_that_makes_it(
     with pytest.raises(ConfigError, match=r"it is a fork, .* create it again: fedsim fork") as refused:
         run(config, tmp_path / "b")
     with pytest.raises(ConfigError, match="it is a fork"):
-        plan(config)
+        plan_run(config)
     words = shlex.split(str(refused.value).partition("again: ")[2].partition(";")[0])
     again = CliRunner().invoke(app, [*words[1:], "--out", str(tmp_path / "c"), "--workers", "0", "--quiet"])
     assert again.exit_code == 0, again.output

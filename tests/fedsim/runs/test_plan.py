@@ -19,7 +19,7 @@ from fedsim.config.run import RunConfig
 from fedsim.records.schemas import JOBS, STEPS
 from fedsim.runs import time_estimate as trials
 from fedsim.runs.build import prepare
-from fedsim.runs.plan import PlannedRun, plan, table
+from fedsim.runs.plan import PlannedRun, plan_run, table
 from fedsim.server.rule import Stack
 from fedsim.server.server import Server
 from fedsim.training.job import Cohort
@@ -66,7 +66,7 @@ def _quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[PlannedRun, analysis.Run, Path]:
     """Return the plan of a small run, the run, and the folder of the plan's tables."""
     config: RunConfig = small(**KINDS[kind] | changes)
-    found = plan(config, workers=0, out=tmp_path / "plan")
+    found = plan_run(config, workers=0, out=tmp_path / "plan")
     return found, analysis.open_run(run(config, tmp_path / "run").folder), tmp_path / "plan" / "small"
 
 
@@ -149,7 +149,7 @@ def test_a_plan_knows_how_much_the_server_remembers(
         return 0.0
 
     monkeypatch.setattr("fedsim.runs.plan.wall_s", told)
-    plan(config, workers=0)
+    plan_run(config, workers=0)
     if kind == "history":  # late rows count from their own step on, a little later than foretold
         assert np.abs(np.array(foretold) - seen).max() <= 2
     else:
@@ -159,7 +159,7 @@ def test_a_plan_knows_how_much_the_server_remembers(
 
 def test_actors_train_ahead_what_nobody_will_use() -> None:
     config = small(**KINDS["fedbuff"])
-    used, ahead = (plan(config, workers=workers).passes for workers in (0, 2))
+    used, ahead = (plan_run(config, workers=workers).passes for workers in (0, 2))
     assert ahead > used
 
 
@@ -178,7 +178,7 @@ def test_actors_train_ahead_what_nobody_will_use() -> None:
     ids=str,
 )
 def test_a_plan_says_why_it_might_be_wrong(changes: dict[str, Any], reason: str) -> None:
-    found = plan(small(**changes), workers=0)
+    found = plan_run(small(**changes), workers=0)
     assert reason in found.exact
     assert found.steps == 8
     assert f"approximate: {found.exact}" in dict(lines(found))["timeline"]
@@ -188,7 +188,7 @@ def test_a_plan_says_why_it_might_be_wrong(changes: dict[str, Any], reason: str)
     "selection", [{"name": "oort"}, {"name": "loss_based"}, {"name": "quota", "group": "label"}], ids=str
 )
 def test_selectors_that_look_at_labels_alone_are_planned_exactly(selection: dict[str, Any]) -> None:
-    assert bool(plan(small(selection=selection), workers=0).exact) == (selection["name"] != "quota")
+    assert bool(plan_run(small(selection=selection), workers=0).exact) == (selection["name"] != "quota")
 
 
 def lines(found: PlannedRun) -> list[tuple[str, str]]:
@@ -205,7 +205,7 @@ def printed(found: PlannedRun) -> str:
 
 
 def test_the_table_tells_the_plan() -> None:
-    found = plan(small(), workers=0)
+    found = plan_run(small(), workers=0)
     said = dict(lines(found))
     assert said["steps"].startswith("8 in 00:")
     assert said["steps"].endswith("ended by steps")
@@ -258,7 +258,7 @@ def test_an_evaluation_of_some_clients_is_predicted_by_their_samples(
 
     monkeypatch.setattr("fedsim.runs.plan.wall_s", wall_s)
     config = small(evaluate={"every_steps": 3, "clients": 3})
-    plan(config, workers=0)
+    plan_run(config, workers=0)
     evals = analysis.open_run(run(config, tmp_path).folder).frame("evals")
     assert evals.groupby("step")["client"].count().tolist() == [3, 3, 3, 12]
     assert asked == [evals["n"].sum()]
@@ -309,14 +309,14 @@ def test_what_the_machine_does_besides_is_not_taken_for_the_run(monkeypatch: pyt
 
 
 def test_a_plan_in_which_nothing_happens_can_be_told() -> None:
-    found = plan(small(dropout={"chance": 1.0}, stop={"steps": 2}), workers=0)
+    found = plan_run(small(dropout={"chance": 1.0}, stop={"steps": 2}), workers=0)
     assert set(found.jobs) == {"lost"}
     assert dict(lines(found))["staleness*"] == "none"
     assert found.passes == 0
 
 
 def test_a_plan_without_a_step_can_be_told() -> None:
-    found = plan(small(stop={"time": "1us"}), workers=0)
+    found = plan_run(small(stop={"time": "1us"}), workers=0)
     told = dict(lines(found))
     assert found.steps == 0
     assert told["time between steps*"] == told["staleness*"] == "none"
@@ -338,23 +338,23 @@ def test_a_written_plan_opens_like_a_run_that_is_not_complete(tmp_path: Path) ->
 def test_a_plan_replaces_a_plan_if_forced_and_never_a_run(tmp_path: Path) -> None:
     _, done, folder = pair("sync", tmp_path)
     with pytest.raises(RunError, match="--force"):
-        plan(small(), workers=0, out=tmp_path / "plan")
-    plan(small(stop={"steps": 2}), workers=0, out=tmp_path / "plan", force=True)
+        plan_run(small(), workers=0, out=tmp_path / "plan")
+    plan_run(small(stop={"steps": 2}), workers=0, out=tmp_path / "plan", force=True)
     assert len(analysis.open_run(folder).steps) == 2
     for force in (False, True):
         with pytest.raises(RunError, match="exists" if not force else "is a run, and no plan replaces it"):
-            plan(small(), workers=0, out=done.folder.parent, force=force)
+            plan_run(small(), workers=0, out=done.folder.parent, force=force)
     assert (done.folder / "model.safetensors").is_file()
     assert run(small(), tmp_path / "plan", force=True).status == "done"
 
 
 def test_bad_input_is_refused_as_the_run_would(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="workers"):
-        plan(small(), workers=-1)
+        plan_run(small(), workers=-1)
     with pytest.raises(ConfigError, match="wall time alone ends"):
-        plan(small(stop={"wall": "1min"}), workers=0, out=tmp_path)
+        plan_run(small(stop={"wall": "1min"}), workers=0, out=tmp_path)
     with pytest.raises(ConfigError, match="partitioner"):
-        plan(small(partition=None), workers=0, out=tmp_path)
+        plan_run(small(partition=None), workers=0, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

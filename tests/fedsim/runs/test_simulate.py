@@ -264,10 +264,15 @@ def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"configs": {}}, "configs: expected a RunConfig, as fedsim.load_config returns, .* found dict"),
+        ({"configs": {}}, "config: task: missing\\nconfig: pacing: missing"),
+        (
+            {"configs": 5},
+            "configs: expected a path, a dict of tables, a RunConfig, .* or a list of these, found 5",
+        ),
+        ({"configs": [{}, b"x"]}, r"configs\[1\]: expected a path, .* found b'x'"),
         ({"configs": []}, "configs: expected at least one configuration, found none"),
         ({"configs": None}, r"configs(\[0\])?: .* found None"),
-        ({"configs": "quickstart.toml"}, "configs: .* found 'quickstart.toml'"),
+        ({"configs": "quikstart.toml"}, "quikstart.toml: there is no such file"),
         ({"configs": [None]}, r"configs(\[0\])?: .* found None"),
         ({"out": None}, "out: expected a path, found None"),
         ({"out": b"runs"}, "out: expected a path, found b'runs'"),

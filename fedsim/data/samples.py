@@ -1,0 +1,130 @@
+"""Turn a user's data set into arrays: features, labels and the client of each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.common.errors import DataError, described
+
+Array = NDArray[Any]
+Client = Any
+"""The clients of samples: an array [N], a function of a sample's number, or the column that holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Samples as arrays."""
+
+    x: NDArray[np.float32]
+    """[N, ...] features."""
+    y: Array
+    """[N] labels."""
+    client: Array | None = None
+    """[N] a number or a name of each sample's client."""
+
+
+def read_dataset(dataset: Any, client: Client, columns: tuple[Any, Any], where: str) -> Samples:
+    """Read each sample of a map-style torch dataset once.
+
+    Args:
+        client: None for samples without clients.
+        columns: the keys of features and labels in a sample.
+        where: the name of the data set in messages.
+
+    Raises DataError that names the sample and what is wrong with it.
+    """
+    n = _length(dataset, where)
+    of_columns = isinstance(client, (str, int)) and not isinstance(client, bool)
+    keys = (*columns, client) if of_columns else columns
+    rows = [_row(dataset[i], keys, f"{where}, sample {i}") for i in range(n)]
+    features = [numbers(row[0], f"{where}, sample {i}: features") for i, row in enumerate(rows)]
+    shapes = {array.shape for array in features}
+    if len(shapes) > 1:
+        other = next(i for i, array in enumerate(features) if array.shape != features[0].shape)
+        raise DataError(
+            f"{where}: expected samples of one shape, found {list(features[0].shape)} in sample 0 and "
+            f"{list(features[other].shape)} in sample {other}"
+        )
+    x = np.stack(features).astype(np.float32, copy=False)
+    y = labels([row[1] for row in rows], f"{where}: labels")
+    owners = [row[2] for row in rows] if of_columns else _owners(client, n)
+    return Samples(x, y, None if owners is None else clients_of(owners, n, f"{where}: client"))
+
+
+def numbers(value: Any, where: str) -> NDArray[np.float32]:
+    """Return features as float32. Raises DataError for anything but numbers."""
+    array = _array(value)
+    if array.dtype.kind not in "fiub" or type(value).__module__.startswith("PIL"):
+        images = "; the dataset's transform=torchvision.transforms.ToTensor() makes them of images"
+        raise DataError(f"{where}: expected numbers, found {described(value)}{images}")
+    return array.astype(np.float32, copy=False)
+
+
+def labels(value: Any, where: str) -> Array:
+    """Return labels as whole numbers. Raises DataError for others."""
+    array = np.array([_array(each) for each in value]) if isinstance(value, list) else _array(value)
+    if array.dtype.kind == "b":
+        return array.astype(np.int64)
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        found = f"{array.dtype} of shape {list(array.shape)}"
+        raise DataError(f"{where}: expected one whole number from 0 on for each sample, found {found}")
+    return array.astype(np.int64)
+
+
+def clients_of(value: Any, n: int, where: str) -> Array:
+    """Return the client of each of n samples: whole numbers or texts. Raises DataError for anything else."""
+    array = np.array([_array(each)[()] for each in value]) if isinstance(value, list) else _array(value)
+    if array.shape != (n,) or array.dtype.kind not in "iuU":
+        raise DataError(
+            f"{where}: expected {n} whole numbers or texts, one for each sample, found {array.dtype} of shape "
+            f"{list(array.shape)}"
+        )
+    return array
+
+
+def rows_by_client(client: Array) -> tuple[NDArray[np.int64], ...]:
+    """Return the samples of each client, clients in ascending order of their numbers or names."""
+    _, number, counts = np.unique(client, return_inverse=True, return_counts=True)
+    return tuple(np.split(np.argsort(number, kind="stable"), np.cumsum(counts)[:-1]))
+
+
+def _owners(client: Client, n: int) -> Any:
+    return [client(i) for i in range(n)] if isinstance(client, Callable) else client  # type: ignore[arg-type]
+
+
+def _length(dataset: Any, where: str) -> int:
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise DataError(
+            f"{where}: expected a torch dataset with a length and numbered samples, found {described(dataset)}"
+        )
+    if not (n := len(dataset)):
+        raise DataError(f"{where}: expected at least one sample, found none")
+    return n
+
+
+def _row(sample: Any, keys: Sequence[Any], where: str) -> list[Any]:
+    """Return the parts of a sample at `keys`."""
+    if not isinstance(sample, (tuple, list, Mapping)):
+        raise DataError(
+            f"{where}: expected (features, label) or a dict of columns, found {described(sample)}"
+        )
+    try:
+        return [sample[key] for key in keys]
+    except (KeyError, IndexError, TypeError):
+        known = list(sample) if isinstance(sample, Mapping) else list(range(len(sample)))
+        missing = next(key for key in keys if key not in known)
+        raise DataError(
+            f"{where}: expected the columns {', '.join(map(repr, keys))}, found {', '.join(map(repr, known))} and no "
+            f"{missing!r}; name the columns with x=, y= and client="
+        ) from None
+
+
+def _array(value: Any) -> Array:
+    if hasattr(value, "detach"):  # a tensor, also on a GPU
+        value = value.detach().cpu()
+    return np.asarray(value)

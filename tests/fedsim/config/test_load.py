@@ -1,0 +1,108 @@
+"""Configurations from files and dicts, with changes as texts or as values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedsim.common.errors import ConfigError
+from fedsim.config.load import assignments, load_config
+from fedsim.config.study import load_study
+from small import small
+
+TABLES: dict[str, Any] = {
+    "task": {"name": "digits", "clients": 12},
+    "partition": {"name": "iid"},
+    "pacing": {"preset": "sync", "clients": 4},
+    "stop": {"steps": 8},
+}
+
+
+def test_a_dict_is_read_as_the_file_of_its_tables(tmp_path: Path) -> None:
+    tables = TABLES | {"name": "x", "arms": {"a": {}, "b": {"algorithm": {"name": "fedfv"}}}}
+    path = tmp_path / "x.toml"
+    path.write_text(tomli_w.dumps(tables))
+    assert load_config(tables) == load_config(path) == load_config(str(path))
+    assert [run.name for run in load_config(tables)] == ["x/a", "x/b"]
+    assert load_config(TABLES)[0].name == "run"
+
+
+def test_a_dict_is_left_as_it_was() -> None:
+    before = TABLES | {"algorithm": {"name": "fedfv", "alpha": 0.1}}
+    load_config(before, {"algorithm.name": "fedlf", "stop.steps": 3})
+    assert before == TABLES | {"algorithm": {"name": "fedfv", "alpha": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.lr", 0.25),
+        ("train.lr", np.float64(1e-5)),
+        ("seed", np.int64(7)),
+        ("task.shuffle", False),
+        ("task.fractions", (0.5, 0.25, 0.25)),
+        ("stop.time", "2h"),
+        ("name", 'no"quote'),
+        ("model", {"name": "mlp", "hidden": [4]}),
+        ("task.data_dir", Path("some/folder")),
+    ],
+)
+def test_a_value_means_what_it_means_in_the_file(key: str, value: Any, tmp_path: Path) -> None:
+    """The file is written by another library."""
+    tables: dict[str, Any] = {table: dict(keys) for table, keys in TABLES.items()}
+    table, _, name = key.rpartition(".")
+    plain = (
+        value.item() if isinstance(value, np.generic) else str(value) if isinstance(value, Path) else value
+    )
+    (tables.setdefault(table, {}) if table else tables)[name] = (
+        list(plain) if isinstance(plain, tuple) else plain
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps(tables))
+    try:
+        expected: object = load_config(path)
+    except ConfigError as error:
+        expected = str(error).replace("run.toml", "config")
+    try:
+        found: object = load_config(TABLES, {key: value})
+    except ConfigError as error:
+        found = str(error)
+    assert found == expected
+
+
+def test_values_and_texts_are_the_same_changes() -> None:
+    texts = ["algorithm.name=fedfv", "algorithm.alpha=0.4"]
+    assert load_config(TABLES, texts) == load_config(
+        TABLES, {"algorithm.name": "fedfv", "algorithm.alpha": 0.4}
+    )
+    assert assignments(texts) == texts
+
+
+@pytest.mark.parametrize("value", [None, object(), {1, 2}])
+def test_a_value_that_toml_lacks_is_refused(value: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^sets: train\.lr: expected a number, text, .* found "):
+        load_config(TABLES, {"train.lr": value})
+
+
+def test_a_wrong_key_in_a_dict_is_named() -> None:
+    with pytest.raises(ConfigError, match="config: sede: unknown key; did you mean 'seed'"):
+        load_config(TABLES | {"sede": 1})
+
+
+def test_a_study_is_read_from_a_dict() -> None:
+    tables = {
+        "name": "two",
+        "seeds": 2,
+        "run": {key: value for key, value in small().resolved().items() if key not in ("name", "seed")},
+        "axes": {"rule": {"a": {"algorithm": {"name": "fedavg"}}, "b": {"algorithm": {"name": "fedfv"}}}},
+    }
+    study = load_study(tables, sets={"run.stop.steps": 2}, seeds=[3, 5])
+    assert study.seeds == (3, 5)
+    assert study.run["stop"]["steps"] == 2
+    assert load_study(tables, sets=["run.stop.steps=2"], seeds="3,5") == study
+    with pytest.raises(ConfigError, match="study: expected a study, found the configuration of a run"):
+        load_study(TABLES)
