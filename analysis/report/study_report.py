@@ -38,7 +38,7 @@ from fedsim.analysis.report.participation_sections import study_participation_bl
 from fedsim.analysis.report.report import report_command, write_report
 from fedsim.analysis.statistics.paired import PairedDifference, differences
 from fedsim.analysis.tables.difference_tables import PLACES, notes
-from fedsim.analysis.tables.findings import level_frame, metrics_of, points_of
+from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
 
