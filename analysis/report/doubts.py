@@ -1,4 +1,4 @@
-"""What makes the numbers of runs doubtful: early ends, worlds that were too short, extreme weights, updates left out."""
+"""What makes the numbers of runs doubtful: early ends, short worlds, extreme weights, updates left out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def doubts(examined: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
 
 
 def still_moving(run: Run) -> float:
-    """Return by how many points mean accuracy moved from one of the last evaluations to the next (median); NaN if few."""
+    """Return the median change of mean accuracy, in points, between the last evaluations; NaN if there are few."""
     means = [100 * float(np.nanmean(e.accuracy)) for e in run.evaluations()[-_LAST:] if (e.n > 0).any()]
     return float(np.median(np.abs(np.diff(means)))) if len(means) >= _LAST else float("nan")
 

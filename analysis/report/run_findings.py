@@ -212,6 +212,6 @@ def _within_noise(pairing: Pairing, comparisons: int) -> Iterator[str]:
     small = [each.name for each in found if each.verdict != "unseen" and abs(each.mean) < floor]
     if small:
         yield (
-            f"the difference of {listed(small)} is within the noise floor: from one evaluation to the next mean accuracy"
-            f" still moves by {floor:.1f} points"
+            f"the difference of {listed(small)} is within the noise floor: mean accuracy still moves by"
+            f" {floor:.1f} points from one evaluation to the next"
         )

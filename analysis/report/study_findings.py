@@ -70,7 +70,7 @@ class _Seen:
     works: dict[str, list[Work]] = field(default_factory=dict)
     """By combination of levels."""
     gaps: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """By measure and combination: mean accuracy of the clients that take part least minus that of the others, by seed."""
+    """By measure and combination, for each seed: mean accuracy of clients that take part least minus that of others."""
     counts: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
     """By measure: clients that take part least, and all clients."""
     examined: dict[str, tuple[str, ...]] = field(default_factory=dict)
