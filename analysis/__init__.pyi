@@ -9,7 +9,8 @@ from .opening.run import Evaluation, Run, open_all, open_run
 from .opening.study import POINTS, Cell, Study, is_study, open_study
 from .plots.availability import availability_picture
 from .plots.fit import fit_picture
-from .report.document import Document
+from .report.document import Document, Finding
+from .report.findings import findings
 from .report.report import run_document, write_page, write_report
 from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
@@ -22,12 +23,12 @@ from .statistics.waste import waste, waste_by_status, waste_table
 from .tables.audit_tables import audit_groups, audit_tables
 from .tables.closing import closing_table, profile, profile_table
 from .tables.compare import Comparison, compare, comparison_table
-from .tables.findings import study_frames, study_tables
 from .tables.group_tables import (
     run_participation,
     run_participation_tables,
     study_participation,
 )
+from .tables.study_tables import study_frames, study_tables
 from .worlds.difference import WorldDiff, compare_worlds
 from .worlds.facts import QUARTILES_NOTE, world_facts
 from .worlds.fitting.comparison import FitComparison, compare_fit
@@ -43,6 +44,7 @@ __all__ = [
     "Curves",
     "Document",
     "Evaluation",
+    "Finding",
     "FitComparison",
     "MLflowWriter",
     "PairedDifference",
@@ -69,6 +71,7 @@ __all__ = [
     "export_perfetto",
     "export_tensorboard",
     "export_wandb",
+    "findings",
     "fit_picture",
     "fit_world",
     "improved_over_time",

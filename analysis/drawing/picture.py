@@ -100,7 +100,7 @@ def panels(
     )
     axes = list(grid[:, 0])
     for ax in axes:
-        _plain(ax)
+        plain_axes(ax)
     return figure, axes
 
 
@@ -119,7 +119,8 @@ def time_unit(span_us: int) -> tuple[float, str]:
     return next(((scale, name) for least, scale, name in _UNITS if span_us >= least), (1e6, "seconds"))
 
 
-def _plain(ax: Axes) -> None:
+def plain_axes(ax: Axes) -> None:
+    """Give axes the look of all pictures: ink, small ticks, a faint grid, no frame."""
     ax.patch.set_alpha(0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color(INK)

@@ -167,31 +167,33 @@ def pixels(cells: Raster) -> NDArray[np.uint8]:
     In a row of several clients, the opacity of grey is the share online, and that of a job's colour grows with the
     share of clients in jobs.
     """
-    image = _idle(cells)
+    image = idle_pixels(cells)
     busy = np.asarray(sum(cells.in_job.values()))
     for outcome in reversed(OUTCOMES):
-        _paint(image, cells.in_job[outcome] > 0, OUTCOMES[outcome][0], busy / cells.sizes[:, None])
+        paint(image, cells.in_job[outcome] > 0, OUTCOMES[outcome][0], busy / cells.sizes[:, None])
     return np.asarray(np.rint(255 * image), dtype=np.uint8)
 
 
 def phase_pixels(cells: Raster) -> NDArray[np.uint8]:
     """Return the same with the colour of the phase of most jobs in a cell; ties go to the earlier phase."""
-    image = _idle(cells)
+    image = idle_pixels(cells)
     counts = np.stack([cells.in_phase[state] for state in STATES])
     most, busy = counts.argmax(axis=0), counts.sum(axis=0)
     for index, colour in enumerate(STATES.values()):
-        _paint(image, (busy > 0) & (most == index), colour, busy / cells.sizes[:, None])
+        paint(image, (busy > 0) & (most == index), colour, busy / cells.sizes[:, None])
     return np.asarray(np.rint(255 * image), dtype=np.uint8)
 
 
-def _idle(cells: Raster) -> Floats:
+def idle_pixels(cells: Raster) -> Floats:
+    """Return [R, T, 4] RGBA from 0 to 1: grey, as opaque as the share of a row's clients that is online."""
     image = np.zeros((*cells.online.shape, 4))
     image[..., :3] = _rgb(GREY)
     image[..., 3] = _IDLE_ALPHA * cells.online
     return image
 
 
-def _paint(image: Floats, here: NDArray[np.bool_], colour: str, density: Floats) -> None:
+def paint(image: Floats, here: NDArray[np.bool_], colour: str, density: Floats) -> None:
+    """Give the cells `here` of an image a colour, more opaque where the density, from 0 to 1, is larger."""
     image[here, :3] = _rgb(colour)
     image[here, 3] = 0.6 + 0.4 * np.clip(density, 0, 1)[here]
 

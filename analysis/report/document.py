@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedsim.analysis.drawing.picture import Picture
 from fedsim.common.errors import ConfigError, closest
@@ -43,6 +43,24 @@ class Text:
 
     text: str
     kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that runs or a study say, as a sentence."""
+
+    topic: Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What runs or a study say, the most important first."""
+
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +148,7 @@ class Gallery:
     figures: tuple[Figure, ...]
 
 
-Block = Heading | Text | Code | Facts | Links | Table | Figure | Gallery
+Block = Heading | Text | Findings | Code | Facts | Links | Table | Figure | Gallery
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +170,11 @@ class Document:
     def tables(self) -> dict[str, Table]:
         """All tables by name."""
         return {block.name: block for block in self.blocks if isinstance(block, Table)}
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What the runs or the study say."""
+        return tuple(f for block in self.blocks if isinstance(block, Findings) for f in block.findings)
 
     def require(self, names: Iterable[str]) -> None:
         """Raise ConfigError, with the closest name, for a name of no figure and no table of the report."""

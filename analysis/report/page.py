@@ -14,6 +14,7 @@ from fedsim.analysis.report.document import (
     Document,
     Facts,
     Figure,
+    Findings,
     Gallery,
     Heading,
     Links,
@@ -23,6 +24,9 @@ from fedsim.analysis.report.document import (
 )
 from fedsim.analysis.report.svg import inline_svg
 from fedsim.common.errors import RunError, TraceError
+
+_SHORT = 10
+"""Most lines of a table that is not folded."""
 
 
 def page(title: str, body: Iterable[str]) -> str:
@@ -132,15 +136,23 @@ def _words(block: Block) -> str:
     match block:
         case Text():
             return paragraph(block.text, block.kind)
+        case Findings():
+            items = "\n".join(f"<li>{escape(each.text)}</li>" for each in block.findings)
+            return f'<ul class="findings">\n{items}\n</ul>'
         case Code():
             return details(block.summary, code(block.text)) if block.summary else code(block.text)
         case Facts():
-            return facts(block.rows)
+            return _folded("Settings and machine", facts(block.rows), len(block.rows))
         case Links():
             return _links(block.rows)
         case Table():
-            return table(block)
+            return _folded(block.caption, table(block), len(block.rows))
     raise TypeError(f"expected a block of words, found {type(block).__name__}")
+
+
+def _folded(summary: str, content: str, lines: int) -> str:
+    """Return a table, folded away under its caption if it is long."""
+    return details(f"{summary} ({lines} lines)", content) if lines > _SHORT else content
 
 
 def _links(rows: Iterable[tuple[str, str]]) -> str:

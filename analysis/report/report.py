@@ -9,10 +9,12 @@ from pathlib import Path
 
 from fedsim.analysis.opening.facts import troubles
 from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import WORLD
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.client_accuracy import client_accuracy
 from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
+from fedsim.analysis.plots.overview import overview
 from fedsim.analysis.plots.staleness import staleness, used_staleness
 from fedsim.analysis.report import page
 from fedsim.analysis.report.document import (
@@ -20,12 +22,14 @@ from fedsim.analysis.report.document import (
     Column,
     Document,
     Figure,
+    Findings,
     Gallery,
     Heading,
     Table,
     Text,
     slugs,
 )
+from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import runs_participation
 from fedsim.analysis.report.run_sections import run_section
 from fedsim.analysis.tables.closing import ACCURACIES, closing
@@ -79,7 +83,10 @@ def _title(runs: Sequence[Run]) -> str:
 
 
 def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    yield Heading("Findings")
+    yield Findings(findings(runs))
     yield from (Text(text, "warning") for run in runs for text in troubles(run))
+    yield from overview_blocks(runs)
     yield Heading("Summary")
     yield _summary(runs)
     splits = ", ".join(dict.fromkeys(run.split for run in runs))
@@ -96,6 +103,13 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
     names = slugs(run.label for run in runs)
     for run, name in zip(runs, names, strict=True):
         yield from run_section(run, f"{name}-" if len(runs) > 1 else "")
+
+
+def overview_blocks(runs: Sequence[Run]) -> Iterator[Block]:
+    """Yield the picture of who took part beside accuracy, the runs in their order, from the first with a world on."""
+    drawable = [run for run in runs if (run.folder / WORLD).is_file() and run.virtual_us > 0]
+    if drawable and any(run.evaluations() for run in runs):
+        yield Figure("overview", partial(overview, runs, drawable[0]), wide=True)
 
 
 _COUNTS = ("steps", "jobs", "jobs lost", "late", "empty steps")

@@ -6,6 +6,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -25,6 +26,7 @@ from fedsim.analysis.report.document import (
     Document,
     Facts,
     Figure,
+    Findings,
     Gallery,
     Heading,
     Links,
@@ -34,11 +36,12 @@ from fedsim.analysis.report.document import (
     heading_of,
     slugs,
 )
+from fedsim.analysis.report.findings import findings
 from fedsim.analysis.report.participation_sections import study_participation_blocks
-from fedsim.analysis.report.report import report_command, write_report
+from fedsim.analysis.report.report import overview_blocks, report_command, write_report
 from fedsim.analysis.statistics.paired import PairedDifference, differences
 from fedsim.analysis.tables.difference_tables import PLACES, notes
-from fedsim.analysis.tables.findings import level_frame, metrics_of, points_of
+from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
 
@@ -68,7 +71,10 @@ def write_run_reports(study: Study) -> int:
 
 
 def _blocks(study: Study, out: Path) -> Iterator[Block]:
+    yield Heading("Findings")
+    yield Findings(findings(study))
     yield from _troubles(study)
+    yield from _overview(study)
     yield Heading("What was asked")
     if study.description:
         yield Text(study.description)
@@ -88,6 +94,28 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
     yield Code(f"fedsim study {shlex.quote(str(config))} --out reproduced")
     if config.is_file():
         yield Code(_text(config), summary="The study as it was run")
+
+
+def _overview(study: Study) -> Iterator[Block]:
+    """Yield who took part beside accuracy, for the first seed's runs of each level with the first of other levels."""
+    if not study.finished:
+        return
+    first = study.finished[0]
+    axis = study.axis() if study.axes else ""
+    same = [
+        cell
+        for cell in study.finished
+        if cell.seed == first.seed
+        and all(cell.levels[a] == level for a, level in first.levels.items() if a != axis)
+    ]
+    runs = [replace(study.afresh(cell), label=cell.levels.get(axis, study.name)) for cell in same]
+    blocks = list(overview_blocks(runs))
+    yield from blocks
+    where = ", ".join(f"{a}={level}" for a, level in first.levels.items() if a != axis)
+    if blocks:
+        yield Text(
+            f"One seed of {len(study.seeds)}: {first.seed}{f', with {where}' if where else ''}.", "note"
+        )
 
 
 def _text(file: Path) -> str:

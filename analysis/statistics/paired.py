@@ -228,7 +228,7 @@ def _tested(values: Floats, size: float | None) -> dict[str, Any]:
     asked = mean if size is None else size
     return {
         "interval": interval(mean_of(values), n, CONFIDENCE),
-        "t_interval": _t_interval(values),
+        "t_interval": t_interval(values),
         "sign_p": sign_test(values) if n else float("nan"),
         "p_value": signed_rank_test(values) if n else float("nan"),
         "p_holm": float("nan"),
@@ -238,11 +238,12 @@ def _tested(values: Floats, size: float | None) -> dict[str, Any]:
     }
 
 
-def _t_interval(values: Floats) -> tuple[float, float] | None:
+def t_interval(values: Floats, confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Return the interval of Student's t for the mean of `values` [n]; None below 3."""
     n = len(values)
     if n < 3:
         return None
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * _std(values) / np.sqrt(n)
+    half = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * _std(values) / np.sqrt(n)
     return float(values.mean() - half), float(values.mean() + half)
 
 

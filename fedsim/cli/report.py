@@ -70,6 +70,8 @@ def report(runs: _Runs, out: _Out = None, each: _Each = False, *, files: Files) 
     """Write an HTML page about runs, side by side, or about a study. It can write figures and tables as files."""
     document = _document(runs, out, each)
     document.require(files.only or ())
+    for finding in document.findings:
+        say(f"- {finding}")
     files.write(document)
     if out is not None or not files.wanted:
         page = analysis.write_page(document, out or (runs[0] if len(runs) == 1 else Path()))

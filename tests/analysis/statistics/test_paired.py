@@ -17,7 +17,7 @@ from fedsim.analysis.opening.study import Cell, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.statistics.paired import differences_of
 from fedsim.analysis.tables.difference_tables import cells, difference_frame, difference_table, notes
-from fedsim.analysis.tables.findings import level_frame, study_frames, study_tables
+from fedsim.analysis.tables.study_tables import level_frame, study_frames, study_tables
 from fedsim.common import plugins
 from fedsim.common.errors import RunError
 from synthetic_runs import evals_table

@@ -1,0 +1,139 @@
+"""What makes the numbers of runs doubtful: early ends, short worlds, extreme weights, updates left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import WORLD, word_counts
+from fedsim.common.units import show_us
+from fedsim.worlds.client_statistics import HOUR_US
+
+EXTREME_WEIGHT = 1e4
+"""Above this largest weight of a step, rounding errors of the updates decide its direction."""
+_SAME = 0.01
+"""Ends that differ by less than this share are equal."""
+_FEW = 3
+"""Up to so many runs are named one by one."""
+_LAST = 6
+"""Evaluations at the end of a run that show how much its accuracy still moves."""
+_EARLY = {
+    "wall": "was ended by the wall clock, so another machine ends elsewhere",
+    "world": "ended early, when nothing more could happen in its world",
+}
+
+
+def examine(run: Run) -> tuple[str, ...]:
+    """Return what is doubtful about a run: a text for each check, empty where nothing is."""
+    return tuple(check(run) for check, _ in _CHECKS)
+
+
+def doubts(examined: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yield a clause for each doubt about runs, from what `examine` says of each by name."""
+    for i, (_, several) in enumerate(_CHECKS):
+        found = {name: texts[i] for name, texts in examined.items() if texts[i]}
+        if len(found) > _FEW:
+            yield f"{len(found)} of {len(examined)} runs {several}"
+        else:
+            yield from (f"{name} {text}" for name, text in found.items())
+
+
+def still_moving(run: Run) -> float:
+    """Return the median change of mean accuracy, in points, between the last evaluations; NaN if there are few."""
+    means = [100 * float(np.nanmean(e.accuracy)) for e in run.evaluations()[-_LAST:] if (e.n > 0).any()]
+    return float(np.median(np.abs(np.diff(means)))) if len(means) >= _LAST else float("nan")
+
+
+def _incomplete(run: Run) -> str:
+    if run.done:
+        return ""
+    error = run.manifest.get("error")
+    status = str(run.manifest.get("status", "unknown"))
+    return f"is not complete ({status}{f': {error}' if error else ''})"
+
+
+def _early(run: Run) -> str:
+    return _EARLY.get(str(run.manifest.get("ended_by")), "") if run.done else ""
+
+
+def _never_evaluated(run: Run) -> str:
+    return "" if run.evaluations() else f"was never evaluated on the {run.split} split"
+
+
+def _outlived(run: Run) -> str:
+    """Return by how much a run was longer than its world, which then repeats or stays as it ended."""
+    path = run.folder / WORLD
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+        horizon_us = int(metadata[b"fedsim.horizon_us"])
+    except (OSError, ValueError, KeyError):  # the figure of participation says what is wrong with the file
+        return ""
+    if run.virtual_us <= horizon_us:
+        return ""
+    return f"ran for {hours(run.virtual_us)} in a world of {hours(horizon_us)}"
+
+
+def _nonfinite(run: Run) -> str:
+    if warning := run.manifest.get("warning"):
+        return f"says nothing about learning ({warning})"
+    left_out = word_counts(run.jobs["status"]).get("nonfinite", 0)
+    return f"left out {left_out:,} updates that were not finite or too long" if left_out else ""
+
+
+def _extreme(run: Run) -> str:
+    weights = run.steps["max_weight"].to_numpy()
+    steps = int((weights > EXTREME_WEIGHT).sum())
+    if not steps:
+        return ""
+    return (
+        f"has a weight above {EXTREME_WEIGHT:,.0f} in {steps:,} of {len(weights):,} steps,"
+        " whose direction rounding decides"
+    )
+
+
+def _unrepeatable(run: Run) -> str:
+    device = str(run.manifest.get("device") or "cpu")
+    if device != "cpu":
+        return f"was computed on {device}, and its digest holds on that kind of device only"
+    resumed = run.manifest.get("resumed") or []
+    if any(isinstance(each, Mapping) and each.get("changed") for each in resumed):
+        return (
+            "was resumed with other versions or files, so its digest may not be that of an uninterrupted run"
+        )
+    return ""
+
+
+def different_ends(runs: Sequence[Run]) -> str:
+    """Return a clause if runs stopped after different virtual times and different numbers of steps; else `""`."""
+    done = [run for run in runs if run.done]
+    times, steps = [run.virtual_us for run in done], [len(run.steps) for run in done]
+    if len(done) < 2 or not (_apart(times) and _apart(steps)):
+        return ""
+    return (
+        f"the runs end after {hours(min(times))} to {hours(max(times))} and {min(steps):,} to {max(steps):,} steps,"
+        " so their ends compare different amounts of work"
+    )
+
+
+def _apart(values: Sequence[int]) -> bool:
+    return max(values) - min(values) > _SAME * max(values)
+
+
+def hours(time_us: int) -> str:
+    """Return a virtual time in hours, such as `24 h`; below one hour as `fedsim.common.units.show_us` does."""
+    return f"{time_us / HOUR_US:,.4g} h" if time_us >= HOUR_US else show_us(time_us)
+
+
+_CHECKS: tuple[tuple[Callable[[Run], str], str], ...] = (
+    (_incomplete, "are not complete"),
+    (_never_evaluated, "were never evaluated"),
+    (_nonfinite, "left out updates that were not finite or too long"),
+    (_outlived, "were longer than their worlds"),
+    (_early, "ended early"),
+    (_extreme, f"have steps with a weight above {EXTREME_WEIGHT:,.0f}, whose direction rounding decides"),
+    (_unrepeatable, "have digests that do not hold on every machine"),
+)
+"""What to look for in a run, and what to say if it holds for many."""

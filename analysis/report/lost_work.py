@@ -1,0 +1,75 @@
+"""What runs lost: jobs, steps and the time of devices, as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.opening.tables import word_counts
+from fedsim.analysis.report.sentences import sentence, shares, spread
+from fedsim.analysis.statistics.waste import USED, WASTED, waste_by_status
+
+_LATE = ("late", "stale", "void")
+_IDLE = ("empty", "void")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run, or several together, did and lost."""
+
+    jobs: int = 0
+    lost: int = 0
+    late: int = 0
+    """Jobs that arrived too late, or for a step that was not taken."""
+    steps: int = 0
+    idle: int = 0
+    """Steps without an update to use."""
+    used_s: float = 0.0
+    """Device time of used updates."""
+    wasted_s: float = 0.0
+
+
+def work_of(run: Run) -> Work:
+    """Count what a run did and lost, from its tables."""
+    jobs, steps = word_counts(run.jobs["status"]), word_counts(run.steps["status"])
+    seconds = waste_by_status(run)["device_s"]
+    return Work(
+        jobs=len(run.jobs),
+        lost=jobs.get("lost", 0),
+        late=sum(jobs.get(status, 0) for status in _LATE),
+        steps=len(run.steps),
+        idle=sum(steps.get(status, 0) for status in _IDLE),
+        used_s=float(seconds.reindex(USED).sum()),
+        wasted_s=float(seconds.reindex(WASTED).sum()),
+    )
+
+
+def together(works: Iterable[Work]) -> Work:
+    """Return the sum of the work of several runs."""
+    listed = list(works)
+    return Work(**{field.name: sum(getattr(work, field.name) for work in listed) for field in fields(Work)})
+
+
+def lost_work(works: Mapping[str, Work], each: str = "in each run") -> str:
+    """Return what runs lost, by name, as one sentence; `each` says what the names are, see `shares`."""
+    if not any(work.jobs for work in works.values()):
+        return "No job was recorded."
+    lost = {name: (work.lost, work.jobs) for name, work in works.items()}
+    late = {name: (work.late, work.jobs) for name, work in works.items()}
+    idle = {name: (work.idle, work.steps) for name, work in works.items()}
+    clauses = [f"clients lost {shares(lost, 'jobs', each)}" if _any(lost) else "no job was lost"]
+    if _any(late):
+        clauses.append(f"{shares(late, 'jobs', each)} came too late for their step")
+    if _any(idle):
+        clauses.append(f"{shares(idle, 'steps', each)} had no update to use")
+    total = {name: work.used_s + work.wasted_s for name, work in works.items()}
+    wasted = {name: 100 * works[name].wasted_s / s for name, s in total.items() if s > 0}
+    if any(wasted.values()):
+        clauses.append(f"{spread(wasted)} of the clients' device time was wasted")
+    text = "; ".join(clauses)
+    return sentence(text[:1].upper() + text[1:])
+
+
+def _any(parts: Mapping[str, tuple[int, int]]) -> bool:
+    return any(part for part, _ in parts.values())

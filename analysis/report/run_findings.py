@@ -1,0 +1,217 @@
+"""What runs say: those with equal seeds are paired by client, others are not compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.run import Run
+from fedsim.analysis.report.document import Finding
+from fedsim.analysis.report.doubts import different_ends, doubts, examine, still_moving
+from fedsim.analysis.report.lost_work import lost_work, work_of
+from fedsim.analysis.report.sentences import Claims, listed, sentence, told
+from fedsim.analysis.statistics.contrasts import Contrast, by_client, confidence, of_groups, of_tails
+from fedsim.analysis.statistics.paired import t_interval
+from fedsim.analysis.statistics.participation import clients
+from fedsim.analysis.statistics.tails import lowest_percent, tail_size
+from fedsim.analysis.tables.compare import compare
+from fedsim.common.errors import RunError, TraceError
+
+_PERCENT = 10
+"""The share of clients that counts as worst off."""
+_FEW_CLIENTS = "too few clients for an interval"
+PARTICIPATION = {
+    "availability": ("least online", "online"),
+    "used": ("whose updates were used least", "used"),
+}
+"""Measures of a client's participation, the best known first, and the clients that have least of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Runs with the seed of the first one that was evaluated, and what keeps the others from being compared."""
+
+    runs: tuple[Run, ...]
+    """The baseline first; all have the same clients."""
+    accuracy: tuple[Floats, ...]
+    """[K] final accuracy of each client in each run, in percent."""
+    refused: tuple[str, ...]
+    worlds: frozenset[bool | None]
+    """Whether the others saw the baseline's world; None where a world was not kept."""
+
+
+def run_findings(runs: Sequence[Run]) -> Iterator[Finding]:
+    """Yield what runs say. Raises FolderError if their files cannot be read."""
+    pairing, gaps = _pair(runs), _Gaps.of(runs)
+    others = len(pairing.runs) - 1
+    comparisons = (2 * others if others > 0 else 1) + len(gaps.groups)
+    if others < 0:
+        yield Finding("accuracy", "No run was evaluated, so nothing can be said about accuracy.")
+    elif others == 0:
+        yield from _alone(pairing, comparisons)
+    else:
+        yield from _compared(pairing, comparisons)
+    if said := gaps.told(comparisons):
+        yield Finding("participation", said)
+    yield Finding("lost work", lost_work({run.label: work_of(run) for run in runs}))
+    yield Finding("doubts", sentence("; ".join(_doubts(runs, pairing, comparisons))))
+
+
+def _pair(runs: Sequence[Run]) -> Pairing:
+    evaluated = [run for run in runs if run.evaluations()]
+    if not evaluated:
+        return Pairing((), (), (), frozenset())
+    base = evaluated[0]
+    last = base.final()
+    measured = last.n > 0
+    chosen, accuracy, refused, worlds = [base], [100 * last.accuracy[measured]], [], set()
+    for run in evaluated[1:]:
+        if run.manifest.get("seed") != base.manifest.get("seed"):
+            refused.append(f"{run.label} has another seed than {base.label} and is not compared")
+            continue
+        try:
+            worlds.add(compare(base, run).same_world)
+        except RunError:
+            refused.append(
+                f"{run.label} was not evaluated on the clients of {base.label} and is not compared"
+            )
+            continue
+        chosen.append(run)
+        accuracy.append(100 * run.final(base.split).accuracy[measured])
+    return Pairing(tuple(chosen), tuple(accuracy), tuple(refused), frozenset(worlds))
+
+
+def _alone(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
+    (run,), (accuracy,) = pairing.runs, pairing.accuracy
+    k, mean = len(accuracy), float(np.mean(accuracy))
+    ends = t_interval(accuracy, confidence(comparisons))
+    around = f"[{ends[0]:.1f}, {ends[1]:.1f}]" if ends else f"[{_FEW_CLIENTS}]"
+    yield Finding(
+        "accuracy", f"{run.label} ends at a mean accuracy of {mean:.1f} % {around} over {k} clients."
+    )
+    worst = lowest_percent(accuracy / 100, _PERCENT)
+    text = f"its worst {_PERCENT} % ({tail_size(k, _PERCENT)} of {k} clients) end at {worst:.1f} %"
+    yield Finding("worst-off clients", sentence(f"I{text[1:]}, {mean - worst:.1f} points below the mean"))
+
+
+def _compared(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
+    first, *others = pairing.accuracy
+    base, names = pairing.runs[0].label, [run.label for run in pairing.runs[1:]]
+    pairs = list(zip(names, others, strict=True))
+    k = len(first)
+    means = [by_client(name, first, second, comparisons) for name, second in pairs]
+    yield Finding("accuracy", f"In mean accuracy, {told(means, against(base, float(first.mean())))}.")
+    tails = [of_tails(name, first, second, _PERCENT, comparisons) for name, second in pairs]
+    worst = lowest_percent(first / 100, _PERCENT)
+    text = f"For the worst {_PERCENT} % of clients ({tail_size(k, _PERCENT)} of {k}), "
+    yield Finding("worst-off clients", f"{text}{told(tails, against(base, worst))}.")
+
+
+def against(base: str, level: float | None, few: str = _FEW_CLIENTS, unit: str = "points") -> Claims:
+    """Return what to say of differences from a baseline, whose percentage is `level` if it is to be named."""
+    return Claims(
+        better="{these} {are} better than {base}",
+        worse="{these} {are} worse than {base}",
+        unseen="no difference from {base} is seen for {these}",
+        few=few,
+        unit=unit,
+        base=base,
+        level="" if level is None else f"{level:.1f} %",
+    )
+
+
+def least_participation(run: Run) -> dict[str, tuple[Floats, Floats]]:
+    """Return the accuracy of the quarter of clients that takes part least, and that of all others, in percent.
+
+    One pair for each measure of `PARTICIPATION` that is known and not the same for all clients. Clients with equal
+    values stay together. Empty if the run was not evaluated or its world cannot be read: sections of the report say so.
+    """
+    try:
+        frame = clients(run)
+    except (RunError, TraceError):
+        return {}
+    accuracy = frame["accuracy_percent"].to_numpy(dtype=np.float64)
+    groups = {}
+    for by in PARTICIPATION:
+        if by in frame:
+            values = frame[by].to_numpy(dtype=np.float64)
+            least = values <= np.quantile(values, 0.25)
+            if not least.all():
+                groups[by] = (accuracy[least], accuracy[~least])
+    return groups
+
+
+@dataclass(frozen=True, slots=True)
+class _Gaps:
+    """Accuracy of the clients with least participation and of the others, by run."""
+
+    by: str
+    groups: dict[str, tuple[Floats, Floats]]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> _Gaps:
+        """Group the clients of each run by the first measure that is known and varies in some run."""
+        each = {run.label: least_participation(run) for run in runs}
+        by = next((by for by in PARTICIPATION if any(by in groups for groups in each.values())), "")
+        return cls(by, {label: groups[by] for label, groups in each.items() if by in groups})
+
+    def told(self, comparisons: int) -> str:
+        """Return whether the groups differ, as a sentence; empty if there are no groups."""
+        if not self.groups:
+            return ""
+        found = [of_groups(name, *pair, comparisons) for name, pair in self.groups.items()]
+        counts = {(len(group), len(group) + len(others)) for group, others in self.groups.values()}
+        return participation_sentence(found, self.by, counts, _FEW_CLIENTS)
+
+
+def participation_sentence(found: Sequence[Contrast], by: str, counts: set[tuple[int, int]], few: str) -> str:
+    """Return how the clients with least of `by` differ from the others; `counts` are their number and that of all."""
+    n, k = next(iter(counts))
+    least = PARTICIPATION[by][0]
+    who = f"the {n} of {k} clients {least}" if len(counts) == 1 else f"the quarter of clients {least}"
+    claims = Claims(
+        better=f"{who} end above the others with {{these}}",
+        worse=f"{who} end below the others with {{these}}",
+        unseen=f"no difference between {who} and the others is seen with {{these}}",
+        few=few,
+    )
+    text = told(found, claims)
+    return sentence(text[:1].upper() + text[1:])
+
+
+def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator[str]:
+    seed = (pairing.runs or runs)[0].manifest.get("seed")
+    number = "" if seed is None else f" ({seed})"
+    brackets = "brackets are 95 % intervals over clients"
+    corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    yield (
+        f"All of this is one seed{number}: {brackets}{corrected}, and another seed, with other data, world and"
+        " selection, may say otherwise"
+    )
+    yield from pairing.refused
+    if False in pairing.worlds:
+        yield "compared runs met different worlds, so a difference need not be the rule's"
+    elif None in pairing.worlds:
+        yield "the world of a run was not kept, so nobody knows whether compared runs met the same one"
+    yield from _within_noise(pairing, comparisons)
+    yield from filter(None, [different_ends(pairing.runs)])
+    yield from doubts({run.label: examine(run) for run in runs})
+
+
+def _within_noise(pairing: Pairing, comparisons: int) -> Iterator[str]:
+    """Yield a clause on claimed differences that are smaller than what a run moves between evaluations."""
+    if len(pairing.runs) < 2:
+        return
+    floor = max((each for each in map(still_moving, pairing.runs) if not np.isnan(each)), default=0.0)
+    first, *others = pairing.accuracy
+    names = [run.label for run in pairing.runs[1:]]
+    found = [by_client(n, first, second, comparisons) for n, second in zip(names, others, strict=True)]
+    small = [each.name for each in found if each.verdict != "unseen" and abs(each.mean) < floor]
+    if small:
+        yield (
+            f"the difference of {listed(small)} is within the noise floor: mean accuracy still moves by"
+            f" {floor:.1f} points from one evaluation to the next"
+        )

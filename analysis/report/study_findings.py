@@ -1,0 +1,189 @@
+"""What a study says: levels of the compared axis against the baseline, paired by seed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedsim.analysis.opening.arrays import Floats
+from fedsim.analysis.opening.study import Cell, Study
+from fedsim.analysis.report.document import Finding, heading_of
+from fedsim.analysis.report.doubts import doubts, examine
+from fedsim.analysis.report.lost_work import Work, lost_work, together, work_of
+from fedsim.analysis.report.run_findings import (
+    PARTICIPATION,
+    against,
+    least_participation,
+    participation_sentence,
+)
+from fedsim.analysis.report.sentences import listed, sentence, told
+from fedsim.analysis.statistics.contrasts import Contrast, by_seed
+from fedsim.analysis.statistics.paired import Better, PairedDifference, differences_of
+from fedsim.analysis.statistics.paired_tests import ALPHA, smallest_p
+from fedsim.analysis.tables.difference_tables import PLACES
+from fedsim.analysis.tables.study_tables import metrics_of, points_of
+from fedsim.common.errors import ConfigError, RunError
+
+_MEAN, _WORST = "mean_percent", ("worst10_percent", "worst5_percent", "min_percent")
+_WORDS = {
+    "mean_percent": "in mean accuracy",
+    "worst10_percent": "for the worst 10 % of clients",
+    "worst5_percent": "for the worst 5 % of clients",
+    "min_percent": "for the worst client",
+}
+
+
+def study_findings(study: Study) -> Iterator[Finding]:
+    """Yield what a study says. Raises RunError if a finished run's files cannot be read."""
+    seen = _Seen.of(study)
+    metrics = _headlines(study)
+    families = _families(study, metrics)
+    by = seen.by(study)
+    gaps: list[tuple[str, Floats, Better]] = [
+        (name, np.array(values), "larger") for name, values in seen.gaps.get(by, {}).items()
+    ]
+    compared = [each for family in families for each in family]
+    contrasts = by_seed([*((_name(study, each), each.values, each.better_is) for each in compared), *gaps])
+    topics = ("accuracy", "worst-off clients")
+    if not families:
+        yield Finding("accuracy", _levels(study, metrics[0]))
+    for topic, family in zip(topics, families, strict=False):
+        chosen, contrasts = contrasts[: len(family)], contrasts[len(family) :]
+        yield Finding(topic, _compared(family, chosen))
+    if contrasts:
+        few = _few(min(len(values) for _, values, _ in gaps))
+        yield Finding("participation", participation_sentence(contrasts, by, seen.counts[by], few))
+    if study.finished:
+        each = f"with each {' and '.join(study.axes)}"
+        yield Finding("lost work", lost_work({n: together(works) for n, works in seen.works.items()}, each))
+    yield Finding("doubts", sentence("; ".join(_doubts(study, compared, len(compared) + len(gaps), seen))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What is kept of each finished run, so that the tables of only one are in memory."""
+
+    works: dict[str, list[Work]] = field(default_factory=dict)
+    """By combination of levels."""
+    gaps: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    """By measure and combination, for each seed: mean accuracy of clients that take part least minus that of others."""
+    counts: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    """By measure: clients that take part least, and all clients."""
+    examined: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, study: Study) -> _Seen:
+        """Read the finished runs of a study, one after the other."""
+        seen = cls()
+        for cell in study.finished:
+            run, name = study.afresh(cell), _combination(study, cell)
+            seen.works.setdefault(name, []).append(work_of(run))
+            seen.examined[cell.name] = examine(run)
+            for by, (group, others) in least_participation(run).items():
+                gap = float(group.mean() - others.mean())
+                seen.gaps.setdefault(by, {}).setdefault(name, []).append(gap)
+                seen.counts.setdefault(by, set()).add((len(group), len(group) + len(others)))
+        return seen
+
+    def by(self, study: Study) -> str:
+        """Return the measure of participation to tell about: that of `[compare]`, else the best known."""
+        wanted = study.compare.get("group")
+        return next((by for by in (wanted, *PARTICIPATION) if by in self.gaps), "")
+
+
+def _headlines(study: Study) -> tuple[str, str]:
+    """Return the metric of the first sentence and that of the worst-off clients: those that the study compares."""
+    wanted = metrics_of(study)
+    first = _MEAN if _MEAN in wanted else wanted[0]
+    worst = next((name for name in _WORST if name in wanted and name != first), _WORST[0])
+    return first, worst
+
+
+def _families(study: Study, metrics: Sequence[str]) -> list[list[PairedDifference]]:
+    """Return the comparisons of each metric that have seeds; none if there is nothing to compare."""
+    at = points_of(study)[0]
+    try:
+        frame = study.frame(list(metrics), at, axis=study.axis())
+        families = [differences_of(study, frame, metric, at) for metric in metrics]
+    except (ConfigError, RunError):
+        return []
+    some = [[each for each in family if each.n] for family in families]
+    return some if all(some) else []
+
+
+def _compared(family: Sequence[PairedDifference], contrasts: Sequence[Contrast]) -> str:
+    first = family[0]
+    heading, _, unit = heading_of(first.metric).partition(", ")
+    unit = "points" if first.metric.endswith("_percent") else unit
+    alone = len({each.where for each in family}) == 1 and first.metric.endswith("_percent")
+    level = float(first.baseline_values.mean()) if alone else None
+    few = _few(min(each.n for each in family))
+    place = "" if first.at == "end" else f" {PLACES[first.at]}"
+    words = _WORDS.get(first.metric, f"in {heading}")
+    clauses = told(contrasts, against(first.baseline, level, few, unit))
+    return f"{words[:1].upper()}{words[1:]}{place}, {clauses}."
+
+
+def _levels(study: Study, metric: str) -> str:
+    """Return how the runs ended where nothing is compared."""
+    try:
+        frame = study.frame([metric])
+    except RunError:
+        return "No run was evaluated, so nothing can be said about accuracy."
+    if frame.empty:
+        return "No run of the study is done, so nothing can be said about accuracy."
+    axes = list(study.axes)
+    parts = frame.groupby(axes, sort=False) if axes else [((study.name,), frame)]
+    heading, _, unit = heading_of(metric).partition(", ")
+    ends = [
+        f"{part[metric].mean():.3g} {unit} ({', '.join(map(str, key))}, {_seeds(len(part))})"
+        for key, part in parts
+    ]
+    words = _WORDS.get(metric, f"in {heading}")
+    return f"{words[:1].upper()}{words[1:]}, the runs end at {listed(ends)}; there is nothing to compare."
+
+
+def _name(study: Study, each: PairedDifference) -> str:
+    return f"{each.level} at {each.where}" if each.where else each.level
+
+
+def _combination(study: Study, cell: Cell) -> str:
+    """Return the levels of a cell in words, that of the compared axis first."""
+    if not study.axes:
+        return study.name
+    axis = study.axis()
+    others = ", ".join(f"{name}={level}" for name, level in cell.levels.items() if name != axis)
+    return f"{cell.levels[axis]} at {others}" if others else cell.levels[axis]
+
+
+def _few(n: int) -> str:
+    return f"no interval from {_seeds(n)}"
+
+
+def _seeds(n: int) -> str:
+    return f"{n} seed{'s' * (n != 1)}"
+
+
+def _doubts(
+    study: Study, compared: Sequence[PairedDifference], comparisons: int, seen: _Seen
+) -> Iterator[str]:
+    if comparisons:
+        yield (
+            f"Brackets are 95 % intervals of Student's t over seeds, corrected for {comparisons} comparisons, and"
+            " better or worse also takes a rank test with p Holm up to 5 %"
+        )
+        n = max((each.n for each in compared), default=0)
+        if compared and comparisons * smallest_p(n) > ALPHA:
+            least = next(k for k in range(n, 100) if comparisons * smallest_p(k) <= ALPHA)
+            yield f"{_seeds(n)} {'is' if n == 1 else 'are'} too few for that whatever the difference: it takes {least}"
+    counts = Counter(cell.status for cell in study.cells if cell.status != "done")
+    for status, n in counts.items():
+        yield f"{n} of {len(study.cells)} runs {'is' if n == 1 else 'are'} {status} and left out"
+    gap = max((each.point_gap for each in compared if not math.isnan(each.point_gap)), default=0.0)
+    if gap > 0:
+        yield f"compared evaluations lie up to {100 * gap:.1f} % apart"
+    yield from doubts(seen.examined)
