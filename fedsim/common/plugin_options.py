@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any
+from typing import Any, get_type_hints
 
 import pydantic
 import pydantic_core
@@ -132,7 +132,7 @@ def options_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[p
     """Return the model that checks a factory's options; cached, because making it is slow."""
     hints, group = inspect.get_annotations(_without_return(make), eval_str=True), options_class(make)
     if group is not None:
-        hints |= inspect.get_annotations(group, eval_str=True)
+        hints |= get_type_hints(group, include_extras=True)  # also of inherited fields
     fields: dict[str, Any] = {
         n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
         for n, p in options_of(make, supplied).items()
