@@ -13,6 +13,7 @@ import typer
 
 import fedsim
 from fedsim.cli.audit import audit
+from fedsim.cli.check import check
 from fedsim.cli.compare import compare
 from fedsim.cli.export import export_app
 from fedsim.cli.list import list_plugins
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit):
+for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, check):
     app.command()(command)
 app.command(name="list")(list_plugins)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
