@@ -20,6 +20,7 @@ from fedsim.cli.list import list_plugins
 from fedsim.cli.report import report
 from fedsim.cli.resume import fork, resume, verify
 from fedsim.cli.run import plan, replay, run
+from fedsim.cli.runs import runs
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
 from fedsim.common import plugins
@@ -35,7 +36,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, check):
+for command in (run, resume, replay, fork, verify, plan, study, runs, report, compare, audit, check):
     app.command()(command)
 app.command(name="list")(list_plugins)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
