@@ -19,8 +19,8 @@ from time import process_time, thread_time
 
 from rich.console import Console
 
-from fedsim.cli.dashboard import dashboard
-from fedsim.cli.tensorboard import writing_events
+from fedsim.cli.watching.dashboard import dashboard
+from fedsim.cli.watching.tensorboard import writing_events
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.runs.result import Progress, Watch

@@ -80,7 +80,7 @@ def _show_plugin(kind: str, name: str) -> None:
     say(f"{kind} {name}\n\n{inspect.getdoc(make) or 'It has no docstring.'}\n")
     if kind == "metric":
         return
-    from fedsim.common.option_descriptions import described_options
+    from fedsim.cli.option_descriptions import described_options
 
     options = described_options(make, _SUPPLIED.get(kind, ()))
     if not options:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
+from itertools import pairwise
 from typing import Any, get_type_hints
 
 import pydantic
@@ -39,6 +42,25 @@ def options_class(make: Callable[..., Any]) -> type | None:
         return None
     hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
+
+
+def field_docstrings(group: type) -> dict[str, str]:
+    """Return the strings below the annotated fields of a class and of its bases, each as one line."""
+    texts: dict[str, str] = {}
+    for base in reversed(group.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError):  # a class without a source file
+            continue
+        (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
+        for field, below in pairwise(body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 def call(make: Callable[..., Any], options: Mapping[str, Any], supplied: Mapping[str, Any]) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from fedsim import analysis
 from fedsim.analysis.export.tensorboard import COUNTS, METRICS, TensorBoardWriter, export_tensorboard
 from fedsim.cli.main import main
-from fedsim.cli.tensorboard import writing_events
+from fedsim.cli.watching.tensorboard import writing_events
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.units import US
 from fedsim.config.run import RunConfig
@@ -115,7 +115,7 @@ def test_what_was_written_is_skipped(runs: tuple[Path, Path], tmp_path: Path) ->
 
 @there
 def test_events_can_be_read_while_a_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.cli.tensorboard._FLUSH_S", 0.0)
+    monkeypatch.setattr("fedsim.cli.watching.tensorboard._FLUSH_S", 0.0)
     seen: list[int] = []
 
     def watch(progress: Progress) -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import json
-import textwrap
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -18,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fedsim.common.option_requirements import With
-from fedsim.common.plugin_options import options_class, options_model, plain
+from fedsim.common.plugin_options import field_docstrings, options_class, options_model, plain
 
 _WORDS: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "truth values"),
@@ -51,25 +47,6 @@ def described_options(make: Callable[..., Any], supplied: Iterable[str] = ()) ->
     """Return the descriptions of a factory's options, without the parameters that fedsim supplies."""
     group, model = options_class(make), options_model(make, tuple(supplied))
     return list(_described(model, {} if group is None else field_docstrings(group)))
-
-
-def field_docstrings(group: type) -> dict[str, str]:
-    """Return the strings below the annotated fields of a class and of its bases, each as one line."""
-    texts: dict[str, str] = {}
-    for base in reversed(group.__mro__):
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
-        except (OSError, TypeError):  # a class without a source file
-            continue
-        (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
-        for field, below in pairwise(body):
-            match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    texts[name] = " ".join(text.split())
-    return texts
 
 
 def _described(model: type[BaseModel], texts: dict[str, str], path: str = "") -> Iterator[OptionDescription]:

@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.live import Live
 
 from fedsim import analysis
-from fedsim.cli.dashboard_state import Arm, Picture
-from fedsim.cli.dashboard_view import View
-from fedsim.cli.tensorboard import evaluation_of
+from fedsim.cli.watching.dashboard_state import Arm, Picture
+from fedsim.cli.watching.dashboard_view import View
+from fedsim.cli.watching.tensorboard import evaluation_of
 from fedsim.engine.record_words import PERSONAL
 from fedsim.records.recent_rows import RecentRows
 from fedsim.runs.result import Progress, Watch, share_done
