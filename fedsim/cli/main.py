@@ -16,6 +16,7 @@ from fedsim.cli.audit import audit
 from fedsim.cli.check import check
 from fedsim.cli.compare import compare
 from fedsim.cli.export import export_app
+from fedsim.cli.init import init
 from fedsim.cli.list import list_plugins
 from fedsim.cli.report import report
 from fedsim.cli.resume import fork, resume, verify
@@ -36,7 +37,7 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, study, runs, report, compare, audit, check):
+for command in (run, resume, replay, fork, verify, plan, study, runs, report, compare, audit, check, init):
     app.command()(command)
 app.command(name="list")(list_plugins)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
