@@ -19,7 +19,7 @@ from time import process_time, thread_time
 
 from rich.console import Console
 
-from fedsim.cli.dashboard import dashboard
+from fedsim.cli.watching.dashboard import dashboard
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.integrations.trackers import TensorBoardLogger

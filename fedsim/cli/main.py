@@ -9,25 +9,26 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any
 
-import pydantic
 import typer
-from rich.table import Column, Table
 
 import fedsim
 from fedsim.cli.audit import audit
+from fedsim.cli.check import check
 from fedsim.cli.compare import compare
 from fedsim.cli.export import export_app
+from fedsim.cli.init import init
+from fedsim.cli.list import list_plugins
 from fedsim.cli.report import report
 from fedsim.cli.resume import fork, resume, verify
 from fedsim.cli.run import plan, replay, run
+from fedsim.cli.runs import runs
 from fedsim.cli.schema import schema
 from fedsim.cli.study import study
 from fedsim.cli.trace.app import trace_app
 from fedsim.common import plugins
-from fedsim.common.errors import INPUT_ERRORS, ConfigError, Error, SomeFailed, closest
+from fedsim.common.errors import INPUT_ERRORS, Error, SomeFailed
 from fedsim.common.paths import check_text, check_working_directory
-from fedsim.common.plugin_options import options_of
-from fedsim.common.terminal import PLAIN, Terminal, keep_streams_open, say
+from fedsim.common.terminal import PLAIN, keep_streams_open, say
 
 app = typer.Typer(
     help="Simulate fair federated learning among clients that come and go.",
@@ -37,8 +38,24 @@ app = typer.Typer(
 )
 app.add_typer(trace_app, name="trace")
 app.add_typer(export_app, name="export")
-for command in (run, resume, replay, fork, verify, plan, study, report, compare, audit, schema):
+for command in (
+    run,
+    resume,
+    replay,
+    fork,
+    verify,
+    plan,
+    study,
+    runs,
+    report,
+    compare,
+    audit,
+    check,
+    init,
+    schema,
+):
     app.command()(command)
+app.command(name="list")(list_plugins)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
     assert registered.callback is not None
     registered.callback = plugins.contained()(registered.callback)
@@ -47,14 +64,6 @@ _BAD_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP)
 """Errors of the system that a path in the arguments causes: exit code 2."""
 _NO_TRACEBACK = (errno.ENOSPC, errno.EROFS, *_BAD_PATH)
 """Errors of the system whose own message names the file: shown without a traceback."""
-_KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
-"""The kinds of plug-ins by their plurals, which the command line uses."""
-_NO_OPTIONS = {
-    "task": ("clients", "seed", "data_dir"),
-    "model": ("in_shape", "n_classes"),
-    "wrapper": ("rule",),
-}
-"""Parameters of factories, by kind, that fedsim passes itself."""
 
 
 def _show_version(value: bool) -> None:
@@ -71,36 +80,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-@app.command(name="list")
-def list_plugins(
-    kind: Annotated[str, typer.Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
-) -> None:
-    """List the plug-ins of a kind with their options and defaults. Those of another package show its name."""
-    if kind not in _KINDS:
-        if not kind:
-            raise ConfigError(f"expected a kind of plug-in: {', '.join(_KINDS)}")
-        raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
-    singular = _KINDS[kind]
-    headings = (Column(heading, overflow="fold") for heading in ("name", "what it does", "options"))
-    table = Table(*headings, box=None, pad_edge=False)
-    for name in plugins.names(singular):
-        source = plugins.distribution(singular, name)
-        shown = f"{name} ({source})" if source else name
-        table.add_row(shown, plugins.summary(singular, name), _options(singular, name))
-    Terminal().print(table)
-
-
-def _options(kind: str, name: str) -> str:
-    """Return the options of a plug-in with their defaults; a group of options, which have defaults too, as `{...}`."""
-    if kind == "metric":
-        return ""
-    options, texts = options_of(plugins.factory(kind, name), _NO_OPTIONS.get(kind, ())), []
-    for option, parameter in options.items():
-        default = "{...}" if isinstance(parameter.default, pydantic.BaseModel) else repr(parameter.default)
-        texts.append(option if parameter.default is parameter.empty else f"{option}={default}")
-    return ", ".join(texts)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedsim import analysis
 from fedsim.cli.options import WatchedTraining
-from fedsim.cli.progress import EndWatch, shown, warnings_shown
+from fedsim.cli.watching.progress import EndWatch, shown, warnings_shown
 from fedsim.common.errors import SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.runs.result import Progress, Result, Watch
@@ -33,7 +33,7 @@ def watching(console: Console, options: WatchedTraining, names: Sequence[str] = 
     watches: list[Watch] = []
     with ExitStack() as opened:
         if options.live and not options.quiet and console.is_terminal and not console.is_dumb_terminal:
-            from fedsim.cli.dashboard import dashboard
+            from fedsim.cli.watching.dashboard import dashboard
 
             watches.append(opened.enter_context(dashboard(console, names)))
         elif not options.quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,13 +88,14 @@ def verify(
     ] = None,
     device: Device = "auto",
     invariants: Annotated[
-        bool, Option("--invariants", help="Check the tables alone, without repeating the run.")
+        bool, Option("--invariants", hidden=True, help="Replaced by the command fedsim check RUN.")
     ] = False,
 ) -> None:
-    """Repeat a run and compare every row, or check its tables. It is repeated with another number of workers."""
+    """Repeat a run and compare every row. It is repeated with another number of workers."""
     if invariants:
-        _check_invariants(run)
-        return
+        raise ConfigError(
+            f"fedsim verify has no option --invariants: use fedsim check {shlex.quote(str(run))}"
+        )
     from fedsim.runs.verify import verify as repeat
 
     count = None if workers is None else count_of(workers)
@@ -106,20 +108,6 @@ def verify(
         since = f"; changed since it started: {changes}" if changes else ""
         raise RunError(f"{run}: it does not repeat: {', '.join(differing)}{since}")
     say(f"{run}: repeated, bit for bit")
-
-
-def _check_invariants(run: Path) -> None:
-    """Show which invariants a run's tables violate. Raises RunError if there is a violation."""
-    from fedsim.invariants import check
-
-    result = check(run)
-    for violation in result.violations:
-        say(str(violation))
-    for invariant, reason in result.unchecked.items():
-        say(f"not checked: {invariant}: {reason}")
-    if result.violations:
-        raise RunError(f"{run}: {len(result.violations)} of its rows or files break an invariant")
-    say(f"{run}: all {len(result.checked)} invariants that could be checked hold")
 
 
 def _steps(text: str | None) -> tuple[int, int] | None:

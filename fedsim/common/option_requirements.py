@@ -23,6 +23,13 @@ class With:
     def __init__(self, option: str, *values: Any) -> None:
         self.option, self.values = option, values
 
+    @property
+    def sentence(self) -> str:
+        """When the option has an effect, such as `Only with variant = "fedscale".`"""
+        if self.values == (None,):
+            return f"Only without {self.option!r}."
+        return f"Only with {' or '.join(_assignment(self.option, value) for value in self.values)}."
+
     def lacks(self, table: Any) -> str:
         """Return what the option's table lacks for the option to have an effect; "" if nothing."""
         value = getattr(table, self.option)
@@ -36,6 +43,13 @@ class With:
 
 class Unless(With):
     """The option has an effect only if another option of its table has none of these values."""
+
+    @property
+    def sentence(self) -> str:
+        """When the option has an effect, such as `Not with chance = 0.`"""
+        if self.values == (None,):
+            return f"Only with {self.option!r}."
+        return f"Not with {' or '.join(_assignment(self.option, value) for value in self.values)}."
 
     def lacks(self, table: Any) -> str:
         """Return what the option's table lacks for the option to have an effect; "" if nothing."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
+import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any
+from itertools import pairwise
+from typing import Any, get_type_hints
 
 import pydantic
 import pydantic_core
@@ -41,6 +44,25 @@ def options_class(make: Callable[..., Any]) -> type | None:
 def _group_of(make: Callable[..., Any]) -> type | None:
     hint = inspect.get_annotations(_without_return(make), eval_str=True).get("options")
     return hint if isinstance(hint, type) and is_dataclass(hint) else None
+
+
+def field_docstrings(group: type) -> dict[str, str]:
+    """Return the strings below the annotated fields of a class and of its bases, each as one line."""
+    texts: dict[str, str] = {}
+    for base in reversed(group.__mro__):
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+        except (OSError, TypeError):  # a class without a source file
+            continue
+        (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
+        for field, below in pairwise(body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 def call(make: Callable[..., Any], options: Mapping[str, Any], supplied: Mapping[str, Any]) -> Any:
@@ -153,7 +175,7 @@ def _made_model(make: Callable[..., Any], supplied: tuple[str, ...]) -> type[pyd
     """Return such a model; cached, because making it is slow."""
     hints, group = inspect.get_annotations(_without_return(make), eval_str=True), options_class(make)
     if group is not None:
-        hints |= inspect.get_annotations(group, eval_str=True)
+        hints |= get_type_hints(group, include_extras=True)  # also of inherited fields
     fields: dict[str, Any] = {
         n: (hints.get(n, Any), ... if p.default is p.empty else p.default)
         for n, p in options_of(make, supplied).items()

@@ -52,20 +52,45 @@ class Kind:
     """The group of the entry points of other distributions."""
     product: str
     """The return type of a factory (a metric is itself the function)."""
+    purpose: str
+    """What plug-ins of the kind do, in a few words."""
 
 
 KINDS = {
-    "rule": Kind("fedsim.algorithms", "fedsim.rules", "Algorithm"),
-    "wrapper": Kind("fedsim.algorithms.wrappers", "fedsim.wrappers", "Algorithm"),
-    "client": Kind("fedsim.algorithms.clients", "fedsim.clients", "ClientMethod"),
-    "selector": Kind("fedsim.algorithms.selection", "fedsim.selectors", "Selector"),
-    "scenario": Kind("fedsim.scenarios", "fedsim.scenarios", "Scenario"),
-    "importer": Kind("fedsim.scenarios.importers", "fedsim.importers", "Importer"),
-    "task": Kind("fedsim.data.tasks", "fedsim.tasks", "Task"),
-    "model": Kind("fedsim.models", "fedsim.models", "Module"),
-    "partitioner": Kind("fedsim.data.partitioners", "fedsim.partitioners", "Partition"),
-    "metric": Kind("fedsim.analysis.metrics", "fedsim.metrics", "float"),
-    "adversary": Kind("fedsim.training.attacks", "fedsim.adversaries", "Attack"),
+    "rule": Kind("fedsim.algorithms", "fedsim.rules", "Algorithm", "how updates become a step of the server"),
+    "wrapper": Kind(
+        "fedsim.algorithms.wrappers",
+        "fedsim.wrappers",
+        "Algorithm",
+        "change a rule: clip, discount, remember",
+    ),
+    "client": Kind("fedsim.algorithms.clients", "fedsim.clients", "ClientMethod", "how a client trains"),
+    "selector": Kind(
+        "fedsim.algorithms.selection", "fedsim.selectors", "Selector", "which clients the server asks"
+    ),
+    "scenario": Kind(
+        "fedsim.scenarios", "fedsim.scenarios", "Scenario", "who is online, how fast, when clients fail"
+    ),
+    "importer": Kind(
+        "fedsim.scenarios.importers", "fedsim.importers", "Importer", "read published traces as worlds"
+    ),
+    "task": Kind("fedsim.data.tasks", "fedsim.tasks", "Task", "data sets"),
+    "model": Kind("fedsim.models", "fedsim.models", "Module", "networks"),
+    "partitioner": Kind(
+        "fedsim.data.partitioners",
+        "fedsim.partitioners",
+        "Partition",
+        "how samples are divided among clients",
+    ),
+    "metric": Kind(
+        "fedsim.analysis.metrics", "fedsim.metrics", "float", "numbers over the accuracies of clients"
+    ),
+    "adversary": Kind(
+        "fedsim.training.attacks",
+        "fedsim.adversaries",
+        "Attack",
+        "what malicious clients do to data and updates",
+    ),
 }
 
 Suggest = Callable[..., str]

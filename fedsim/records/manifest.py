@@ -52,6 +52,8 @@ class _Manifest(_Section):
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     adversaries: list[_Adversary] | None = None
     rule: str | None = None
+    selector: str | None = None
+    pacing: str | None = None
     started: str | None = None
     digest: str | None = None
     ended_by: str | None = None
@@ -61,6 +63,7 @@ class _Manifest(_Section):
     threads: Count | None = None
     virtual_us: Count | None = None
     steps: Count | None = None
+    accuracy: float | None = None
     waits: Count | None = None
     jobs: dict[str, Count] | None = None
     resumed: list[dict[str, Any]] | None = None

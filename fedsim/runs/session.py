@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import multiprocessing
 import shlex
 import shutil
@@ -268,6 +269,7 @@ class Session:
             jobs=dict(sorted(self.recorder.counts.items())),
             waits=self.recorder.waits,
             clipped=self.recorder.clipped,
+            accuracy=None if math.isnan(self.recorder.last_accuracy) else self.recorder.last_accuracy,
             warning=self.recorder.warning(),
         )
         if self.clock.recording:
@@ -304,6 +306,8 @@ class Session:
             if config.parent is None
             else config.parent.model_dump(mode="json", exclude_none=True),
             "rule": config.algorithm.name,
+            "selector": config.selection.name,
+            "pacing": config.pacing.preset,
             "clairvoyant": self.spec.plan.selector.clairvoyant,
             "adversaries": [
                 {"name": a.name, "clients": list(a.clients or ())} for a in self.spec.bench.adversaries

@@ -105,7 +105,7 @@ VIOLATIONS = {
     "each evaluation twice": "time never goes back: evals row 24:",
     "clients of another run": "job values: jobs row 0: expected client from 0 to 11, found client = 99",
 }
-"""What `verify --invariants` finds in such tables: to find it is what it was asked for."""
+"""What `fedsim check` finds in such tables: to find it is what it was asked for."""
 MODELS: dict[str, tuple[Damage, str]] = {
     name: (
         lambda folder, tensors=tensors: save_file(tensors, folder / "model.safetensors"),  # type: ignore[misc]
@@ -120,7 +120,7 @@ MODELS: dict[str, tuple[Damage, str]] = {
 READ = {
     "report": ["report", "RUN", "--out", "OUT/r.html"],
     "compare": ["compare", "RUN", "OTHER"],
-    "invariants": ["verify", "--invariants", "RUN"],
+    "check": ["check", "RUN"],
 }
 COMMANDS = READ | {
     "verify": ["verify", "RUN", "--workers", "0"],
@@ -135,8 +135,8 @@ CASES = (
     [(command, fault, FAULTS) for command in COMMANDS for fault in FAULTS]
     + [("report", fault, TABLES) for fault in TABLES]
     + [("compare", fault, TABLES) for fault in TABLES if fault != "each step twice"]  # it reads none
-    + [("invariants", "columns of another table", TABLES)]
-    + [("invariants", fault, MODELS) for fault in MODELS]
+    + [("check", "columns of another table", TABLES)]
+    + [("check", fault, MODELS) for fault in MODELS]
 )
 
 
@@ -153,7 +153,7 @@ def test_rows_that_cannot_be_are_violations(
 ) -> None:
     folder = shutil.copytree(sound, tmp_path / "runs") / "small"
     TABLES[fault][0](folder)
-    assert call(READ["invariants"], folder, tmp_path / "out") == 1
+    assert call(READ["check"], folder, tmp_path / "out") == 1
     assert VIOLATIONS[fault] in capsys.readouterr().out
 
 
@@ -176,7 +176,7 @@ def test_a_faulty_folder_is_exit_code_2_and_one_message(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("command", ["invariants", "verify", "resume"])
+@pytest.mark.parametrize("command", ["check", "verify", "resume"])
 def test_a_folder_in_use_is_exit_code_2(command: str, sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "runs") / "small"
     said(status="running")(folder)
@@ -213,7 +213,7 @@ def test_a_wrong_command_line_is_exit_code_2(
 def test_what_was_begun_and_failed_or_found_a_fault_is_exit_code_1(sound: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(sound, tmp_path / "runs") / "small"
     said(waits=99)(folder)
-    assert call(COMMANDS["invariants"], folder, tmp_path) == 1
+    assert call(COMMANDS["check"], folder, tmp_path) == 1
     (tmp_path / "mine.py").write_text(
         "from fedsim.server.rule import stateless\nfrom fedsim.common.errors import ConfigError\n"
         "def mine():\n    def weigh(s): raise ConfigError('no')\n    return stateless(weigh)\n"

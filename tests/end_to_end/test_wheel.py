@@ -97,7 +97,7 @@ def test_the_wheel_has_one_name_and_all_files(wheel: Path, root: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"fedsim"}
     for folder in ("fedsim", *PARTS):
         for path in (root / folder).rglob("*"):
-            if path.suffix in (".py", ".pyi", ".toml", ".html", ".css", ".typed") and path.is_file():
+            if path.suffix in (".py", ".pyi", ".toml", ".html", ".css", ".md", ".typed") and path.is_file():
                 inside = path.relative_to(root).as_posix()
                 assert (inside if folder == "fedsim" else f"fedsim/{inside}") in names
 

@@ -19,7 +19,7 @@ from fedsim.common.terminal import visible
 from fedsim.common.units import show_bytes, show_us, show_wall
 
 if TYPE_CHECKING:
-    from fedsim.cli.dashboard_state import Arm, Picture
+    from fedsim.cli.watching.dashboard_state import Arm, Picture
 
 BARS, ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _WIDE = 100

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from fedsim.cli.observers import watching
 from fedsim.cli.options import WatchedTraining
-from fedsim.cli.progress import _Line, line, shown
+from fedsim.cli.watching.progress import _Line, line, shown
 from fedsim.runs.result import Progress
 from small import run, small
 
@@ -28,7 +28,7 @@ def test_the_time_to_go_counts_from_where_a_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock, lines = [0.0], list[str]()
-    monkeypatch.setattr("fedsim.cli.progress.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fedsim.cli.watching.progress.monotonic", lambda: clock[0])
     write_line = _Line(0.0, lines.append)
 
     def watch(progress: Progress) -> None:
@@ -50,7 +50,7 @@ def test_progress_is_shown_on_terminals_and_in_files(
     tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_PLAIN_EVERY_S", "_LIVE_EVERY_S"):
-        monkeypatch.setattr(f"fedsim.cli.progress.{name}", 0.0)
+        monkeypatch.setattr(f"fedsim.cli.watching.progress.{name}", 0.0)
     file = io.StringIO()
     with shown(Console(file=file, force_terminal=terminal, width=150)) as watch:
         run(small(), tmp_path, watch=watch)

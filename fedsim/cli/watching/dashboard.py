@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.live import Live
 
 from fedsim import analysis
-from fedsim.cli.dashboard_state import Arm, Picture
-from fedsim.cli.dashboard_view import View
+from fedsim.cli.watching.dashboard_state import Arm, Picture
+from fedsim.cli.watching.dashboard_view import View
 from fedsim.engine.record_words import PERSONAL
 from fedsim.integrations.trackers import evaluation_of
 from fedsim.records.recent_rows import RecentRows

@@ -15,12 +15,12 @@ from rich.console import Console
 from rich.live import Live
 
 from fedsim import analysis
-from fedsim.cli import dashboard as live
-from fedsim.cli.dashboard import Dashboard, dashboard
-from fedsim.cli.dashboard_state import Arm, Picture
-from fedsim.cli.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.cli.observers import watching
 from fedsim.cli.options import WatchedTraining
+from fedsim.cli.watching import dashboard as live
+from fedsim.cli.watching.dashboard import Dashboard, dashboard
+from fedsim.cli.watching.dashboard_state import Arm, Picture
+from fedsim.cli.watching.dashboard_view import ASCII_BARS, BARS, View, number, sparkline
 from fedsim.common.units import show_us, show_wall
 from fedsim.runs.result import Progress
 from fedsim.runs.simulate import simulate
@@ -138,8 +138,8 @@ def test_what_is_left_counts_the_runs_that_wait() -> None:
 
 @pytest.mark.parametrize("kind", ["terminal", "file", "dumb", "quiet"])
 def test_it_is_painted_on_terminals_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.cli.progress._PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fedsim.cli.progress._LIVE_EVERY_S", 0.0)
+    monkeypatch.setattr("fedsim.cli.watching.progress._PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fedsim.cli.watching.progress._LIVE_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "dumb" if kind == "dumb" else "xterm")
     console = terminal(force_terminal=kind != "file")
     with watching(console, WatchedTraining(quiet=kind == "quiet", live=True), ("small",)) as watch:

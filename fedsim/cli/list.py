@@ -1,0 +1,95 @@
+"""`fedsim list`: the kinds of plug-ins, the plug-ins of a kind, or one plug-in with its options."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Annotated
+
+import pydantic
+from rich.table import Column, Table
+from typer import Argument
+
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, closest
+from fedsim.common.plugin_options import options_of
+from fedsim.common.terminal import Terminal, say, shown
+
+_KINDS = {facts.group.removeprefix("fedsim."): kind for kind, facts in plugins.KINDS.items()}
+"""The kinds of plug-ins by their plurals, which the command line uses."""
+_SUPPLIED = {
+    "task": ("clients", "seed", "data_dir"),
+    "model": ("in_shape", "n_classes"),
+    "wrapper": ("rule",),
+}
+"""Parameters of factories, by kind, that fedsim passes itself."""
+
+
+def list_plugins(
+    kind: Annotated[str, Argument(help=f"One of {', '.join(_KINDS)}.", show_default=False)] = "",
+    name: Annotated[
+        str, Argument(help="A plug-in of this kind, such as fedfv or mine.py:mine.", show_default=False)
+    ] = "",
+) -> None:
+    """List kinds of plug-ins, those of a kind, or one with its options."""
+    if not kind:
+        _show_kinds()
+    elif kind not in _KINDS:
+        raise ConfigError(f"there is no kind of plug-in {kind!r}{closest(kind, _KINDS)}")
+    elif name:
+        _show_plugin(_KINDS[kind], name)
+    else:
+        _show_kind(_KINDS[kind])
+
+
+def _table(*headings: str) -> Table:
+    return Table(*(Column(heading, overflow="fold") for heading in headings), box=None, pad_edge=False)
+
+
+def _show_kinds() -> None:
+    table = Table("kind", "what it is", Column("how many", justify="right"), box=None, pad_edge=False)
+    for plural, kind in _KINDS.items():
+        table.add_row(plural, plugins.KINDS[kind].purpose, str(len(plugins.names(kind))))
+    Terminal().print(table)
+    say("\nfedsim list rules        lists the rules with their options")
+    say("fedsim list rules fedfv  shows one of them, with each option explained")
+
+
+def _show_kind(kind: str) -> None:
+    table = _table("name", "what it does", "options")
+    for name in plugins.names(kind):
+        source = plugins.distribution(kind, name)
+        title = f"{name} ({source})" if source else name
+        table.add_row(title, plugins.summary(kind, name), _options(kind, name))
+    Terminal().print(table)
+
+
+def _options(kind: str, name: str) -> str:
+    """Return the options of a plug-in with their defaults; a group of options, which have defaults too, as `{...}`."""
+    if kind == "metric":
+        return ""
+    options, texts = options_of(plugins.factory(kind, name), _SUPPLIED.get(kind, ())), []
+    for option, parameter in options.items():
+        default = "{...}" if isinstance(parameter.default, pydantic.BaseModel) else repr(parameter.default)
+        texts.append(option if parameter.default is parameter.empty else f"{option}={default}")
+    return ", ".join(texts)
+
+
+def _show_plugin(kind: str, name: str) -> None:
+    """Show a plug-in's docstring, which explains the options without a text of their own, and its options."""
+    make = plugins.factory(kind, name)
+    say(f"{kind} {name}\n\n{inspect.getdoc(make) or 'It has no docstring.'}\n")
+    if kind == "metric":
+        return
+    from fedsim.cli.option_descriptions import described_options
+
+    options = described_options(make, _SUPPLIED.get(kind, ()))
+    if not options:
+        say("It has no options.")
+        return
+    explained = any(option.meaning for option in options)
+    table = _table("option", "value", "default", *(["what it does"] if explained else []))
+    table.columns[0].no_wrap = True
+    for option in options:
+        cells = option.name, option.takes, option.default, *([option.meaning] if explained else [])
+        table.add_row(*map(shown, cells))
+    Terminal().print(table)

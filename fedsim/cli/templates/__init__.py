@@ -1,0 +1,1 @@
+"""The files that `fedsim init` copies. Nothing imports them."""

@@ -1,0 +1,1 @@
+"""What a terminal and TensorBoard show while runs train."""
