@@ -18,6 +18,7 @@ extensions = [
     "sphinx_copybutton",
     "repository_pages",
     "reference_pages",
+    "scenario_pictures",
 ]
 exclude_patterns = ["_build", "extensions"]
 myst_enable_extensions = ["colon_fence"]
@@ -27,6 +28,8 @@ suppress_warnings = ["misc.highlighting_failure"]  # extracts of TOML and of Pyt
 default_role = "literal"  # docstrings quote code in single backticks
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {"ArrayLike": "ArrayLike"}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False
