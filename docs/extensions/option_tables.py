@@ -8,6 +8,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ HEAD = ("key", "values", "default", "meaning")
 _LARGE = 1e8
 """Bounds of this size keep numbers finite; they are not ranges that a reader chooses from."""
 _WORDS = {bool: "`true` or `false`", str: "text", Path: "a path", dict: "a table", type(None): "none"}
+_READ_FROM_TEXT: dict[Any, str] = {duration_us: "a duration", size_bytes: "a size"}
 _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
@@ -55,7 +57,7 @@ def attribute_docs(owner: type) -> dict[str, str]:
 
 
 def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for field, text in zip(body, body[1:], strict=False):
+    for field, text in pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
             assert isinstance(field.target, ast.Name)
             assert isinstance(text.value, ast.Constant)
@@ -70,9 +72,9 @@ def in_words(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     if origin in (typing.Union, types.UnionType):
         texts = [in_words(part, metadata) for part in entries if part is not type(None)]
         return _either(list(dict.fromkeys(texts)))
-    if reader := next((entry.func for entry in metadata if isinstance(entry, BeforeValidator)), None):
-        if reader in (duration_us, size_bytes):
-            return "a duration" if reader is duration_us else "a size"
+    readers = [entry.func for entry in metadata if isinstance(entry, BeforeValidator)]
+    if text := next((_READ_FROM_TEXT[reader] for reader in readers if reader in _READ_FROM_TEXT), None):
+        return text
     if origin is typing.Literal:
         return _either([f"`{toml(value)}`" for value in entries])
     if origin is not None and issubclass(origin, Sequence):
@@ -99,7 +101,12 @@ def _cells(name: str, field: FieldInfo, doc: str) -> list[str]:
     metadata = _flat(field.metadata)
     needs = [_requirement(entry) for entry in metadata if isinstance(entry, With | Where)]
     meaning = " ".join([*doc.split(), *needs])
-    return [f"`{name}`", in_words(field.annotation, metadata), _default(field, metadata), meaning.replace("|", r"\|")]
+    return [
+        f"`{name}`",
+        in_words(field.annotation, metadata),
+        _default(field, metadata),
+        meaning.replace("|", r"\|"),
+    ]
 
 
 def _default(field: FieldInfo, metadata: Sequence[Any]) -> str:
@@ -112,7 +119,9 @@ def _default(field: FieldInfo, metadata: Sequence[Any]) -> str:
         return ""
     if "a duration" in in_words(field.annotation, metadata) and isinstance(value, int) and value:
         seconds = value / US
-        return next(f'`"{seconds / size:g}{unit}"`' for unit, size in _UNITS if seconds % size == 0 or size == 1)
+        return next(
+            f'`"{seconds / size:g}{unit}"`' for unit, size in _UNITS if seconds % size == 0 or size == 1
+        )
     return f"`{toml(value)}`"
 
 
@@ -138,7 +147,8 @@ def _number_in_words(noun: str, metadata: Iterable[Any]) -> str:
                 high = f"to {most:g}" if low.startswith("from") else f"up to {most:g}"
             case annotated_types.Lt(lt=most) if abs(most) < _LARGE:
                 high = f"to below {most:g}" if low.startswith("from") else f"below {most:g}"
-    return " ".join(filter(None, (noun, f"{low} and {high}" if low.startswith("above") and high else f"{low} {high}".strip())))
+    between = " and " if low.startswith("above") and high else " "
+    return f"{noun} {low}{between}{high}".strip()
 
 
 def _list_in_words(entries: Sequence[Any]) -> str:
@@ -154,7 +164,11 @@ def _either(texts: Sequence[str]) -> str:
 
 def _flat(metadata: Iterable[Any]) -> list[Any]:
     """Return annotations with those inside a `Field`."""
-    return [inner for entry in metadata for inner in (entry.metadata if isinstance(entry, FieldInfo) else (entry,))]
+    return [
+        inner
+        for entry in metadata
+        for inner in (entry.metadata if isinstance(entry, FieldInfo) else (entry,))
+    ]
 
 
 def _parts(annotation: Any) -> Iterator[Any]:

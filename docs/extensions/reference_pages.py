@@ -56,11 +56,10 @@ def configuration_page() -> str:
 
 def _tables(model: type[BaseModel], path: str, several: bool = False) -> Iterator[str]:
     inside = list(tables_inside(model))
-    docs = attribute_docs(model)
+    docs = {name: _purpose(below) for name, below, _ in inside} | attribute_docs(model)
     if path:
         yield f"### `{'[[' if several else '['}{path}{']]' if several else ']'}`\n"
-        purpose = _text(inspect.getdoc(model) or "").partition(": ")[2]
-        yield purpose[:1].upper() + purpose[1:] + "\n"
+        yield _purpose(model) + "\n"
     yield option_table(model, docs, [] if path else [name for name, _, _ in inside])
     if issubclass(model, PluginSection):
         yield f"The options of the plug-in stand beside its name: [{TITLES[model.kind]}]({LISTS[model.kind]}.md).\n"
@@ -68,11 +67,19 @@ def _tables(model: type[BaseModel], path: str, several: bool = False) -> Iterato
         yield from _tables(below, f"{path}.{name}" if path else name, many)
 
 
+def _purpose(model: type[BaseModel]) -> str:
+    """Return what a table is for: its docstring without the table's name."""
+    purpose = _text(inspect.getdoc(model) or "").partition(": ")[2]
+    return purpose[:1].upper() + purpose[1:]
+
+
 def plugin_page(kind: str) -> str:
     """Return the page of all plug-ins of a kind."""
     names = sorted(plugins.shipped(kind))
     listed = f"`fedsim list {LISTS[kind]}` prints the same names, with options and defaults.\n"
-    return "\n".join([f"# {TITLES[kind]}: options\n", listed, *(part for n in names for part in plugin(kind, n))])
+    return "\n".join(
+        [f"# {TITLES[kind]}: options\n", listed, *(part for n in names for part in plugin(kind, n))]
+    )
 
 
 def plugin(kind: str, name: str) -> Iterator[str]:
@@ -150,7 +157,12 @@ def _group(value: Any) -> str:
 
 
 def _directive(module: str, name: str, group: str) -> str:
-    kind = {"Functions": "autofunction", "Classes": "autoclass", "Errors": "autoexception", "Data": "autodata"}[group]
+    kind = {
+        "Functions": "autofunction",
+        "Classes": "autoclass",
+        "Errors": "autoexception",
+        "Data": "autodata",
+    }[group]
     members = "\n   :members:" if group in ("Classes", "Errors") else ""
     return f".. {kind}:: {module}.{name}{members}\n"
 
@@ -173,7 +185,9 @@ def pages() -> Iterator[tuple[Path, str]]:
     yield GENERATED / "commands.md", commands_page()
     intro = "The public names of `fedsim`. [Python interface](../api.md) has them in one table."
     yield GENERATED / "python.md", python_page(fedsim, "Python: fedsim", intro)
-    intro = "The public names of `fedsim.analysis`. [Analysis in Python](../analysis.md) shows how to use them."
+    intro = (
+        "The public names of `fedsim.analysis`. [Analysis in Python](../analysis.md) shows how to use them."
+    )
     yield GENERATED / "python_analysis.md", python_page(analysis, "Python: fedsim.analysis", intro)
 
 
@@ -182,7 +196,15 @@ def _write(app: Any) -> None:
         write_if_changed(path, text)
 
 
+def _plain_aliases(app: Any, what: str, name: str, obj: Any, options: Any, shown: str, returned: str) -> Any:
+    """Show an alias of `autodoc_type_aliases` that is part of a union by its name."""
+    return tuple(
+        re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text or "") or None for text in (shown, returned)
+    )
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Connect the extension."""
     app.connect("builder-inited", _write)
+    app.connect("autodoc-process-signature", _plain_aliases)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -16,7 +16,6 @@ import programs
 from fedsim.cli.main import app
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
-from fedsim.engine.trainer import Trainer
 from fedsim.runs.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
