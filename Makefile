@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV = 0
 
-.PHONY: help install run test check audit format mutants bench clean
+.PHONY: help install run test check audit format docs mutants bench clean
 
 help:  ## Show these lines
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,14 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: .venv/.docs  ## Build the site into docs/_build/html; needs no network once .venv has the extra docs
+	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+.venv/.docs: $(STAMP)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[docs]'
+	touch $@
+
 mutants: $(STAMP)  ## Change the code in small ways, and see whether the tests notice: what changed, or MODULE=fedsim/server/server.py
 	$(BIN)/python tests/tools/mutants.py $(MODULE) $(if $(SAMPLE),--sample $(SAMPLE))
 
@@ -49,4 +57,4 @@ bench: $(STAMP)  ## Measure training against bare torch, on data that needs no d
 	$(BIN)/python benchmarks/works.py --works W2 W4
 
 clean:  ## Remove what was built; runs stay
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build docs/_build docs/generated *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

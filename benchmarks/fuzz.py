@@ -1,7 +1,7 @@
 """Random small runs of the whole simulator, each from one integer, and what is wrong with them.
 
 A seed stands for a world, a pacing, a selector, a rule with wrappers, a client method, and ways to lose jobs. It is
-run in this process, the invariants of `docs/reliability.md` are checked from its folder, and every so often it is run
+run in this process, the invariants of `docs/invariants.md` are checked from its folder, and every so often it is run
 again in other ways, to the same digest.
 
     python benchmarks/fuzz.py --runs 2000 --seed 1

@@ -10,5 +10,5 @@
     world.outcome(0, 2 * hour, Work(5e6, 600, 5e6))  # a job of client 0 is done nine seconds later
 
 On the command line: `fedsim trace make scenarios/diurnal.toml -o week.parquet`, then `fedsim trace show week.parquet`.
-`docs/scenarios.md` shows how to write one.
+`docs/write_scenario.md` shows how to write one.
 """

@@ -65,11 +65,11 @@ class Where:
     """The option has an effect only if `holds(table)` is true; otherwise `lacks` is the reason in the message."""
 
     def __init__(self, holds: Callable[[Any], bool], lacks: str) -> None:
-        self._holds, self._lacks = holds, lacks
+        self._holds, self.reason = holds, lacks
 
     def lacks(self, table: Any) -> str:
         """Return what the option's table lacks for the option to have an effect; "" if nothing."""
-        return "" if self._holds(table) else self._lacks
+        return "" if self._holds(table) else self.reason
 
 
 def lacks_in(table: BaseModel, path: str = "", default: Any = None) -> Iterator[tuple[str, str]]:

@@ -65,6 +65,7 @@ class SelectionSection(PluginSection):
 
     kind: ClassVar[str] = "selector"
     name: str = "uniform"
+    """Name of the selector, or `path/to/file.py:factory`."""
 
 
 class WrapSection(PluginSection):
@@ -136,9 +137,13 @@ class ParentSection(Section):
     """`[parent]`: the run whose world this run replays (`fedsim replay`), or from which it forked (`fedsim fork`)."""
 
     run: str
+    """The parent's folder."""
     digest: str | None = None
+    """The parent's digest."""
     same_participation: bool = False
+    """Whether the same clients get jobs at the same instants as in the parent."""
     changes: tuple[str, ...] = ()
+    """Keys that differ from the parent's configuration, as assignments."""
     forked_step: int | None = None
     """The server step at which a fork left its parent."""
     forked_us: int | None = None
@@ -153,7 +158,9 @@ class RunConfig(Section):
     """One run."""
 
     name: RunName
+    """Name of the run and of its folder; by default that of the file."""
     seed: Seed = 0
+    """Seed of all random draws: data, world, selection, minibatches."""
     task: TaskSection
     model: ModelSection | None = None
     partition: PartitionSection | None = None

@@ -115,6 +115,7 @@ class PluginSection(Section):
     kind: ClassVar[str]
     supplied: ClassVar[tuple[str, ...]] = ()
     name: str
+    """Name of the plug-in, or `path/to/file.py:factory`."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -107,6 +107,7 @@ class ScaleSection(Section):
     """`[scales.NAME]`: another size of the same study, selected with `--scale NAME`."""
 
     seeds: Seeds | None = None
+    """Seeds that replace the study's."""
     run: Tables = Field(default_factory=dict)
     """Keys that replace those of `[run]`."""
 
@@ -117,10 +118,15 @@ class StudyConfig(Section):
     run_table: ClassVar[str] = "run."
     """Where the tables of a run's configuration are."""
     name: Annotated[RunName, AfterValidator(_study_name)]
+    """Name of the study and of its folder."""
     description: str = ""
+    """What the study asks; its report shows it."""
     seeds: Seeds
+    """A list of seeds; a number n stands for 1 to n."""
     run: Tables
+    """The tables of a run's configuration that all cells share."""
     axes: dict[str, dict[str, Tables]] = Field(default_factory=dict)
+    """What varies: `[axes.AXIS.LEVEL]` has the keys that a level of an axis sets in a run's configuration."""
     skip: tuple[dict[str, str | tuple[str, ...]], ...] = ()
     """Combinations to leave out: by axis, a level or several."""
     compare: CompareSection | None = None

@@ -26,6 +26,7 @@ class PacingSection(Section):
     """`[pacing]`: when the server steps. Each preset needs certain keys; see `fedsim.engine.pacing`."""
 
     preset: presets.Preset = "sync"
+    """When the server steps and dispatches jobs; docs/pacing.md defines the presets."""
     clients: Count | None = None
     """Clients of a round."""
     extra: Whole | None = None
@@ -94,12 +95,16 @@ Spread = Annotated[float, Field(ge=0, le=5)] | Literal["trace"]
 
 
 class JitterSection(Section):
-    """`[cost.jitter]`: variation of the time of each phase between jobs; see `fedsim.engine.costs.Jitter`."""
+    """`[cost.jitter]`: variation of the time of each phase between jobs; docs/costs.md has the formulas."""
 
     law: Literal["lognormal", "normal"] = "lognormal"
+    """`lognormal` multiplies times; `normal` multiplies speeds of transfers and times of computations."""
     downlink: Spread = 0.0
+    """Relative spread of the download; `"trace"` takes each client's own from the world's trace."""
     compute: Spread = 0.0
+    """Relative spread of the computation; `"trace"` as for `downlink`."""
     uplink: Spread = 0.0
+    """Relative spread of the upload; `"trace"` as for `downlink`."""
 
     def jitter(self, about: Mapping[str, Any]) -> Jitter:
         """Return the Jitter of clients with the facts `about` in their trace. Raises ConfigError."""
@@ -111,16 +116,18 @@ class JitterSection(Section):
 
 
 class CompletenessSection(Section):
-    """`[cost.completeness]`: the share of its local work that a client does.
-
-    See `fedsim.engine.costs.Completeness` for all keys.
-    """
+    """`[cost.completeness]`: the share of its local work that a client does; docs/costs.md has the formulas."""
 
     mode: Literal["all", "epochs", "PDU", "FSU", "ADU", "ASU"] = "all"
+    """How the share is drawn: `all` does the whole job, `epochs` draws whole epochs, the others are FLGo's modes."""
     chance: Annotated[float, Field(ge=0, le=1), With("mode", "epochs", "PDU")] = 1.0
+    """Probability that a job is shortened."""
     low: Annotated[Whole, With("mode", "epochs", "ADU", "ASU")] = 1
+    """Fewest epochs."""
     high: Annotated[Whole, With("mode", "epochs", "ADU", "ASU")] = 1
+    """Most epochs; `ADU` and `ASU` draw at most one less."""
     fixed: Annotated[bool, With("mode", "epochs")] = False
+    """Draw once per client instead of once per job."""
 
     def _faults(self) -> Iterable[str]:
         self.completeness()

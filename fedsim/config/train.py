@@ -40,6 +40,7 @@ class TrainSection(Section):
     """Batching mode: clients train one after the other (`loop`) or side by side. `auto` depends on model, client
     method and device alone."""
     augment: AugmentSection | None = None
+    """Random changes of images in training; by default none."""
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     """Numeric precision of training; parameters, updates and evaluations are always float32."""
     loss_samples: Count | Literal["all"] = "all"

@@ -2,7 +2,7 @@
 
 Time is integer microseconds of the world's clock. Which worker finishes first never matters. Events at equal times
 happen in this order: arrivals, losses, the deadline, wake-ups; within a kind by client, then by row of the job table.
-`docs/pacing.md` defines the behaviour.
+`docs/event_loop.md` defines the behaviour.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Invariants of any run, checked from the files of its folder alone; `docs/reliability.md` lists them.
+"""Invariants of any run, checked from the files of its folder alone; `docs/invariants.md` lists them.
 
 `check` reads configuration, world and tables, and checks each invariant without training. It reports an invariant that
 the folder cannot answer, because the run did not end or a file is missing, with the reason.

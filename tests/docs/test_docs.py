@@ -16,7 +16,6 @@ import programs
 from fedsim.cli.main import app
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
-from fedsim.engine.trainer import Trainer
 from fedsim.runs.simulate import simulate
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +23,7 @@ PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if not {"_build", "generated"} & {*p.parts}),
 ]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from fedsim.common import plugins
-from fedsim.common.plugin_options import options_of
 from fedsim.common.files import from_toml
+from fedsim.common.plugin_options import options_of
 from fedsim.config.timing import CostSection, DropoutSection, StopSection
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -1,4 +1,4 @@
-"""docs/traces.md says what the importers say of themselves."""
+"""docs/trace_formats.md says what the importers say of themselves."""
 
 from benchmarks.traces import formats
 from fedsim.common.plugin_options import options_of
@@ -6,7 +6,7 @@ from fedsim.common.plugins import factory, names
 
 
 def test_the_page_lists_formats_and_options_as_they_are(root):
-    page = (root / "docs" / "traces.md").read_text()
+    page = (root / "docs" / "trace_formats.md").read_text()
     assert "\n".join(formats()) in page, "paste what `python benchmarks/traces.py --formats` prints"
 
 

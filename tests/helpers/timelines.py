@@ -194,7 +194,7 @@ def run(trace: Trace, plan: Plan, leave: Leave = "abort") -> tuple[Book, str, Ev
 
 
 def assert_sound(book: Book, event_loop: EventLoop) -> None:
-    """Assert what holds of every run: see `docs/pacing.md`."""
+    """Assert what holds of every run: see `docs/event_loop.md`."""
     run_state, plan = event_loop.run_state, event_loop.plan
     times = np.array([int(row["time_us"]) for row in book.steps], dtype=np.int64)
     assert (np.diff(times) >= 0).all(), "time never goes back"

@@ -25,7 +25,7 @@ def import_files(
         list[str],
         Argument(
             metavar="[FORMAT] FILE...",
-            help="A format (see docs/traces.md; by default recognised by content), then files or folders.",
+            help="A format (see docs/trace_formats.md; by default recognised by content), then files or folders.",
         ),
     ],
     out: Out,
