@@ -20,6 +20,7 @@ from .statistics.improved_users import improved_users_percent
 from .statistics.over_time import improved_over_time, time_below
 from .statistics.paired import PairedDifference, differences, differences_of
 from .statistics.waste import waste, waste_by_status, waste_table
+from .tables.arms import arms_table
 from .tables.audit_tables import audit_groups, audit_tables
 from .tables.closing import closing_table, profile, profile_table
 from .tables.compare import Comparison, compare, comparison_table
@@ -55,6 +56,7 @@ __all__ = [
     "WorldDiff",
     "WorldFit",
     "WorldSummary",
+    "arms_table",
     "audit_groups",
     "audit_tables",
     "availability_picture",

@@ -1,4 +1,4 @@
-"""`fedsim compare`: two runs paired by client, or the levels of a study paired by seed."""
+"""`fedsim compare`: runs paired by client, or the levels of a study paired by seed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,10 @@ _Second = Annotated[Path | None, Argument(help="Another run, or another study wi
 class Questions:
     """What is compared."""
 
-    split: Annotated[str | None, Option(help="Runs: the split to compare; by default the first run's.")] = (
-        None
-    )
+    split: Annotated[str | None, Option(help="Runs: the split to compare; by default the baseline's.")] = None
     axis: Annotated[str | None, Option(help="One study: the axis whose levels are compared.")] = None
     baseline: Annotated[
-        str | None, Option(help="One study: the level that the others are compared with.")
+        str | None, Option(help="One study or folder of arms: what the others are compared with.")
     ] = None
     metrics: Annotated[
         list[str] | None, Option("--metric", metavar="NAME", help="Studies: a metric; may be repeated.")
@@ -52,23 +50,24 @@ class Questions:
 
 @grouped
 def compare(
-    first: Annotated[Path, Argument(help="The baseline: the folder of a run or of a study.")],
+    first: Annotated[Path, Argument(help="The baseline, a run or a study; or a folder of several arms.")],
     second: _Second = None,
     *,
     what: Questions,
 ) -> None:
-    """Show differences of two runs by client, or of studies by seed."""
+    """Show differences of runs by client, or of studies by seed. Arms are compared with the first of them."""
     if analysis.is_study(first):
         _refuse(first, "study", {"--split": what.split})
         tables = _of_studies(first, second, what.of_studies())
     elif not first.exists():
         raise FolderError(f"there is no folder {first}")
-    elif second is None:
-        raise ConfigError(f"{first} is no study: expected a second run to compare it with, found none")
     else:
-        of_studies = {"--axis": what.axis, "--baseline": what.baseline, "--metric": what.metrics}
-        _refuse(first, "run", of_studies | {"--at": what.at})
-        tables = _of_runs(first, second, what.split, what.by)
+        _refuse(first, "run", {"--axis": what.axis, "--metric": what.metrics, "--at": what.at})
+        if second is None:
+            tables = _of_arms(first, what)
+        else:
+            _refuse(first, "run", {"--baseline": what.baseline})
+            tables = _of_runs(first, second, what.split, what.by)
     for table in tables:
         Terminal().print(table)
 
@@ -86,6 +85,16 @@ def _of_studies(first: Path, second: Path | None, questions: dict[str, object]) 
     if second is not None:
         study = analysis.join_studies(study, analysis.open_study(second))
     return analysis.study_tables(study.asked(questions))
+
+
+def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:
+    runs = analysis.open_all(folder)
+    if len(runs) < 2:
+        raise ConfigError(f"{folder} is no study: expected a second run to compare it with, found none")
+    yield analysis.arms_table(runs, what.baseline, what.split)
+    if what.by is not None:
+        for run in runs:
+            yield from analysis.run_participation_tables(run, [what.by])
 
 
 def _of_runs(first: Path, second: Path, split: str | None, by: str | None) -> Iterator[Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,16 +11,19 @@ from typer import Argument, Option
 
 from fedsim import analysis
 from fedsim.cli.options import Device, NewRun, RunFolder, Training, WatchedTraining, count_of, grouped
-from fedsim.common.errors import ConfigError, RunError
+from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.terminal import Terminal, say
 
 if TYPE_CHECKING:
     from fedsim.runs.result import Result, Watch
+    from fedsim.runs.resume import Arms
 
 
 @grouped
 def resume(
-    run: Annotated[Path, Argument(help="The folder of a run that was interrupted, killed or failed.")],
+    folder: Annotated[
+        Path, Argument(help="A run that was interrupted, killed or failed, or a folder of several arms.")
+    ],
     options: WatchedTraining,
     step: Annotated[
         int | None, Option(min=0, help="Continue from the checkpoint of this step; by default the last one.")
@@ -27,14 +31,37 @@ def resume(
 ) -> None:
     """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
     from fedsim.cli.observers import train_and_show
-    from fedsim.runs.resume import check_unfinished
+    from fedsim.runs.resume import arms_in, check_unfinished
     from fedsim.runs.resume import resume as continue_run
+    from fedsim.runs.simulate import in_turn
 
-    check_unfinished(run)
-    if changes := _changed(run):
-        warning = "its results may differ from an uninterrupted run's"
-        say(f"{run}: changed since it started: {changes}; {warning}")
-    train_and_show(lambda watch: [continue_run(run, step=step, watch=watch, **options.arguments())], options)
+    arms = arms_in(folder)
+    if arms is None:
+        check_unfinished(folder)
+    elif step is not None:
+        raise ConfigError(f"--step: it is for one run, and {folder} holds several: name the folder of one")
+    runs = [folder] if arms is None else [folder / name for name in _unfinished(folder, arms)]
+    for run in runs:
+        if changes := _changed(run):
+            warning = "its results may differ from an uninterrupted run's"
+            say(f"{run}: changed since it started: {changes}; {warning}")
+
+    def train(watch: Watch) -> list[Result]:
+        others = {"step": step, "watch": watch, **options.arguments()}
+        return in_turn({str(run): partial(continue_run, run, **others) for run in runs})
+
+    train_and_show(train, options)
+
+
+def _unfinished(folder: Path, arms: Arms) -> tuple[str, ...]:
+    """Return the arms to resume, and say which of the others are done. Raises FolderError if there is none."""
+    lines = {"done already": arms.done, "not started": arms.not_started, "resumed in turn": arms.unfinished}
+    text = "; ".join(f"{what}: {', '.join(names)}" for what, names in lines.items() if names)
+    hint = "; `fedsim run FILE --resume` starts the rest" if arms.not_started else ""
+    if not arms.unfinished:
+        raise FolderError(f"{folder}: expected an arm that was interrupted, killed or failed; {text}{hint}")
+    say(f"{folder}: {text}{hint}")
+    return arms.unfinished
 
 
 def _changed(run: Path) -> str:

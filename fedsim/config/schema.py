@@ -30,14 +30,11 @@ from fedsim.config.world import WorldConfig
 
 Schema = dict[str, Any]
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
-_SOURCES: list[tuple[type[Section], str]] = [
-    (table, table.kind)
-    for table in (
-        *(t for field in RunConfig.model_fields.values() for t in models_in(field.annotation)),
-        WrapSection,
-    )
-    if issubclass(table, PluginSection)
+_TABLES: list[type[BaseModel]] = [
+    *(table for field in RunConfig.model_fields.values() for table in models_in(field.annotation)),
+    WrapSection,
 ]
+_SOURCES: list[tuple[type[Section], str]] = [(t, t.kind) for t in _TABLES if issubclass(t, PluginSection)]
 """The tables that name a plug-in, with its kind."""
 
 
@@ -98,7 +95,8 @@ class _Generator(GenerateJsonSchema):
 
 def _definitions() -> dict[str, Schema]:
     """Return the schemas of all tables by the names of their models, in which no key of a section is required."""
-    options = {kind: _options_models(table, kind) for table, kind in [*_SOURCES, (WorldConfig, "scenario")]}
+    options = {kind: _options_models(table, kind) for table, kind in _SOURCES}
+    options["scenario"] = _options_models(WorldConfig, "scenario")
     outer, sections = [model for models in options.values() for model in models.values()], _sections()
     groups = {
         m for model in outer for field in model.model_fields.values() for m in models_in(field.annotation)

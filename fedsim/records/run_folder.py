@@ -18,7 +18,7 @@ from fedsim.config.run import RunConfig
 from fedsim.records.manifest import FORMAT, MANIFEST
 from fedsim.worlds.trace import Trace
 
-CONFIG, WORLD = "config.resolved.toml", "world.parquet"
+CONFIG, WORLD, ARMS = "config.resolved.toml", "world.parquet", "arms.json"
 _LOCK = ".lock"
 
 
@@ -73,7 +73,7 @@ def check_free(path: Path, *, force: bool) -> None:
     """Raise FolderError unless a folder does not exist, or is a run (or empty) and `force` overwrites it."""
     if path.exists():
         replaceable = path.is_dir() and (
-            (path / MANIFEST).is_file() or (path / "arms.json").is_file() or not any(path.iterdir())
+            (path / MANIFEST).is_file() or (path / ARMS).is_file() or not any(path.iterdir())
         )
         if not replaceable:
             raise FolderError(f"{path} exists and is not a run folder: choose another name with --out")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.common import arguments
 from fedsim.common.errors import CheckpointError, FolderError
-from fedsim.common.files import refuse_links
+from fedsim.common.files import from_json, refuse_links
 from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import load_config
+from fedsim.config.section import run_name
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records import checkpoint
-from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import CONFIG, WORLD
+from fedsim.records.manifest import MANIFEST, read_manifest
+from fedsim.records.run_folder import ARMS, CONFIG, WORLD
 from fedsim.runs.inputs import InputCache
 from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.result import Result, Watch
@@ -77,6 +79,35 @@ def check_unfinished(folder: Path) -> None:
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")
     refuse_links(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The arms in the folder of an experiment, in its order."""
+
+    done: tuple[str, ...]
+    unfinished: tuple[str, ...]
+    """Arms that can be resumed."""
+    not_started: tuple[str, ...]
+    """Arms without a configuration or without a world; only the experiment's file has what they need."""
+
+
+def arms_in(folder: Path) -> Arms | None:
+    """Return the arms in a folder, or None if it holds none. Raises FolderError for a damaged `arms.json`."""
+    if not (folder / ARMS).is_file():
+        return None
+    try:
+        content = from_json((folder / ARMS).read_text(encoding="utf-8"))
+        names = [run_name(f"arm/{name}").removeprefix("arm/") for name in content["arms"]]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise FolderError(f"{folder / ARMS}: cannot be read: {error}") from error
+    begun = [n for n in names if all((folder / n / file).is_file() for file in (MANIFEST, CONFIG, WORLD))]
+    done = [name for name in begun if read_manifest(folder / name).get("status") == "done"]
+    return Arms(
+        done=tuple(done),
+        unfinished=tuple(name for name in begun if name not in done),
+        not_started=tuple(name for name in names if name not in begun),
+    )
 
 
 def _saved(folder: Path, step: int | None) -> checkpoint.State | None:

@@ -30,7 +30,7 @@ from fedsim.engine.record_words import PERSONAL
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records.existing_run import Status, refuse_others, run_in
 from fedsim.records.manifest import read_manifest
-from fedsim.records.run_folder import check_free, refuse_parent
+from fedsim.records.run_folder import ARMS, check_free, refuse_parent
 from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
@@ -108,7 +108,7 @@ class _Batch:
         """Run all in turn. Raises SomeFailed."""
         each = zip(self.runs, folders, statuses, strict=True)
         try:
-            return _in_turn({run.name: partial(self._run, run, path, status) for run, path, status in each})
+            return in_turn({run.name: partial(self._run, run, path, status) for run, path, status in each})
         except SomeFailed as some:
             left = [r for r in self.runs if r.name not in some.errors or (self.out / r.name).is_dir()]
             _write_arms(left, self.out)
@@ -142,7 +142,7 @@ def tell_of_end(spec: RunSpec) -> None:
         warnings.warn(warning, EndOfWorld, stacklevel=4)
 
 
-def _in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
+def in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
     """Run each in turn until an interrupt. Raises SomeFailed at the end; a single run raises its own error."""
     results: list[Result] = []
     failed: dict[str, Exception] = {}
@@ -235,4 +235,4 @@ def _write_arms(runs: Sequence[RunConfig], out: Path) -> None:
             arms.setdefault(experiment, []).append(arm)
     for experiment, names in arms.items():
         if (out / experiment).is_dir():
-            write_json(out / experiment / "arms.json", {"arms": names})
+            write_json(out / experiment / ARMS, {"arms": names})

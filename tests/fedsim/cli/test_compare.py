@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,36 @@ def test_two_runs_are_compared_by_client_at_equal_points(studies: list[Path]) ->
     assert f"{comparison.mean_percent:+.2f} ± {comparison.standard_error_percent:.2f}" in text
     assert "at equal points" in text
     assert "survivors against victims of dropout" in text
+
+
+def test_arms_are_compared_with_the_first_or_with_another(
+    studies: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["fedfv", "fedavg", *(f"again{i}" for i in range(6))]
+    for name in names:
+        rule = name if name in RULES else "fedavg"
+        shutil.copytree(studies[0] / f"runs/{rule}/seed-1", tmp_path / name)
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        (tmp_path / name / "manifest.json").write_text(json.dumps(manifest | {"label": name}))
+    (tmp_path / "arms.json").write_text(json.dumps({"arms": names}))
+    monkeypatch.setenv("COLUMNS", "80")
+    text = compared(tmp_path)
+    first, second = (analysis.open_run(tmp_path / name) for name in ("fedfv", "fedavg"))
+    there = analysis.compare(first, second)
+    assert "each arm against fedfv" in text
+    assert text.count(f"{there.mean_percent:+.2f} ± {there.standard_error_percent:.2f}") == 7
+    assert f"± {there.standard_error_percent:.2f} {there.gained} / {there.lost} / {there.equal}" in text
+    assert "…" not in text
+    back = analysis.compare(second, first)
+    turned = compared(tmp_path, "--baseline", "fedavg", "--by", "availability")
+    assert "each arm against fedavg" in turned
+    assert f"{back.mean_percent:+.2f} ± {back.standard_error_percent:.2f}" in turned
+    assert turned.count("+0.00 ± 0.00 0 / 0 / 12") == 6
+    assert "survivors against victims of dropout" in turned
+    with pytest.raises(ConfigError, match="there is no arm 'fedag'; did you mean 'fedavg'"):
+        compared(tmp_path, "--baseline", "fedag")
+    with pytest.raises(ConfigError, match="--baseline: it is for studies"):
+        compared(first.folder, second.folder, "--baseline", "fedavg")
 
 
 def test_what_cannot_be_compared_is_said(studies: list[Path], tmp_path: Path) -> None:
