@@ -22,7 +22,9 @@ export_app = typer.Typer(
 @export_app.command()
 def perfetto(
     run: RunFolder,
-    out: Annotated[Path | None, Option(help="The file to write; by default RUN/perfetto.json.")] = None,
+    out: Annotated[
+        Path | None, Option("--out", "-o", help="The file to write; by default RUN/perfetto.json.")
+    ] = None,
     clients: Annotated[int | None, Option(min=1, help="Only this many clients, with the most jobs.")] = None,
     start: Annotated[
         str, Option("--from", help="Only what happens from this virtual time: 2h, 1d12h.")
@@ -49,7 +51,11 @@ def tensorboard(
     runs: _Runs,
     out: Annotated[
         Path | None,
-        Option(help="Where the events go: a folder for each run; by default RUN/tensorboard for each."),
+        Option(
+            "--out",
+            "-o",
+            help="Where the events go: a folder for each run; by default RUN/tensorboard for each.",
+        ),
     ] = None,
 ) -> None:
     """Write the curves of runs as events for TensorBoard."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import fedsim
 from fedsim.cli.audit import audit
@@ -30,32 +31,54 @@ from fedsim.common.errors import INPUT_ERRORS, Error, SomeFailed
 from fedsim.common.paths import check_text, check_working_directory
 from fedsim.common.terminal import PLAIN, keep_streams_open, say
 
+_PANELS: dict[str, dict[str, Any]] = {
+    "Run": {"init": init, "run": run, "plan": plan, "study": study},
+    "Continue and repeat": {"resume": resume, "fork": fork, "replay": replay, "verify": verify},
+    "Look": {
+        "runs": runs,
+        "report": report,
+        "compare": compare,
+        "audit": audit,
+        "export": export_app,
+        "list": list_plugins,
+    },
+    "Worlds": {"trace": trace_app},
+    "Check": {"check": check, "schema": schema},
+}
+"""The commands by name, under the headings of `fedsim --help`."""
+
+
+class _Grouped(TyperGroup):
+    """Shows the commands below the headings of their panels, as plain text."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of the help."""
+        return [name for commands in _PANELS.values() for name in commands]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each panel; all have one width of names."""
+        width = max(map(len, self.commands))
+        for panel, names in _PANELS.items():
+            summaries = {
+                name: self.commands[name].get_short_help_str(formatter.width - width - 6) for name in names
+            }
+            with formatter.section(panel):
+                formatter.write_dl([(name.ljust(width), text) for name, text in summaries.items()])
+
+
 app = typer.Typer(
+    cls=_Grouped,
     help="Simulate fair federated learning among clients that come and go.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(trace_app, name="trace")
-app.add_typer(export_app, name="export")
-for command in (
-    run,
-    resume,
-    replay,
-    fork,
-    verify,
-    plan,
-    study,
-    runs,
-    report,
-    compare,
-    audit,
-    check,
-    init,
-    schema,
-):
-    app.command()(command)
-app.command(name="list")(list_plugins)
+for panel, commands in _PANELS.items():
+    for name, command in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=panel)
+        else:
+            app.command(name=name, rich_help_panel=panel)(command)
 for registered in (a for each in (app, trace_app, export_app) for a in each.registered_commands):
     assert registered.callback is not None
     registered.callback = plugins.contained()(registered.callback)

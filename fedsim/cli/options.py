@@ -34,7 +34,7 @@ class NewRun:
     """Options of commands that make a run."""
 
     sets: Sets = None
-    out: Annotated[Path, Option(help="Where run folders go: OUT/NAME.")] = Path("runs")
+    out: Annotated[Path, Option("--out", "-o", help="Where run folders go: OUT/NAME.")] = Path("runs")
     force: Annotated[bool, Option("--force", help="Overwrite a run of the same name.")] = False
 
     def arguments(self) -> dict[str, Any]:
@@ -47,7 +47,10 @@ class Training:
     """Options of all commands that train a run."""
 
     workers: Annotated[
-        str, Option(help="Worker processes that train: a number, or auto; 0 trains in this process.")
+        str,
+        Option(
+            help="Processes that train the clients of one run: a number, or auto; 0 trains in this process."
+        ),
     ] = "auto"
     device: Device = "auto"
     write_report: Annotated[bool, Option("--report", help="Write the HTML report as well.")] = False

@@ -19,7 +19,11 @@ _Runs = Annotated[
 ]
 _Out = Annotated[
     Path | None,
-    Option(help="The page to write; by default report.html in the folder, or here for several folders."),
+    Option(
+        "--out",
+        "-o",
+        help="The page to write; by default report.html in the folder, or here for several folders.",
+    ),
 ]
 _Each = Annotated[bool, Option("--each", help="Studies: also write a page into each run's folder.")]
 

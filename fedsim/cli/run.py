@@ -64,7 +64,8 @@ def plan(
     config: Config,
     sets: Sets = None,
     out: Annotated[
-        Path | None, Option(help="Write the tables of planned jobs and steps to OUT/NAME as well.")
+        Path | None,
+        Option("--out", "-o", help="Write the tables of planned jobs and steps to OUT/NAME as well."),
     ] = None,
     force: Annotated[bool, Option("--force", help="Overwrite a plan of the same name, never a run.")] = False,
     workers: Annotated[

@@ -38,9 +38,12 @@ class Changes:
 class Running:
     """How and where the cells run."""
 
-    out: Annotated[Path, Option(help="Where the study's folder goes: OUT/NAME.")] = Path("runs")
+    out: Annotated[Path, Option("--out", "-o", help="Where the study's folder goes: OUT/NAME.")] = Path(
+        "runs"
+    )
     jobs: Annotated[
-        str, Option(help="Processes, each of which runs one cell at a time: auto, one per core, or a number.")
+        str,
+        Option(help="Cells that run at once, each in one process: a number, or auto, one per core."),
     ] = "auto"
     device: Device = "auto"
     dry_run: Annotated[

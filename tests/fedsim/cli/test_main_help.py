@@ -32,7 +32,8 @@ def helped(path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytes
 def test_no_summary_of_a_command_is_cut_off(
     path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    listed = helped(path, monkeypatch, capsys).partition("Commands:\n")[2].rstrip().splitlines()
+    lines = helped(path, monkeypatch, capsys).partition("Options:\n")[2].splitlines()
+    listed = [line for line in lines if line.startswith("  ") and line.split()[0] in ALL[path].commands]
     assert len(listed) == len(ALL[path].commands)
     assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
 
@@ -58,3 +59,34 @@ def test_a_study_is_told_how_its_own_keys_are_changed(
     text = helped(("study",), monkeypatch, capsys)
     assert "run.stop.steps=20" in text
     assert "algorithm.alpha" not in text
+
+
+def test_commands_are_grouped_by_task(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = helped((), monkeypatch, capsys)
+    sections = [part.splitlines() for part in text.split("\n\n")[3:]]
+    shown = {title: [line.split()[0] for line in lines] for title, *lines in sections}
+    assert shown == {
+        "Run:": ["init", "run", "plan", "study"],
+        "Continue and repeat:": ["resume", "fork", "replay", "verify"],
+        "Look:": ["runs", "report", "compare", "audit", "export", "list"],
+        "Worlds:": ["trace"],
+        "Check:": ["check"],
+    }
+    assert len({line.index(line.split(maxsplit=1)[1]) for _, *lines in sections for line in lines}) == 1
+
+
+@pytest.mark.parametrize("path", ALL, ids=str)
+def test_every_out_is_also_o(path: tuple[str, ...]) -> None:
+    for option in ALL[path].params:
+        assert ("--out" in option.opts) is ("-o" in option.opts)
+
+
+def test_jobs_and_workers_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = " ".join(helped(("study",), monkeypatch, capsys).partition("--jobs")[2].split())
+    workers = " ".join(helped(("run",), monkeypatch, capsys).partition("--workers")[2].split())
+    assert "Cells that run at once" in jobs
+    assert "the clients of one run" in workers
