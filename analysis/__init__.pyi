@@ -7,6 +7,7 @@ from .opening.study import POINTS, Cell, Study, is_study, open_study
 from .plots.availability import availability_picture
 from .plots.fit import fit_picture
 from .report.document import Document
+from .report.notebook import run_figure, run_html
 from .report.report import run_document, write_page, write_report
 from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
@@ -75,6 +76,8 @@ __all__ = [
     "profile_table",
     "require_tensorboard",
     "run_document",
+    "run_figure",
+    "run_html",
     "run_participation",
     "run_participation_tables",
     "study_document",
