@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -51,9 +52,10 @@ def in_notebook() -> bool:
 @contextmanager
 def displayed() -> Iterator[Watch]:
     """Yield a watcher that shows progress as one line under the cell of a notebook, which stays there at the end."""
-    from IPython.display import display  # not needed elsewhere, and not installed everywhere
+    from IPython import display  # not needed elsewhere, and not installed everywhere
 
-    handle = display({"text/plain": ""}, raw=True, display_id=True)
+    show: Any = display.display
+    handle = show({"text/plain": ""}, raw=True, display_id=True)
     line = _Line(_NOTEBOOK_EVERY_S, lambda text: handle.update({"text/plain": text}, raw=True))
     try:
         yield line
