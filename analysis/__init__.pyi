@@ -11,6 +11,7 @@ from .plots.availability import availability_picture
 from .plots.fit import fit_picture
 from .report.document import Document, Finding
 from .report.findings import findings
+from .report.notebook import run_figure, run_html
 from .report.report import run_document, write_page, write_report
 from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
@@ -90,6 +91,8 @@ __all__ = [
     "require_tensorboard",
     "require_wandb",
     "run_document",
+    "run_figure",
+    "run_html",
     "run_participation",
     "run_participation_tables",
     "study_document",

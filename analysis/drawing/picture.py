@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,8 @@ POINTS = 150
 """Most points of a curve over steps."""
 
 WIDTH_IN = 5.0
+_DOTS_PER_INCH = 110
+"""Of figures in notebooks."""
 _UNITS = ((7 * 86400e6, 86400e6, "days"), (3 * 3600e6, 3600e6, "hours"), (300e6, 60e6, "minutes"))
 
 
@@ -89,11 +92,20 @@ def spans(n: int, most: int = POINTS) -> Ints:
     return np.arange(n) * min(n, most) // max(n, 1)
 
 
+class NotebookFigure(Figure):
+    """A figure that notebooks show also where pyplot, which tells them how to, was never imported."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png", dpi=_DOTS_PER_INCH)
+        return png.getvalue()
+
+
 def panels(
     heights: Sequence[float], *, share_x: bool = True, width_in: float = WIDTH_IN
 ) -> tuple[Figure, list[Axes]]:
     """Return a figure of stacked panels with `heights` in inches, without matplotlib's global state."""
-    figure = Figure(figsize=(width_in, sum(heights) + 0.35), layout="constrained")
+    figure = NotebookFigure(figsize=(width_in, sum(heights) + 0.35), layout="constrained")
     figure.patch.set_alpha(0)
     grid = figure.subplots(
         len(heights), 1, sharex=share_x, squeeze=False, gridspec_kw={"height_ratios": heights}

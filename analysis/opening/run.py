@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fedsim import analysis
 from fedsim.analysis.opening.arrays import Floats, Ints
 from fedsim.analysis.opening.tables import check_rows, read_table, read_world, word_counts
 from fedsim.analysis.statistics.fairness import summary
@@ -29,6 +30,7 @@ from fedsim.records.schemas import OPTIONAL, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 CONFIG, ARMS = "config.resolved.toml", "arms.json"
 SPLITS = ("train", "valid", "test", *(split + PERSONAL for split in ("train", "valid", "test")))
@@ -203,6 +205,19 @@ class Run:
             for e in (each.without(self.adversaries) if honest else each for each in self.evaluations(split))
         ]
         return pd.DataFrame(rows, columns=["step", "time_us", "clients", "loss", *names])
+
+    @arguments.checked
+    def plot(self, name: str) -> Figure:
+        """Draw the picture `name` of the run's report, such as "participation" or "accuracy-over-time".
+
+        Raises ConfigError with the closest name for a picture that the report does not have, and RunError or TraceError
+        if the run's files do not suffice for it.
+        """
+        return analysis.run_figure(self, name)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how the run ended, and its accuracy over time or its participation."""
+        return analysis.run_html(self)
 
 
 def open_run(path: str | Path) -> Run:

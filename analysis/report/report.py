@@ -88,7 +88,7 @@ def _blocks(runs: Sequence[Run]) -> Iterator[Block]:
     yield from (Text(text, "warning") for run in runs for text in troubles(run))
     yield from overview_blocks(runs)
     yield Heading("Summary")
-    yield _summary(runs)
+    yield summary_table(runs)
     splits = ", ".join(dict.fromkeys(run.split for run in runs))
     yield Text(
         f"Accuracies are per client at the last evaluation on the {splits} split; std and angle are over"
@@ -115,7 +115,8 @@ def overview_blocks(runs: Sequence[Run]) -> Iterator[Block]:
 _COUNTS = ("steps", "jobs", "jobs lost", "late", "empty steps")
 
 
-def _summary(runs: Sequence[Run]) -> Table:
+def summary_table(runs: Sequence[Run]) -> Table:
+    """Return the table of how runs ended."""
     accuracies = (Column(name, 3 if metric == "angle_rad" else 2) for name, metric in ACCURACIES.items())
     columns = (Column("run"), *accuracies, *map(Column, _COUNTS), Column("virtual h", 2), Column("wall s", 1))
     rows = []
@@ -124,7 +125,8 @@ def _summary(runs: Sequence[Run]) -> Table:
         counts = (numbers.steps, numbers.jobs, numbers.lost, numbers.late, numbers.empty_steps)
         metrics = (numbers.metrics[name] for name in ACCURACIES.values())
         rows.append((label, *metrics, *counts, numbers.virtual_us / 3.6e9, numbers.wall_s))
-    return Table("summary", "How the runs ended", columns, tuple(rows))
+    caption = "How the runs ended" if len(runs) > 1 else "How the run ended"
+    return Table("summary", caption, columns, tuple(rows))
 
 
 _COMPARED = (

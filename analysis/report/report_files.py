@@ -111,13 +111,19 @@ def _tex(text: str) -> str:
     return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
 
 
-def _save(picture: Picture, path: Path, kind: Format) -> None:
-    """Save a picture under its legend. Equal pictures give equal bytes."""
+def on_white(picture: Picture) -> Canvas:
+    """Return the figure of a picture under its legend, on white."""
     canvas = picture.figure
     canvas.patch.set_alpha(1)
     canvas.patch.set_facecolor("white")
     if picture.keys:
         _add_legend(canvas, picture.keys)
+    return canvas
+
+
+def _save(picture: Picture, path: Path, kind: Format) -> None:
+    """Save a picture under its legend. Equal pictures give equal bytes."""
+    canvas = on_white(picture)
     no_dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
     description_key = {"pdf": "Subject", "svg": "Description", "png": "Description"}[kind]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,9 +15,9 @@ from rich.console import Console
 
 from fedsim import analysis
 from fedsim.cli.options import WatchedTraining
-from fedsim.cli.watching.progress import EndWatch, shown, warnings_shown
-from fedsim.common.errors import SomeFailed
+from fedsim.common.errors import EndOfWorld, SomeFailed
 from fedsim.common.terminal import Terminal, say
+from fedsim.runs.progress import shown
 from fedsim.runs.result import Progress, Result, Watch
 
 _WARNED = {
@@ -48,6 +49,39 @@ def watching(console: Console, options: WatchedTraining, names: Sequence[str] = 
                 watch(progress)
 
         yield notify
+
+
+@contextmanager
+def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
+    """Print warnings about the end of a world as lines on `console`; nothing if `quiet`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "always", EndOfWorld)
+        show_others = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if issubclass(category, EndOfWorld):
+                console.print(str(message), highlight=False, soft_wrap=True)
+            else:
+                show_others(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield
+
+
+class EndWatch:
+    """Prints a line when a run passes the end of its world, unless it was known to be longer from the start."""
+
+    def __init__(self, console: Console) -> None:
+        self._console, self._reported = console, ""
+
+    def __call__(self, progress: Progress) -> None:
+        """Check a run after a step."""
+        setup, name = progress.spec, progress.spec.config.name
+        if name == self._reported or setup.outlives(setup.plan.stop.time_us):
+            return
+        if message := setup.outlives(progress.run_state.now_us):
+            self._reported = name
+            self._console.print(message, highlight=False, soft_wrap=True)
 
 
 def train_and_show(

@@ -58,7 +58,7 @@ class Training:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of `fedsim.simulate`, `resume` and `fork` that the options stand for."""
-        return {"workers": count_of(self.workers), "device": self.device}
+        return {"workers": count_of(self.workers), "device": self.device, "progress": False}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,8 +75,11 @@ class Given:
             _check_passed(folder, kind, name, getattr(self, kind) is not None)
         if self.task is not None:
             _check_same(folder, "task", names["task"], self._task_name())
-        factories = {} if self.task is None else {names["task"]: _factory(self.task)}
-        factories |= {} if self.model is None else {names["model"]: self._made()}
+        factories: dict[str, Callable[..., Any]] = {}
+        if self.task is not None:
+            factories[str(names["task"])] = _factory(self.task)
+        if self.model is not None:
+            factories[str(names["model"])] = self.model
         with plugins.given(factories):
             if self.model is not None:
                 _check_same(folder, "model", names["model"], self._model_name(load_config(config)[0]))

@@ -83,7 +83,8 @@ class Task:
     def digest(self) -> str:
         """Return 32 hexadecimal digits that depend on features, labels and clients, and on the default model."""
         content = hashlib.sha256(f"{self.n_classes} {self.model} {self.natural is None}".encode())
-        for values in (self.x, self.y, self.official_test, *(self.natural or ())):
+        arrays: list[NDArray[Any]] = [self.x, self.y, self.official_test, *(self.natural or ())]
+        for values in arrays:
             content.update(f" {values.dtype} {list(values.shape)} ".encode())
             content.update(np.ascontiguousarray(values).data)
         return content.hexdigest()[:32]

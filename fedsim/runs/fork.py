@@ -34,6 +34,7 @@ from fedsim.records.schemas import OPTIONAL
 from fedsim.records.truncation import cut_tables
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.progress import watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Session, optional_tables
@@ -121,6 +122,7 @@ def fork(
     device: Device = "auto",
     force: bool = False,
     watch: Watch = lambda progress: None,
+    progress: bool | None = None,
     pool: RayPool | None = None,
 ) -> Result:
     """Repeat the run in `parent` until `at`, and continue with the changes `sets`; writes `<out>/<name>/`.
@@ -144,13 +146,16 @@ def fork(
         branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)
-        with resources(branch.config, cache, workers=workers, device=device, pool=pool) as place:
+        with (
+            watched(watch, progress) as watcher,
+            resources(branch.config, cache, workers=workers, device=device, pool=pool) as place,
+        ):
             spec = place.prepare(branch.config)
             branch.check(place)
             saved = _saved(parent, at, branch.config.parent)
             _begin_folder(folder, branch, saved, force)
             state = Session.open(spec, folder, place.pool, Stopwatch(), saved).until(at.reached)
-            return branch.leave(state, spec, folder, place).run(watch)
+            return branch.leave(state, spec, folder, place).run(watcher)
 
 
 @dataclass(frozen=True, slots=True)

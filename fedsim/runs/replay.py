@@ -85,6 +85,7 @@ def replay(
     workers: Workers = "auto",
     device: Device = "auto",
     force: bool = False,
+    progress: bool | None = None,
 ) -> Result:
     """Run another configuration in the world of the finished run in `folder`; writes `<out>/<name>/`.
 
@@ -101,7 +102,7 @@ def replay(
     _manifest(folder)  # raises for other folders
     with given.of_run(folder, folder / _CONFIG):
         config = replay_config(folder, sets, same_participation=same_participation, name=name)
-        [result] = simulate(config, out=out, workers=workers, device=device, force=force)
+        [result] = simulate(config, out=out, workers=workers, device=device, force=force, progress=progress)
     if same_participation and result.status == "done":
         comparison = compare_participation(folder, result.folder)
         if comparison.difference:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedsim import analysis
+from fedsim.analysis.opening.run import Run, open_run
 from fedsim.engine.state import RunState
 from fedsim.records.recent_rows import RecentRows
 from fedsim.runs.build import RunSpec
@@ -48,6 +50,15 @@ class Result:
     digest: str | None
     accuracy: float
     """Mean accuracy over clients at the last evaluation; NaN without one."""
+
+    @property
+    def run(self) -> Run:
+        """The run's tables, pictures and metrics, opened from its folder as they are now."""
+        return open_run(self.folder)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows of the run."""
+        return analysis.run_html(self.run)
 
 
 Watch = Callable[[Progress], None]

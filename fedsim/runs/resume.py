@@ -19,6 +19,7 @@ from fedsim.records import checkpoint
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import ARMS, CONFIG, WORLD
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.progress import watched
 from fedsim.runs.resources import Device, Workers, resources
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Session
@@ -35,6 +36,7 @@ def resume(
     workers: Workers = "auto",
     device: Device = "auto",
     watch: Watch = lambda progress: None,
+    progress: bool | None = None,
     profile: bool = False,
     ray_address: str | None = None,
     pool: RayPool | None = None,
@@ -60,13 +62,16 @@ def resume(
                 f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
             )
         cache = InputCache.of(config, read_trace(folder / WORLD))
-        with resources(
-            config, cache, workers=workers, device=device, ray_address=ray_address, pool=pool
-        ) as place:
+        with (
+            watched(watch, progress) as watcher,
+            resources(
+                config, cache, workers=workers, device=device, ray_address=ray_address, pool=pool
+            ) as place,
+        ):
             clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 session = Session.open(place.prepare(config), folder, place.pool, clock, saved)
-            return session.run(watch)
+            return session.run(watcher)
 
 
 def check_unfinished(folder: Path) -> None:

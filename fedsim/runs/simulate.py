@@ -34,6 +34,7 @@ from fedsim.records.run_folder import ARMS, check_free, refuse_parent
 from fedsim.runs import resume as resuming
 from fedsim.runs.build import RunSpec
 from fedsim.runs.inputs import InputCache
+from fedsim.runs.progress import watched
 from fedsim.runs.resources import Device, Resources, Workers, resources
 from fedsim.runs.result import Result, Watch
 from fedsim.runs.session import Session
@@ -52,6 +53,7 @@ def simulate(
     force: bool = False,
     resume: bool = False,
     watch: Watch = lambda progress: None,
+    progress: bool | None = None,
     profile: bool = False,
     cache: InputCache | None = None,
     ray_address: str | None = None,
@@ -72,6 +74,7 @@ def simulate(
         force: overwrite an existing run; with `resume`, only one of another configuration.
         resume: keep finished runs and continue interrupted ones; refuse those of another configuration.
         watch: called after each server step.
+        progress: show a line on the progress; None: in notebooks and at a Python prompt, not in scripts.
         profile: also write `profile.json`, for Perfetto, into each run folder.
         cache: builds data and worlds; pass the same cache to runs that share them.
         ray_address: "auto" or HOST:PORT of a Ray cluster to join.
@@ -84,12 +87,15 @@ def simulate(
     with Given.of(task, model).read(configs, sets) as runs:
         _check(runs)
         folders, statuses = _folders(runs, out, force, resume)
-        with resources(
-            runs[0], cache or InputCache(), workers=workers, device=device, ray_address=ray_address, pool=pool
-        ) as place:
-            return _Batch(out, runs, place, device, force or resume, watch, profile).run_all(
-                folders, statuses
-            )
+        cache = cache or InputCache()
+        with (
+            watched(watch, progress) as watcher,
+            resources(
+                runs[0], cache, workers=workers, device=device, ray_address=ray_address, pool=pool
+            ) as place,
+        ):
+            batch = _Batch(out, runs, place, device, force or resume, watcher, profile)
+            return batch.run_all(folders, statuses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,7 @@ class _Batch:
                 workers=0,
                 device=self.device,
                 watch=self.watch,
+                progress=False,
                 profile=self.profile,
                 pool=self.place.pool,
             )

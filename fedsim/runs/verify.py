@@ -130,6 +130,7 @@ def _forked(config: RunConfig, place: Path, workers: Workers, device: Device) ->
         out=place,
         workers=workers,
         device=device,
+        progress=False,
     ).folder
 
 

@@ -138,8 +138,8 @@ def test_what_is_left_counts_the_runs_that_wait() -> None:
 
 @pytest.mark.parametrize("kind", ["terminal", "file", "dumb", "quiet"])
 def test_it_is_painted_on_terminals_alone(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedsim.cli.watching.progress._PLAIN_EVERY_S", 0.0)
-    monkeypatch.setattr("fedsim.cli.watching.progress._LIVE_EVERY_S", 0.0)
+    monkeypatch.setattr("fedsim.runs.progress._PLAIN_EVERY_S", 0.0)
+    monkeypatch.setattr("fedsim.runs.progress._LIVE_EVERY_S", 0.0)
     monkeypatch.setenv("TERM", "dumb" if kind == "dumb" else "xterm")
     console = terminal(force_terminal=kind != "file")
     with watching(console, WatchedTraining(quiet=kind == "quiet", live=True), ("small",)) as watch:
