@@ -25,7 +25,7 @@ def export(
     out: Annotated[Path, Option("--out", "-o", help="The file to write.")],
     force: Force = False,
 ) -> None:
-    """Write a world for another simulator, and show what its format cannot hold."""
+    """Write a world for another simulator."""
     from fedsim.common.files import write_atomically
     from fedsim.scenarios.exporters.csv import csv
     from fedsim.scenarios.exporters.fedscale import fedscale
