@@ -66,10 +66,27 @@ def test_python_blocks_run(page: Path, place: Path) -> None:
         assert done.code == 0, f"{page.name}:\n{code}\n{done.err[-2000:]}"
 
 
+def test_the_readme_shows_what_its_python_prints(place: Path) -> None:
+    [(code, shown)] = re.findall(
+        r"^```python\n(.*?)^```\n\n```\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    done = programs.python(code, place)
+    digests = re.compile(r"digest \w{8}$", re.MULTILINE)  # those of one kind of processor
+    assert digests.sub("", done.out) == digests.sub("", shown)
+
+
+def test_the_readme_and_the_first_steps_show_the_same_tables() -> None:
+    readme, steps = (blocks(ROOT / name, "") for name in ("README.md", "docs/first_steps.md"))
+    shared = [body for body in readme if "fedavg 91.25" in body or "paired mean" in body]
+    assert len(shared) == 2
+    assert set(shared) <= set(steps)
+
+
 @pytest.mark.ray
-def test_commands_of_the_readme_run(place: Path) -> None:
-    found = commands(ROOT / "README.md")
-    assert len(found) >= 5
+@pytest.mark.parametrize(("page", "least"), [("README.md", 3), ("docs/first_steps.md", 10)])
+def test_commands_of_the_first_pages_run(page: str, least: int, place: Path) -> None:
+    found = commands(ROOT / page)
+    assert len(found) >= least
     for command in found:
         done = programs.fedsim(*shlex.split(command)[1:], place=place)
         assert done.code == 0, f"{command}\n{done.out[-2000:]}\n{done.err[-2000:]}"

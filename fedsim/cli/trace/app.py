@@ -10,6 +10,7 @@ from typer import Argument, Option
 
 from fedsim.cli.trace.diff import diff
 from fedsim.cli.trace.edit import edit
+from fedsim.cli.trace.export import export
 from fedsim.cli.trace.fit import fit
 from fedsim.cli.trace.importing import import_files
 from fedsim.cli.trace.join import join_files
@@ -19,7 +20,7 @@ from fedsim.common.errors import ConfigError, closest
 from fedsim.common.terminal import say
 
 trace_app = typer.Typer(
-    help="Make, import, fit, join, edit, show and compare worlds.",
+    help="Make, import, export, fit, join, edit, show and compare worlds.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -82,5 +83,5 @@ def _shipped(scenario: Path) -> Path:
 
 trace_app.command("import")(import_files)
 trace_app.command("join")(join_files)
-for command in (fit, edit, show, diff):
+for command in (export, fit, edit, show, diff):
     trace_app.command()(command)

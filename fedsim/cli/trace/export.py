@@ -1,0 +1,46 @@
+"""`fedsim trace export`: write a world in the format of another simulator."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+from typer import Option
+
+from fedsim.cli.trace.output import Force, TraceFile, check_free, writing
+from fedsim.common.terminal import say
+
+_IMPORTERS = {"csv": "csv", "flgo": "flgo_pings", "fedscale": "fedscale_availability"}
+
+
+def export(
+    file: TraceFile,
+    form: Annotated[
+        Literal["csv", "flgo", "fedscale"],
+        Option(
+            "--format", help="csv: all intervals; flgo: pings of 15 s; fedscale: a pickle of times online."
+        ),
+    ],
+    out: Annotated[Path, Option("--out", "-o", help="The file to write.")],
+    force: Force = False,
+) -> None:
+    """Write a world for another simulator."""
+    from fedsim.common.files import write_atomically
+    from fedsim.scenarios.exporters.csv import csv
+    from fedsim.scenarios.exporters.fedscale import fedscale
+    from fedsim.scenarios.exporters.flgo import flgo
+    from fedsim.worlds.trace import read_trace
+
+    check_free(out, force, [file])
+    exported = {"csv": csv, "flgo": flgo, "fedscale": fedscale}[form](read_trace(file))
+    with writing("--out", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, lambda beside: beside.write_bytes(exported.data))
+    for line in exported.left_out:
+        say(f"left out: {line}", err=True)
+    options = "".join(f" --option {option}" for option in exported.options)
+    say(f"{out}: {len(exported.data):,} bytes")
+    say(
+        f"read it back with: fedsim trace import {_IMPORTERS[form]} {shlex.quote(str(out))} -o back.parquet{options}"
+    )
