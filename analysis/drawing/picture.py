@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import is_color_like, to_rgba
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -129,6 +130,19 @@ def from_zero(ax: Axes, least: float = 1.0) -> None:
 def time_unit(span_us: int) -> tuple[float, str]:
     """Return microseconds per unit and the unit's name for an axis of `span_us` of virtual time."""
     return next(((scale, name) for least, scale, name in _UNITS if span_us >= least), (1e6, "seconds"))
+
+
+def repaint(figure: Figure, ink: str) -> None:
+    """Give all text, axes and lines of a figure that have the colour `INK` another one."""
+    for ax in figure.axes:
+        ax.tick_params(colors=ink)
+        if ax.xaxis.get_gridlines()[0].get_visible():
+            ax.grid(color=ink)
+    for artist in figure.findobj():
+        for part in ("color", "edgecolor", "facecolor"):
+            colour = getattr(artist, f"get_{part}", lambda: None)()
+            if is_color_like(colour) and to_rgba(colour)[:3] == to_rgba(INK)[:3]:
+                getattr(artist, f"set_{part}")((ink, to_rgba(colour)[3]))
 
 
 def plain_axes(ax: Axes) -> None:

@@ -13,13 +13,13 @@ from fedsim.common.errors import FolderError
 
 BINS = 60
 _CAPTION = (
-    "Share of rows at more than 90° from the direction within a layer (0 is next to the input), over groups of"
+    "Share of updates at more than 90° from the direction within a layer (0 is next to the input), over groups of"
     " neighbouring steps: updates of present clients, and remembered ones of absent clients."
 )
 
 
 def conflict_layers(run: Run) -> Picture:
-    """Draw the share of rows in conflict with the direction by layer and step, present and absent.
+    """Draw the share of updates in conflict with the direction by layer and step, present and absent.
 
     Raises FolderError if the run did not record conflicts layer by layer.
     """
@@ -39,7 +39,7 @@ def conflict_layers(run: Run) -> Picture:
         ax.set_yticks(*_names(layers))
     axes[-1].set_xlabel("server steps", fontsize=9)
     whole_numbers(axes[-1].xaxis)
-    scale_beside(figure, axes, "rows in conflict, %")
+    scale_beside(figure, axes, "updates in conflict, %")
     alt = f"Map of conflicts by layer and step. Most of them: {_layers_of_most_conflicts(by_layer(rows))}."
     return Picture(figure, alt, _CAPTION)
 

@@ -18,8 +18,8 @@ _COUNTS_CAPTION = (
     " largest of neighbouring steps."
 )
 _ANGLES_CAPTION = (
-    "Rows of a step's stack at more than 90° from its direction (above), and the median of their angles with the"
-    " area from the 10 % to the 90 % quantile (below): updates of present clients, and remembered ones of absent"
+    "Updates of a step at more than 90° from its direction (above), and the median of their angles with the"
+    " area from the 10 % to the 90 % quantile (below): those of present clients, and remembered ones of absent"
     " clients."
 )
 
@@ -60,7 +60,7 @@ def conflict_counts(run: Run) -> Picture:
 
 
 def conflict_angles(run: Run) -> Picture:
-    """Draw the share of rows against the direction and their angles, present and absent.
+    """Draw the share of updates against the direction and their angles, present and absent.
 
     Raises FolderError if the run did not record conflicts.
     """
@@ -78,14 +78,14 @@ def conflict_angles(run: Run) -> Picture:
         low, middle, high = (rows[f"angle{which}_deg"].to_numpy() for which in ("_low", "", "_high"))
         draw_band(axes[1], x, low, middle, high, index)
         mean, angle = np.average(share, weights=rows.rows), rows.angle_deg.median()
-        words.append(f"{kind}: {mean:.1f} % of rows against it, median angle {angle:.1f}°")
-    axes[0].set_ylabel("rows against\nthe step, %", fontsize=9)
+        words.append(f"{kind}: {mean:.1f} % of updates against it, median angle {angle:.1f}°")
+    axes[0].set_ylabel("updates against\nthe step, %", fontsize=9)
     from_zero(axes[0])
     axes[1].axhline(90, color="#808080", linewidth=0.8)
     axes[1].set_ylabel("angle to the\ndirection, °", fontsize=9)
     axes[1].set_xlabel(f"virtual time, {unit}", fontsize=9)
     figure.align_ylabels(axes)
-    alt = f"Two line charts of rows of the step against its direction. {'; '.join(words)}."
+    alt = f"Two line charts of updates of the step against its direction. {'; '.join(words)}."
     return Picture(figure, alt, _ANGLES_CAPTION, _keys("absent" in set(conflicts.kind)))
 
 

@@ -10,16 +10,18 @@ from fedsim.analysis.plots.bands import over_steps
 from fedsim.analysis.statistics.observatory import history_age, recorded
 from fedsim.common.errors import FolderError
 
-_LABELS = ("rows that\ncount", "staleness,\nsteps", "age of\nhistory, steps")
+_LABELS = ("updates that\ncount", "staleness,\nsteps", "age of\nhistory, steps")
 _CAPTION = (
-    "Updates and remembered rows of absent clients that count in a step, the mean staleness of the updates, and the"
-    " mean age of those rows. The area goes from the least to the largest of neighbouring steps."
+    "Updates of present clients and remembered ones of absent clients that count in a step, the mean staleness of the"
+    " former, and the mean age of the latter. The area goes from the least to the largest of neighbouring steps."
 )
-_NO_AGES = ' The age of remembered rows is known where conflicts are recorded: [record] conflicts = "model".'
+_NO_AGES = (
+    ' The age of remembered updates is known where conflicts are recorded: [record] conflicts = "model".'
+)
 
 
 def memory_over_time(run: Run) -> Picture:
-    """Draw the rows that steps use, the mean staleness of updates and, if conflicts are recorded, the history's age.
+    """Draw the updates that steps use, the mean staleness of updates and, if conflicts are recorded, the history's age.
 
     Raises FolderError if no step used an update.
     """
@@ -34,7 +36,7 @@ def memory_over_time(run: Run) -> Picture:
     over_steps(axes[0], x, steps.updates.to_numpy(dtype=float), 0)
     over_steps(axes[0], x, steps.remembered.to_numpy(dtype=float), 1)
     over_steps(axes[1], x, steps.mean_staleness.to_numpy(), 0)
-    words = f"remembered rows that count: {steps.remembered.mean():.1f} on average"
+    words = f"remembered updates that count: {steps.remembered.mean():.1f} on average"
     if len(axes) > 2 and ages is not None:
         over_steps(axes[2], x, ages["mean"].reindex(steps.step).to_numpy(), 1)
         words += f", {np.average(ages['mean']):.1f} steps old, the oldest {ages['max'].max()}"

@@ -219,7 +219,7 @@ def _keys(cells: Raster) -> tuple[Key, ...]:
 def _caption(cells: Raster) -> str:
     k, rows = int(cells.sizes.sum()), len(cells.sizes)
     grouped = (
-        f" Each of the {rows} rows stands for about {k / rows:.0f} clients; in a cell the phase of most of its jobs is"
+        f" Each of the {rows} lines stands for about {k / rows:.0f} clients; in a cell the phase of most of its jobs is"
         " shown, and lost goes before late before aggregated."
         if rows < k
         else ""

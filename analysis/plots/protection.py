@@ -14,7 +14,7 @@ _MOST = 2000
 
 _CAPTION = (
     "Each point is a client: the mean share of the weights that its remembered update had in steps without it"
-    " (above), and the share of its rows at more than 90° from the direction (below)."
+    " (above), and the share of its updates at more than 90° from the direction (below)."
 )
 
 
@@ -35,7 +35,7 @@ def protection(run: Run) -> Picture:
         ax.scatter(x, shown[column], color=COLOURS[1 - index], marker=arm_marker(index), **style)
         from_zero(ax)
     axes[0].set_ylabel("mean weight\nwhile absent, %", fontsize=9)
-    axes[1].set_ylabel("rows against\nthe step, %", fontsize=9)
+    axes[1].set_ylabel("updates against\nthe step, %", fontsize=9)
     axes[1].set_xlabel("steps in which the client was present", fontsize=9)
     whole_numbers(axes[1].xaxis)
     figure.align_ylabels(axes)
@@ -43,6 +43,6 @@ def protection(run: Run) -> Picture:
     alt = (
         f"Two scatter plots of clients by the steps in which they were present. {protected} of {len(clients)} clients"
         f" had a weight while absent, on average {clients.absent_weight_percent.mean():.2f} % of a step's weights;"
-        f" on average {clients.against_percent.mean():.1f} % of a client's rows were against the direction."
+        f" on average {clients.against_percent.mean():.1f} % of a client's updates were against the direction."
     )
     return Picture(figure, alt, _CAPTION)

@@ -80,7 +80,7 @@ def _alt(whole: pd.DataFrame, kinds: list[str]) -> str:
 
 def _caption(clients: int, rows: int) -> str:
     grouped = (
-        f" Each of the {rows} rows stands for about {clients / rows:.0f} clients." if rows < clients else ""
+        f" Each of the {rows} lines stands for about {clients / rows:.0f} clients." if rows < clients else ""
     )
     return (
         "Share of a client's update in the weights of a step, those with the most weight above: while the client was"

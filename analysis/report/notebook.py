@@ -14,7 +14,7 @@ from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.participation import participation
 from fedsim.analysis.report import page
 from fedsim.analysis.report.report import run_document, summary_table
-from fedsim.analysis.report.report_files import on_white
+from fedsim.analysis.report.report_files import on_paper
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, RunError, TraceError, closest
 
@@ -42,7 +42,7 @@ def run_figure(run: Run, name: str) -> Figure:
     figures = run_document([run]).figures
     if name not in figures:
         raise ConfigError(f"{run.folder}: there is no picture {name!r}{closest(name, figures)}")
-    return on_white(figures[name].draw())
+    return on_paper(figures[name].draw())
 
 
 @arguments.checked

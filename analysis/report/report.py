@@ -109,7 +109,7 @@ def overview_blocks(runs: Sequence[Run]) -> Iterator[Block]:
     """Yield the picture of who took part beside accuracy, the runs in their order, from the first with a world on."""
     drawable = [run for run in runs if (run.folder / WORLD).is_file() and run.virtual_us > 0]
     if drawable and any(run.evaluations() for run in runs):
-        yield Figure("overview", partial(overview, runs, drawable[0]), wide=True)
+        yield Figure("participation", partial(overview, runs, drawable[0]), wide=True)
 
 
 _COUNTS = ("steps", "jobs", "jobs lost", "late", "empty steps")
@@ -167,14 +167,18 @@ def _accuracy(runs: Sequence[Run]) -> Iterator[Block]:
         yield Text("No evaluation was recorded.")
         return
     histories = {run.label: run.history(metrics=list(METRICS)) for run in runs}
-    yield Gallery(
-        (
-            Figure("accuracy-over-time", partial(accuracy_over_time, histories, by="time")),
-            Figure("accuracy-over-steps", partial(accuracy_over_time, histories, by="step")),
-            Figure("accuracy-by-client", partial(client_accuracy, finals)),
-            Figure("accuracy-histogram", partial(accuracy_histogram, finals)),
-        )
+    by_client = (
+        Figure("accuracy-by-client", partial(client_accuracy, finals)),
+        Figure("accuracy-histogram", partial(accuracy_histogram, finals)),
     )
+    curves = (
+        Figure("accuracy-over-time", partial(accuracy_over_time, histories, by="time")),
+        Figure("accuracy-over-steps", partial(accuracy_over_time, histories, by="step")),
+    )
+    moves = any((history[list(METRICS)].nunique() > 1).any() for history in histories.values())
+    if not moves:
+        yield Text("Curves are left out: accuracy was the same at all evaluations, or there was only one.")
+    yield Gallery((*curves, *by_client) if moves else by_client)
 
 
 def _jobs(runs: Sequence[Run]) -> Iterator[Block]:
@@ -187,5 +191,7 @@ def _jobs(runs: Sequence[Run]) -> Iterator[Block]:
         yield Text("No job was lost." if any(len(run.jobs) for run in runs) else "No job was recorded.")
     if any(used_staleness(run).any() for run in runs):
         drawn.append(Figure("staleness", partial(staleness, by_label)))
+    elif any(len(used_staleness(run)) for run in runs):
+        yield Text("Every used update had a staleness of 0: it started from the model of the step before.")
     if drawn:
         yield Gallery(tuple(drawn))

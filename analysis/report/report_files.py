@@ -18,15 +18,19 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from fedsim.analysis.drawing.picture import INK, Key, Picture
+from fedsim.analysis.drawing.picture import INK, Key, Picture, repaint
 from fedsim.analysis.report.document import Document, Table
 from fedsim.common import arguments
 from fedsim.common.errors import RunError, TraceError
 from fedsim.common.files import write_atomically, write_text
 
 Format = Literal["pdf", "png", "svg"]
+Theme = Literal["light", "dark"]
+_PAPER: dict[Theme, str] = {"light": "#ffffff", "dark": "#0d1117"}
+_INKS: dict[Theme, str] = {"light": INK, "dark": "#e6edf3"}
 DOTS_PER_INCH = 200
-_LEGEND_COLUMNS = 3
+_COLUMNS_PER_INCH = 0.6
+"""Most columns of a legend for an inch of width."""
 _LETTERS_PER_INCH = 11
 """Letters of a legend's label that fit into an inch of width."""
 _TEX = {
@@ -46,10 +50,15 @@ _TEX = {
 
 @arguments.checked
 def write_figures(
-    content: Document, folder: str | Path, kind: Format, only: Collection[str] = ()
+    content: Document,
+    folder: str | Path,
+    kind: Format,
+    only: Collection[str] = (),
+    theme: Theme | None = None,
 ) -> tuple[list[Path], list[str]]:
-    """Write figures with legends on white, all or those named in `only`.
+    """Write figures with legends, all or those named in `only`: on white, or with the theme `dark` on black.
 
+    With a theme, it is part of the file's name, such as `participation-dark.svg`, so that both can lie side by side.
     Returns the files, and for each figure that could not be drawn its name and the reason.
     """
     content.require(only)
@@ -62,8 +71,8 @@ def write_figures(
         except (RunError, TraceError) as error:
             refused.append(f"{figure.name}: {error}")
             continue
-        written.append(folder / f"{figure.name}.{kind}")
-        _save(picture, written[-1], kind)
+        written.append(folder / f"{figure.name}{f'-{theme}' if theme else ''}.{kind}")
+        _save(picture, written[-1], kind, theme or "light")
     return written, refused
 
 
@@ -111,19 +120,21 @@ def _tex(text: str) -> str:
     return re.sub("|".join(map(re.escape, _TEX)), lambda match: _TEX[match.group()], text)
 
 
-def on_white(picture: Picture) -> Canvas:
-    """Return the figure of a picture under its legend, on white."""
+def on_paper(picture: Picture, theme: Theme = "light") -> Canvas:
+    """Return the figure of a picture under its legend, on the paper of a theme."""
     canvas = picture.figure
     canvas.patch.set_alpha(1)
-    canvas.patch.set_facecolor("white")
+    canvas.patch.set_facecolor(_PAPER[theme])
     if picture.keys:
         _add_legend(canvas, picture.keys)
+    if theme != "light":
+        repaint(canvas, _INKS[theme])
     return canvas
 
 
-def _save(picture: Picture, path: Path, kind: Format) -> None:
+def _save(picture: Picture, path: Path, kind: Format, theme: Theme) -> None:
     """Save a picture under its legend. Equal pictures give equal bytes."""
-    canvas = on_white(picture)
+    canvas = on_paper(picture, theme)
     no_dates = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
     description_key = {"pdf": "Subject", "svg": "Description", "png": "Description"}[kind]
 
@@ -143,7 +154,7 @@ def _add_legend(canvas: Canvas, keys: Sequence[Key]) -> None:
     keys = [replace(key, label=textwrap.fill(key.label, letters)) for key in keys]
     agg: Any = FigureCanvasAgg(canvas)
     renderer = agg.get_renderer()
-    for columns in range(min(len(keys), _LEGEND_COLUMNS), 0, -1):
+    for columns in range(min(len(keys), int(width * _COLUMNS_PER_INCH)), 0, -1):
         legend = canvas.legend(
             handles=[_handle(key) for key in keys],
             loc="outside upper left",

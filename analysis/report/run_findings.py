@@ -88,7 +88,7 @@ def _alone(pairing: Pairing, comparisons: int) -> Iterator[Finding]:
     (run,), (accuracy,) = pairing.runs, pairing.accuracy
     k, mean = len(accuracy), float(np.mean(accuracy))
     ends = t_interval(accuracy, confidence(comparisons))
-    around = f"[{ends[0]:.1f}, {ends[1]:.1f}]" if ends else f"[{_FEW_CLIENTS}]"
+    around = f"[{ends[0]:.1f}, {ends[1]:.1f}]" if ends else f"({_FEW_CLIENTS})"
     yield Finding(
         "accuracy", f"{run.label} ends at a mean accuracy of {mean:.1f} % {around} over {k} clients."
     )

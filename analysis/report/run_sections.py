@@ -51,16 +51,32 @@ def run_section(run: Run, prefix: str) -> Iterator[Block]:
             "note",
         )
     yield Heading("Participation", 3)
-    yield Figure(f"{prefix}participation", partial(participation, run), wide=True)
+    yield Figure(f"{prefix}clients", partial(participation, run), wide=True)
     if len(run.steps):
         yield Heading("Staleness and history", 3)
-        yield Figure(f"{prefix}memory", partial(memory_over_time, run))
+        yield _history(run, prefix)
         yield from _conflicts(run, prefix)
     yield from audit_blocks([run], prefix, "Audit of remembered updates")
     config = run.folder / CONFIG
     yield Heading("Reproduce", 3)
     yield Code(f"fedsim run {shlex.quote(str(config))} --out reproduced")
     yield Code(config.read_text(encoding="utf-8"), summary="Configuration")
+
+
+def _history(run: Run, prefix: str) -> Block:
+    """Return the figure of what steps use, or a sentence where its curves would be constant."""
+    steps = run.frame("steps")
+    steps = steps[steps.updates > 0]
+    if (
+        len(steps)
+        and not (steps.remembered.any() or steps.mean_staleness.any())
+        and steps.updates.nunique() == 1
+    ):
+        return Text(
+            f"Each step used {steps.updates.iloc[0]} updates of staleness 0, and none that was remembered of absent"
+            " clients."
+        )
+    return Figure(f"{prefix}memory", partial(memory_over_time, run))
 
 
 def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
@@ -76,8 +92,11 @@ def _conflicts(run: Run, prefix: str) -> Iterator[Block]:
     drawn: list[tuple[str, Callable[[Run], Picture]]] = [("conflict-counts", conflict_counts)]
     if len(run.conflicts):
         drawn.append(("conflict-angles", conflict_angles))
-    if (seen.blocks > 1).any():
+    blocks = seen.blocks[seen.blocks > 0]
+    if blocks.nunique() > 1:
         drawn.append(("blocks", blocks_over_time))
+    elif (blocks > 1).any():
+        yield Text(f"The rule worked on {blocks.iloc[0]} blocks of layers in every step.", "note")
     yield Gallery(tuple(Figure(f"{prefix}{name}", partial(draw, run)) for name, draw in drawn))
     if len(run.conflicts):
         yield from _observed(run, prefix)
@@ -94,7 +113,7 @@ def _observed(run: Run, prefix: str) -> Iterator[Block]:
     if rows.block.max() >= 0:
         yield Figure(f"{prefix}conflict-layers", partial(conflict_layers, run))
     layers = observatory.by_layer(rows).replace({"block": {-1: "whole model"}})
-    caption = "Conflicts by layer: rows of present and absent clients at more than 90° from the direction"
+    caption = "Conflicts by layer: updates of present and absent clients at more than 90° from the direction"
     yield frame_table(f"{prefix}layers", caption, layers, _LAYERS)
     merged = observatory.merges(run, rows)
     if len(merged):
@@ -108,6 +127,8 @@ def _observed(run: Run, prefix: str) -> Iterator[Block]:
         most = clients.sort_values(["protected_steps", "client"], ascending=[False, True]).head(_MOST_CLIENTS)
         caption = f"The {len(most)} clients whose remembered updates had a weight in most steps"
         yield frame_table(f"{prefix}protected", caption, most, _PROTECTED)
+    else:
+        yield Text("No update of an absent client was remembered in any step.", "note")
 
 
 _LAYERS = {
@@ -123,5 +144,5 @@ _PROTECTED = {
     "protected_steps": Column("of these with a weight"),
     "present_weight_percent": Column("mean weight present, %", 2),
     "absent_weight_percent": Column("mean weight remembered, %", 2),
-    "against_percent": Column("rows in conflict, %", 1),
+    "against_percent": Column("updates in conflict, %", 1),
 }

@@ -53,8 +53,8 @@ def difference(contrast: Contrast, claims: Claims) -> str:
     least = 1 if claims.unit == "points" else 3
     fits = (d for d in range(least, _MOST_DIGITS + 1) if all(round(end, d) or not end for end in ends))
     digits = next(fits, _MOST_DIGITS)
-    around = f"[{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]" if ends else f"[{claims.few}]"
-    return f"{contrast.mean:+.{digits}f} {claims.unit} {around}".replace("-", "−")
+    around = f" [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]" if ends else f", {claims.few}"
+    return f"{contrast.mean:+.{digits}f} {claims.unit}{around}".replace("-", "−")
 
 
 def listed(names: Sequence[str]) -> str:

@@ -114,7 +114,8 @@ def _overview(study: Study) -> Iterator[Block]:
     where = ", ".join(f"{a}={level}" for a, level in first.levels.items() if a != axis)
     if blocks:
         yield Text(
-            f"One seed of {len(study.seeds)}: {first.seed}{f', with {where}' if where else ''}.", "note"
+            f"The picture shows seed {first.seed}, one of {len(study.seeds)}{f', with {where}' if where else ''}.",
+            "note",
         )
 
 

@@ -38,6 +38,10 @@ class Files:
     figure_format: Annotated[
         Literal["pdf", "png", "svg"], Option("--format", help="File format of the figures.")
     ] = "pdf"
+    theme: Annotated[
+        Literal["light", "dark"] | None,
+        Option(help="With --figures: the background, which also ends the files' names; by default light."),
+    ] = None
     tables: Annotated[
         Path | None, Option(help="Write the tables into this folder as CSV and LaTeX; no page without --out.")
     ] = None
@@ -49,6 +53,8 @@ class Files:
     def __post_init__(self) -> None:
         if self.only and not self.wanted:
             raise ConfigError("--only: expected --figures or --tables beside it, found neither")
+        if self.theme and self.figures is None:
+            raise ConfigError("--theme: expected --figures beside it, found none")
 
     @property
     def wanted(self) -> bool:
@@ -59,7 +65,7 @@ class Files:
         """Write the files of a report."""
         if self.figures is not None:
             files, refused = analysis.write_figures(
-                document, self.figures, self.figure_format, self.only or ()
+                document, self.figures, self.figure_format, self.only or (), self.theme
             )
             say(f"figures: {len(files)} in {self.figures}")
             for reason in refused:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from fedsim import analysis
 from fedsim.analysis.drawing.picture import COLOURS
+from fedsim.cli.main import app
 from fedsim.cli.report import report as report_command
 from fedsim.common.errors import RunError
 from pages import Page
@@ -21,6 +23,7 @@ HORIZON_US = 7200 * US
 
 
 FIGURES = [
+    "participation",
     "accuracy-over-time",
     "accuracy-over-steps",
     "accuracy-by-client",
@@ -28,7 +31,7 @@ FIGURES = [
     "participation-groups",
     "lost-jobs",
     "staleness",
-    "participation",
+    "clients",
 ]
 """Those of a run that has everything but steps with updates."""
 
@@ -267,3 +270,65 @@ def test_the_command_writes_beside_one_run_and_prints_the_closing_table(tmp_path
     missing = CliRunner().invoke(app, [str(tmp_path / "fedagv")])
     assert isinstance(missing.exception, RunError)
     assert "did you mean 'fedavg'" in str(missing.exception)
+
+
+def test_a_page_opens_with_its_findings_and_who_took_part(three_arms: Page) -> None:
+    found = three_arms.all("ul", "findings")
+    assert len(found) == 1
+    start = three_arms.text.index("Findings In mean accuracy, ")
+    assert (
+        start < three_arms.text.index("--only participation --") < three_arms.text.index("How the runs ended")
+    )
+
+
+def test_the_command_prints_the_sentences_of_the_page(single: tuple[Path, str], tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["report", str(single[0]), "--out", str(tmp_path)], catch_exceptions=False)
+    sentences = [each.text for each in analysis.findings(analysis.open_run(single[0]))]
+    assert len(sentences) == 5
+    for text in sentences:
+        assert f"- {text}\n" in done.output
+        assert text in Page(single[1]).text
+
+
+def test_long_tables_are_folded_and_open_by_keyboard(three_arms: Page) -> None:
+    rows = [tag for tag, _ in three_arms.elements if tag in ("details", "summary", "tr", "table")]
+    text = " ".join(rows).replace("details summary", "folded")
+    tables = re.findall(r"(folded )?table((?: tr)+)", text)
+    assert len(tables) > 5
+    for folded, lines in tables:
+        assert bool(folded) == (lines.count("tr") > 11), "ten lines and a head are shown"
+    assert any(folded for folded, _ in tables)
+    assert "details" not in text, "each opens by its summary, which browsers let the keyboard reach"
+
+
+def test_figures_without_anything_to_see_are_left_out_with_a_sentence(tmp_path: Path) -> None:
+    unknown = np.full(4, -1)  # conflicts of a rule that needs no inner products
+    steps = steps_table(time_us=np.arange(4) * US, updates=np.full(4, 3), model_conflicts=unknown)
+    jobs = jobs_table(client=np.arange(15) % 5, dispatch_us=np.zeros(15), end_us=np.ones(15))
+    tables = {"steps": steps, "jobs": jobs, "evals": evals_table(np.full((3, 5), 0.5))}
+    page = page_of(write_run(tmp_path / "still", tables=tables))
+    assert figures(page) == ["accuracy-by-client", "accuracy-histogram"]
+    for sentence in (
+        "Every used update had a staleness of 0",
+        "Each step used 3 updates of staleness 0, and none that was remembered",
+        "Curves are left out: accuracy was the same at all evaluations",
+        "No job was lost.",
+    ):
+        assert sentence in page.text
+    moving = tables | {"steps": steps_table(time_us=np.arange(4) * US, updates=np.arange(1, 5))}
+    moving["evals"] = evals_table(np.linspace(0.1, 0.9, 15).reshape(3, 5))
+    shown = figures(page_of(write_run(tmp_path / "moving", tables=moving)))
+    assert {"memory", "accuracy-over-time", "accuracy-over-steps"} <= set(shown)
+
+
+def test_prose_says_updates_where_updates_are_meant() -> None:
+    """A row is a line of a table; texts for readers of reports say what it stands for."""
+    root = Path(analysis.__file__).parent
+    for file in [*(root / "plots").glob("*.py"), *(root / "report").glob("*.py")]:
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        documented = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        texts = [n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in documented]
+        for text in texts:
+            words = text.value if isinstance(text.value, str) else ""
+            prose = words.replace('scope="row"', "")
+            assert not re.search(r"\brows? | rows?\b", prose), f"{file}:{text.lineno}"

@@ -57,7 +57,7 @@ def test_a_figure_is_written_in_each_format_with_its_legend(
         assert b"<!-- fedfv -->" in data
 
 
-def test_a_figure_stands_on_white_whatever_is_behind_it(folders: list[Path], tmp_path: Path) -> None:
+def test_a_figure_stands_on_paper_whatever_is_behind_it(folders: list[Path], tmp_path: Path) -> None:
     content = run_document(analysis.open_all(folders))
     written, refused = write_figures(content, tmp_path, "png", ["accuracy-histogram"])
     assert refused == []
@@ -67,10 +67,10 @@ def test_a_figure_stands_on_white_whatever_is_behind_it(folders: list[Path], tmp
 def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_written(
     folders: list[Path], tmp_path: Path
 ) -> None:
-    only = ["--only", "fedavg-participation", "--only", "lost-jobs", "--format", "svg"]
+    only = ["--only", "fedavg-clients", "--only", "lost-jobs", "--format", "svg"]
     found = reported(folders, "--figures", tmp_path / "out", *only)
     assert found.exit_code == 0
-    assert "not drawn: fedavg-participation:" in found.output.replace("\n", "")
+    assert "not drawn: fedavg-clients:" in found.output.replace("\n", "")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["lost-jobs.svg"]
 
 
