@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import Device, NewRun, RunFolder, Training, WatchedTraining, count_of, grouped
+from fedsim.cli.options import (
+    Device,
+    NewRun,
+    RunFolder,
+    Training,
+    WatchedTraining,
+    command_line,
+    count_of,
+    grouped,
+)
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say
 from fedsim.common.units import duration_us
@@ -35,7 +44,10 @@ def resume(
     if changes := _changed(run):
         warning = "its results may differ from an uninterrupted run's"
         say(f"{run}: changed since it started: {changes}; {warning}")
-    train_and_show(lambda watch: [continue_run(run, step=step, watch=watch, **options.arguments())], options)
+    again = command_line("resume", run, groups=(options,))
+    train_and_show(
+        lambda watch: [continue_run(run, step=step, watch=watch, **options.arguments())], options, again
+    )
 
 
 def _changed(run: Path) -> str:
@@ -69,7 +81,10 @@ def fork(
         others = {"watch": watch, **new.arguments(), **options.arguments()}
         return [branch(parent, At(*when), tuple(new.sets or ()), keep_online=clients, name=name, **others)]
 
-    (folder,) = train_and_show(train, WatchedTraining(**vars(options)))
+    kept = () if keep_online is None else ("--keep-online", keep_online)
+    named = () if name is None else ("--name", name)
+    again = command_line("fork", parent, "--at", at, *kept, *named, groups=(new, options))
+    (folder,) = train_and_show(train, WatchedTraining(**vars(options)), again)
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
 
 
