@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,11 +9,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import typer
 from rich.console import Console
 
 from fedsim import analysis
-from fedsim.cli.options import WatchedTraining
+from fedsim.cli.options import WatchedTraining, command_line, interrupted
+from fedsim.common import plugins
 from fedsim.common.errors import EndOfWorld, SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.runs.progress import shown
@@ -85,36 +84,59 @@ class EndWatch:
 
 
 def train_and_show(
-    train: Callable[[Watch], Sequence[Result]], options: WatchedTraining, names: Sequence[str] = ()
+    train: Callable[[Watch], Sequence[Result]],
+    options: WatchedTraining,
+    again: str,
+    names: Sequence[str] = (),
 ) -> list[Path]:
     """Train runs, show their results, and return their folders.
 
     Args:
         train: trains the runs, and passes their progress to the observers.
+        again: the command that does the work from the start, or the rest of it if there are several runs.
         names: the names of the runs in turn, as far as they are known.
 
     Raises typer.Exit with code 130 if a run was interrupted, else SomeFailed if one of several failed.
     """
     started, failed = perf_counter(), None
     with watching(Terminal(), options, names) as watch:
+        follow = _Follower(watch)
         try:
-            results = train(watch)
+            with plugins.contained():
+                results = train(follow)
         except SomeFailed as error:
             failed, results = error, error.results
+        except KeyboardInterrupt:  # before the first run began, or the second Ctrl-C
+            folder = follow.folder if len(names) < 2 else None
+            raise interrupted("interrupted", again if folder is None else _resume(folder, options)) from None
     took_s = perf_counter() - started if options.profile else None
     if left := names[len(results) + (len(failed.errors) if failed else 0) :]:
-        say(f"not started: {', '.join(left)}; the same command with --resume runs the rest")
+        say(f"not started: {', '.join(left)}")
     if results:
         _show(results, options.write_report, took_s)
     if any(result.status == "interrupted" for result in results):
         if failed is not None:
             say(f"error: {failed}")
-        folder = shlex.quote(str(results[-1].folder))
-        say(f"interrupted, and saved; continue it with: fedsim resume {folder}")
-        raise typer.Exit(130)
+        raise interrupted("interrupted, and saved", again if left else _resume(results[-1].folder, options))
     if failed is not None:
         raise failed
     return [result.folder for result in results]
+
+
+class _Follower:
+    """Passes progress to the observers and keeps the folder of the run that made it."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.folder: Path | None = None
+        self._watch = watch
+
+    def __call__(self, progress: Progress) -> None:
+        self.folder = progress.folder
+        self._watch(progress)
+
+
+def _resume(folder: Path, options: WatchedTraining) -> str:
+    return command_line("resume", folder, groups=(options,))
 
 
 def _show(results: Sequence[Result], write_report: bool, took_s: float | None) -> None:

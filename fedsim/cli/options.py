@@ -1,18 +1,21 @@
-"""Options that several commands share, alone and in groups."""
+"""Options that several commands share, alone and in groups, and the command lines that continue commands."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
-from typer import Argument, Option
+from typer import Argument, Exit, Option
+from typer.models import OptionInfo
 
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
+from fedsim.common.terminal import say
 
 if TYPE_CHECKING:
     from fedsim.integrations.trackers import Logger
@@ -133,6 +136,44 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         [p.replace(kind=p.KEYWORD_ONLY, annotation=hints[p.name]) for p in (*own, *members)]
     )
     return call
+
+
+def command_line(*words: object, groups: tuple[Any, ...] = ()) -> str:
+    """Return a command as text for a shell: its words without None, and the options of groups that are no defaults."""
+    texts = ["fedsim", *(str(word) for word in words if word is not None)]
+    for group in groups:
+        hints = get_type_hints(type(group), include_extras=True)
+        for field in fields(group):
+            value, option = getattr(group, field.name), _option(field.name, hints[field.name])
+            if value is True:
+                texts.append(option)
+            elif value != field.default:
+                texts += [text for each in _listed(value) for text in (option, str(each))]
+    return shlex.join(texts)
+
+
+def interrupted(state: str, command: str) -> Exit:
+    """Show the command that continues an interrupted one, and return what ends the latter with code 130."""
+    say(f"{state}; continue with: {command}")
+    return Exit(130)
+
+
+def _option(name: str, hint: Any) -> str:
+    """Return the long option of a field."""
+    for entry in get_args(hint):
+        if isinstance(entry, OptionInfo):
+            # In an annotation, Typer keeps the first declared name as the default.
+            declared = [name for name in (entry.default, *(entry.param_decls or ())) if isinstance(name, str)]
+            return next((name for name in declared if name.startswith("--")), _plain(name))
+    return _plain(name)
+
+
+def _plain(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def count_of(text: str, option: str = "--workers", least: int = 0) -> int | Literal["auto"]:

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import Device, NewRun, RunFolder, Training, WatchedTraining, count_of, grouped
+from fedsim.cli.options import (
+    Device,
+    NewRun,
+    RunFolder,
+    Training,
+    WatchedTraining,
+    command_line,
+    count_of,
+    grouped,
+)
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.terminal import Terminal, say
 
@@ -50,7 +59,7 @@ def resume(
         others = {"step": step, "watch": watch, **options.arguments()}
         return in_turn({str(run): partial(continue_run, run, **others) for run in runs})
 
-    train_and_show(train, options)
+    train_and_show(train, options, command_line("resume", folder, groups=(options,)))
 
 
 def _unfinished(folder: Path, arms: Arms) -> tuple[str, ...]:
@@ -94,7 +103,10 @@ def fork(
         others = {"watch": watch, **new.arguments(), **options.arguments()}
         return [branch(parent, at, tuple(new.sets or ()), keep_online=clients, name=name, **others)]
 
-    (folder,) = train_and_show(train, WatchedTraining(**vars(options)))
+    kept = () if keep_online is None else ("--keep-online", keep_online)
+    named = () if name is None else ("--name", name)
+    again = command_line("fork", parent, "--at", at, *kept, *named, groups=(new, options))
+    (folder,) = train_and_show(train, WatchedTraining(**vars(options)), again)
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import Config, NewRun, Sets, Training, WatchedTraining, count_of, grouped
+from fedsim.cli.options import (
+    Config,
+    NewRun,
+    Sets,
+    Training,
+    WatchedTraining,
+    command_line,
+    count_of,
+    grouped,
+)
 from fedsim.common.errors import RunError
 from fedsim.common.terminal import Terminal, say
 
@@ -32,7 +41,8 @@ def run(
     )
 
     configs = load_config(config, tuple(new.sets or ()))
-    _simulate(configs, new, options, resume=resume)
+    again = command_line("run", config, "--resume", groups=(new, options))
+    _simulate(configs, new, options, again, resume=resume)
 
 
 @grouped
@@ -49,7 +59,10 @@ def replay(
     from fedsim.runs.replay import compare_participation, replay_config
 
     config = replay_config(parent, tuple(new.sets or ()), same_participation=same_participation, name=name)
-    folder = _simulate([config], new, WatchedTraining(**vars(options)))[0]
+    same = "--same-participation" if same_participation else None
+    named = () if name is None else ("--name", name)
+    again = command_line("replay", parent, same, *named, groups=(new, options))
+    folder = _simulate([config], new, WatchedTraining(**vars(options)), again)[0]
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
     if same_participation:
         participation = compare_participation(parent, folder)
@@ -86,14 +99,15 @@ def plan(
 
 
 def _simulate(
-    configs: Sequence[RunConfig], new: NewRun, options: WatchedTraining, *, resume: bool = False
+    configs: Sequence[RunConfig], new: NewRun, options: WatchedTraining, again: str, *, resume: bool = False
 ) -> list[Path]:
-    """Run the configurations, show the results, and return the folders."""
+    """Run the configurations, show the results, and return the folders. `again` is as for `train_and_show`."""
     from fedsim.cli.observers import train_and_show
     from fedsim.runs.simulate import simulate
 
     return train_and_show(
         lambda watch: simulate(configs, resume=resume, watch=watch, **new.arguments(), **options.arguments()),
         options,
+        again,
         [config.name for config in configs],
     )

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from typer import Argument, Option
 
 from fedsim import analysis
-from fedsim.cli.options import Device, Quiet, count_of, grouped
+from fedsim.cli.options import Device, Quiet, command_line, count_of, grouped, interrupted
+from fedsim.common import plugins
 from fedsim.common.errors import RunError
 from fedsim.common.terminal import Terminal, say, shown
 
@@ -81,24 +81,30 @@ def study(
 
         console.print(plan_table(plan_study(folder, jobs=count)))
         return
-    with board_on(folder, console, running.quiet) as board:
-        outcome = run_study(board, jobs=count, device=running.device)
-    _close(console, outcome, len(folder.cells))
+    again = command_line("study", file, groups=(changes, running))
+    try:
+        with plugins.contained(), board_on(folder, console, running.quiet) as board:
+            outcome = run_study(board, jobs=count, device=running.device)
+    except KeyboardInterrupt:  # the second Ctrl-C
+        raise interrupted("interrupted", again) from None
+    _close(console, outcome, len(folder.cells), again)
 
 
-def _close(console: Terminal, outcome: Outcome, cells: int) -> None:
-    """Show the results. Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed."""
+def _close(console: Terminal, outcome: Outcome, cells: int, again: str) -> None:
+    """Show the results.
+
+    Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed; the command `again` continues.
+    """
     for table in analysis.study_tables(outcome.folder) if outcome.done else ():
         console.print(table)
     if outcome.failed:
         console.print(_failures(outcome))
     say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done")
     if outcome.interrupted:
-        say("interrupted, and saved; the same command continues it")
-        raise typer.Exit(130)
+        raise interrupted("interrupted, and saved", again)
     if outcome.failed:
         raise RunError(
-            f"{outcome.folder}: {len(outcome.failed)} of {cells} cells failed; the same command repeats them"
+            f"{outcome.folder}: {len(outcome.failed)} of {cells} cells failed; repeat them with: {again}"
         )
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tomli_w
@@ -19,7 +18,6 @@ import fedsim
 from fedsim import analysis
 from fedsim.cli.main import main
 from fedsim.common.terminal import PLAIN
-from fedsim.records.recorder import Recorder
 from small import small
 
 FEDSIM = Path(sys.executable).with_name("fedsim")
@@ -166,31 +164,6 @@ def test_a_run_that_exists_is_exit_code_2(
     results = [call(*arguments, more, capsys=capsys) for more in ("--resume", "--force")]
     assert [code for code, _, _ in results] == [0, 0]
     assert len({out.split("digest")[1] for _, out, _ in results}) == 1
-
-
-@pytest.mark.usefixtures("hearing")
-def test_the_rest_of_an_interrupted_experiment_is_named_and_how_to_run_it(
-    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with file.open("a") as text:
-        text.write("[arms.early.stop]\nsteps = 2\n[arms.late.stop]\nsteps = 3\n")
-    arguments = ("run", file, "--out", tmp_path, "--workers", 0, "--quiet")
-    step = Recorder.step
-
-    def interrupted(recorder: Recorder, *args: Any) -> None:
-        step(recorder, *args)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(Recorder, "step", interrupted)
-    code, out, _ = call(*arguments, capsys=capsys)
-    assert code == 130
-    assert "not started: small/late; the same command with --resume runs the rest" in out
-    monkeypatch.undo()
-    code, out, _ = call(*arguments, "--resume", capsys=capsys)
-    assert code == 0
-    runs = [analysis.open_run(tmp_path / "small" / arm) for arm in ("early", "late")]
-    assert [run.manifest["steps"] for run in runs] == [2, 3]
-    assert {run.manifest["status"] for run in runs} == {"done"}
 
 
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.ray)])

@@ -531,7 +531,7 @@ def test_ctrl_c_saves_the_running_cells(
     out, _ = process.communicate()
     assert process.returncode == 130, out
     assert out.count("stopping") == 1
-    assert "the same command continues it" in out
+    assert "interrupted, and saved; continue with: fedsim study " in out
     assert "Traceback" not in out
     found = cells_in(tmp_path / "smallest")
     assert "running" not in {cell["status"] for cell in found}
