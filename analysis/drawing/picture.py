@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from fedsim.analysis.opening.arrays import Ints
 
 INK = "#0a0b0c"
-"""Text and axes; `fedsim.analysis.report.svg` replaces it by the colour of the surrounding text."""
+"""Text and axes; `fedsim.analysis.drawing.svg` replaces it by the colour of the surrounding text."""
 GREY = "#808080"
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#808080")

@@ -1,1 +1,1 @@
-"""Pictures of runs, one per file: functions that return a `Picture`, which `analysis/report/svg.py` turns into SVG."""
+"""Pictures of runs, one per file: functions that return a `Picture`, which `analysis/drawing/svg.py` turns into SVG."""

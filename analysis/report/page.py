@@ -8,6 +8,7 @@ from importlib.resources import files
 from string import Template
 
 from fedsim.analysis.drawing.picture import MARKERS, Key, Picture
+from fedsim.analysis.drawing.svg import inline_svg
 from fedsim.analysis.report.document import (
     Block,
     Code,
@@ -22,7 +23,6 @@ from fedsim.analysis.report.document import (
     Text,
     slugs,
 )
-from fedsim.analysis.report.svg import inline_svg
 from fedsim.common.errors import RunError, TraceError
 
 _SHORT = 10

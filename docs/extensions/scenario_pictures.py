@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fedsim.analysis import availability_picture, online_share
-from fedsim.analysis.report.svg import inline_svg
+from fedsim.analysis.drawing.svg import inline_svg
 from fedsim.common import plugins
 from fedsim.common.units import US
 from fedsim.worlds.scenario import make_trace

@@ -10,7 +10,6 @@ from typing import Annotated
 from typer import Argument
 
 from fedsim.common.errors import FolderError
-from fedsim.common.files import make_directory, write_text
 from fedsim.common.terminal import say
 
 FILES = ("experiment.toml", "my_rule.py", "run.py", "README.md")
@@ -28,6 +27,11 @@ def init(
         raise FolderError(f"{name} is a file: choose another name")
     if name.is_dir() and any(name.iterdir()):
         raise FolderError(f"{name} exists and is not empty: choose another name")
+    from fedsim.common.files import (  # imported here: `fedsim --help` needs no pyarrow
+        make_directory,
+        write_text,
+    )
+
     make_directory(name)
     templates = files("fedsim.cli.templates")
     for file in FILES:

@@ -10,13 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator
+from pydantic import BaseModel, BeforeValidator, Field
 
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
-from fedsim.config.checkpoint import CheckpointSection
 from fedsim.config.memory import MemorySection
-from fedsim.config.section import Count, PluginSection, RunName, Section, Seed, Whole
+from fedsim.config.section import LARGEST, Count, PluginSection, RunName, Section, Seed, Whole
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
@@ -152,6 +151,17 @@ class ParentSection(Section):
     """Whether the user gave the fork as a step or as a time."""
     kept_online: tuple[int, ...] | None = None
     """Clients that stay online from the fork on."""
+
+
+class CheckpointSection(Section):
+    """`[checkpoint]`: when a run writes checkpoints, from which it can resume; see docs/reliability.md."""
+
+    every_steps: Whole = 0
+    """Server steps between checkpoints; 0 disables this trigger."""
+    every_s: float = Field(300.0, ge=0, le=LARGEST)
+    """Seconds of wall time between checkpoints; 0 disables this trigger."""
+    keep: Count | Literal["all"] = 2
+    """Number of latest checkpoints to keep. A finished run removes its checkpoints unless this is `all`."""
 
 
 class RunConfig(Section):

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from fedsim import analysis
 from fedsim.analysis.drawing.picture import arm_keys, arm_style, time_unit
+from fedsim.analysis.drawing.svg import inline_svg
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.plots.accuracy_over_time import METRICS, accuracy_over_time
 from fedsim.analysis.plots.client_accuracy import client_accuracy
@@ -20,7 +21,6 @@ from fedsim.analysis.plots.lost_jobs import lost_by_phase, lost_jobs
 from fedsim.analysis.plots.participation import OUTCOMES, STATES, participation, phase_pixels, pixels, raster
 from fedsim.analysis.plots.staleness import staleness, used_staleness
 from fedsim.analysis.plots.study_curves import study_curves
-from fedsim.analysis.report.svg import inline_svg
 from fedsim.common.errors import RunError
 from fedsim.worlds.trace import Trace
 from synthetic_runs import evals_table, jobs_table, world_table, write_run
@@ -232,7 +232,7 @@ def test_a_figure_is_drawn_as_matplotlib_saves_it(monkeypatch: pytest.MonkeyPatc
         figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
 
     found = drawn()
-    monkeypatch.setattr("fedsim.analysis.report.svg._print", saved)
+    monkeypatch.setattr("fedsim.analysis.drawing.svg._print", saved)
     assert found == drawn()
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from fedsim.common.errors import CheckpointError, FolderError, RunError, ServerLost
 from fedsim.common.signals import Interrupts
-from fedsim.config.checkpoint import CheckpointSection
+from fedsim.config.run import CheckpointSection
 from fedsim.engine.event_loop import EventLoop
 from fedsim.engine.state import RunState
 from fedsim.execution.actor_pool import RayPool
