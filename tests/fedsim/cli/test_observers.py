@@ -13,6 +13,7 @@ import tomli_w
 from fedsim.cli.main import main
 from fedsim.records.manifest import read_manifest
 from fedsim.records.recorder import Recorder
+from fedsim.runs.session import Session
 from small import run, small
 
 pytestmark = pytest.mark.usefixtures("hearing")
@@ -28,17 +29,14 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0
     return printed.out
 
 
-def interrupted(
-    capsys: pytest.CaptureFixture[str], *arguments: object, signals: int = 1, step: int = 1
-) -> str:
+def interrupted(capsys: pytest.CaptureFixture[str], *arguments: object, step: int = 1) -> str:
     """Return what a command prints that gets interrupts when it records its n-th step."""
     record, calls = Recorder.step, iter(range(1, 1000))
 
     def interrupting(recorder: Recorder, *args: Any) -> None:
         record(recorder, *args)
         if next(calls) == step:
-            for _ in range(signals):
-                signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorder, "step", interrupting)
@@ -72,17 +70,48 @@ def whole(tmp_path: Path) -> str:
     return digest(run(small(stop={"steps": 4}), tmp_path / "whole").folder)
 
 
-@pytest.mark.parametrize(("signals", "state"), [(1, "interrupted, and saved"), (2, "interrupted")])
 def test_a_run_and_its_resumption_are_continued(
-    file: Path, whole: str, signals: int, state: str, capsys: pytest.CaptureFixture[str]
+    file: Path, whole: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = interrupted(capsys, "run", file, "-o", "my runs", *QUIET, "--report", signals=signals)
-    assert f"{state}; {MARK}fedsim resume 'my runs/small' --workers 0 --report --quiet\n" in out
-    again = interrupted(capsys, *continuation(out), signals=signals)
+    out = interrupted(capsys, "run", file, "-o", "my runs", *QUIET, "--device", "cpu")
+    assert (
+        f"interrupted, and saved; {MARK}fedsim resume 'my runs/small' --workers 0 --device cpu --quiet\n"
+        in out
+    )
+    again = interrupted(capsys, *continuation(out))
     assert continuation(again) == continuation(out)
     called(capsys, *continuation(again))
     assert digest(Path("my runs/small")) == whole
-    assert Path("my runs/small/report.html").is_file()
+
+
+def test_a_run_that_was_stopped_at_once_is_continued(
+    file: Path, whole: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second Ctrl-C may come while the first one's records are written."""
+
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_finish", stopped)
+        out = interrupted(capsys, "run", file, *QUIET, step=2)
+    assert out == f"interrupted; {MARK}fedsim resume runs/small --workers 0 --quiet\n"
+    called(capsys, *continuation(out))
+    assert digest(Path("runs/small")) == whole
+
+
+def test_a_run_that_has_not_begun_is_started(
+    file: Path, whole: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "create", stopped)
+        out = called(capsys, "run", file, *QUIET, code=130)
+    assert out == f"interrupted; {MARK}fedsim run 'my file.toml' --resume --workers 0 --quiet\n"
+    called(capsys, *continuation(out))
+    assert digest(Path("runs/small")) == whole
 
 
 def test_options_that_were_not_given_are_left_out(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +141,7 @@ def test_a_fork_and_a_replay_are_continued(file: Path, capsys: pytest.CaptureFix
     replay = ("replay", "runs/small", "--set", "algorithm.name=fedavg")
     for number, command in enumerate((fork, replay)):
         called(capsys, *command, *QUIET, "--name", f"whole{number}")
-        out = interrupted(capsys, *command, *QUIET, "--name", f"cut{number}")
+        out = interrupted(capsys, *command, *QUIET, "--name", f"cut{number}", step=2)
         assert continuation(out) == ["resume", f"runs/cut{number}", *QUIET]
         called(capsys, *continuation(out))
         assert digest(Path(f"runs/cut{number}")) == digest(Path(f"runs/whole{number}"))
