@@ -22,7 +22,7 @@ from fedsim.config.errors import assign, read_toml, validated
 from fedsim.config.load import changed, check_effect, merged
 from fedsim.config.section import RunName, Section, Seed, installed
 
-_COLUMNS = (
+COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
     "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std", "step", "study", "time_us",
     "to", "worse",
@@ -143,7 +143,7 @@ class StudyConfig(Section):
         for axis, levels in self.axes.items():
             if not axis.isidentifier():
                 yield f"axes.{axis}: expected letters, digits and '_', no digit first, found {axis!r}"
-            if axis in _COLUMNS or axis in plugins.names("metric"):
+            if axis in COLUMNS or axis in plugins.names("metric"):
                 yield f"axes.{axis}: a column of the study's tables has this name: choose another name"
             if not levels:
                 yield f"axes.{axis}: expected a table for each level, such as [axes.{axis}.high], found none"
@@ -206,7 +206,7 @@ def load_study(
     scaled = validated(StudyConfig, written, path.name).at_scale(scale).resolved()
     raw = _assigned(deepcopy(scaled), sets)
     if seeds is not None:
-        raw["seeds"] = _seeds_of(seeds)
+        raw["seeds"] = seeds_of(seeds)
     study = validated(StudyConfig, raw, path.name)
     for axis, levels in study.axes.items():
         overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
@@ -231,7 +231,7 @@ def _of_runs(sets: list[str]) -> list[str]:
     return [text.removeprefix("run.") for text in sets if text.startswith("run.")]
 
 
-def _seeds_of(text: str) -> int | list[int]:
+def seeds_of(text: str) -> int | list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--seeds: expected a number of seeds, or seeds such as 3,7,9, found {text!r}")
