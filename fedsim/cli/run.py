@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,23 +20,56 @@ from fedsim.cli.options import (
     count_of,
     grouped,
 )
-from fedsim.common.errors import RunError
+from fedsim.cli.study import Running, run_cells
+from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say
 
 if TYPE_CHECKING:
     from fedsim.config.run import RunConfig
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """Options of a run with several seeds, or with several values of a key."""
+
+    seeds: Annotated[
+        str | None, Option(help="Run with several seeds: how many, or a list such as 1,3,9. Makes a study.")
+    ] = None
+    jobs: Annotated[
+        str | None, Option(help="Studies: processes, each of which runs one cell at a time; by default auto.")
+    ] = None
+
+
 @grouped
 def run(
     config: Config,
     new: NewRun,
+    cells: Cells,
     options: WatchedTraining,
     resume: Annotated[
         bool, Option("--resume", help="Keep existing runs: skip finished ones and continue interrupted ones.")
     ] = False,
 ) -> None:
-    """Run a configuration, or each of its arms, and show the result."""
+    """Run a configuration, or each of its arms, and show the result.
+
+    Several seeds (--seeds 5) or values of a key (--set algorithm.alpha=0.1,0.2) make a study of it.
+    """
+    from fedsim.studies.sweep import several, sweep
+
+    if cells.seeds is not None or any(map(several, new.sets or ())):
+        _refuse_for_study(options, resume)
+        running = Running(
+            out=new.out,
+            jobs=cells.jobs or "auto",
+            device=options.device,
+            force=new.force,
+            quiet=options.quiet,
+        )
+        again = command_line("run", config, groups=(new, cells, options))
+        run_cells(sweep(config, new.sets or (), cells.seeds), config.name, running, again)
+        return
+    if cells.jobs is not None:
+        raise ConfigError("--jobs: it is for several seeds or values; --workers trains one run in parallel")
     from fedsim.config.load import (
         load_config,  # imported here: `fedsim --help` needs neither torch nor pydantic
     )
@@ -96,6 +130,27 @@ def plan(
     for one in configs:
         planned = plan_run(one, workers=count_of(workers), out=out, force=force, cache=cache)
         console.print(table(planned))
+
+
+def _refuse_for_study(options: WatchedTraining, resume: bool) -> None:
+    """Raise ConfigError for an option that a study of several seeds or values does not have."""
+    reasons = {
+        "--live": (options.live, "cells run side by side, and a table shows them all"),
+        "--tensorboard": (options.tensorboard, "write events afterwards: fedsim export tensorboard"),
+        "--wandb": (options.wandb, "export the runs afterwards: fedsim export wandb"),
+        "--mlflow": (options.mlflow, "export the runs afterwards: fedsim export mlflow"),
+        "--profile": (options.profile, "cells run side by side; profile one run"),
+        "--ray-address": (options.ray_address, "the cells of a study run on this machine"),
+        "--workers": (
+            options.workers != "auto",
+            "each cell trains in one process; give their number by --jobs",
+        ),
+        "--report": (options.write_report, "write it afterwards: fedsim report OUT/NAME"),
+        "--resume": (resume, "the same command continues a study; leave it out"),
+    }
+    for option, (value, reason) in reasons.items():
+        if value:
+            raise ConfigError(f"{option}: not with several seeds or values: {reason}")
 
 
 def _simulate(

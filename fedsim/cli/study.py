@@ -17,6 +17,7 @@ from fedsim.common.terminal import Terminal, say, shown
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fedsim.config.study import StudyConfig
     from fedsim.studies.run import Outcome
 
 
@@ -63,25 +64,34 @@ def study(
     running: Running,
 ) -> None:
     """Run all unfinished cells of a study. A cell is one combination of its levels with one of its seeds."""
-    # Imported here: `fedsim --help` needs neither torch nor pydantic.
-    from fedsim.config.study import load_study
+    from fedsim.config.study import load_study  # imported here: `fedsim --help` does not need pydantic
+
+    count_of(running.jobs, "--jobs", least=1)
+    config = load_study(file, scale=changes.scale, sets=changes.sets or (), seeds=changes.seeds)
+    run_cells(config, file.name, running, command_line("study", file, groups=(changes, running)))
+
+
+def run_cells(config: StudyConfig, source: str, running: Running, again: str) -> None:
+    """Run the unfinished cells of a study, which comes from the file `source`, and show the results.
+
+    The command `again` continues it. Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed.
+    """
+    # Imported here: `fedsim --help` does not need torch.
     from fedsim.execution.actor_pool import workers_of
     from fedsim.studies.workers import begin_imports
 
     count = count_of(running.jobs, "--jobs", least=1)
-    config = load_study(file, scale=changes.scale, sets=changes.sets or (), seeds=changes.seeds)
     if not running.dry_run and workers_of(count) > 1:
         begin_imports()  # the processes import torch while this one does
     from fedsim.studies.progress import board_on
     from fedsim.studies.run import opened, run_study
 
-    folder, console = opened(config, file.name, running.out, force=running.force), Terminal()
+    folder, console = opened(config, source, running.out, force=running.force), Terminal()
     if running.dry_run:
         from fedsim.studies.estimate import plan_study, plan_table
 
         console.print(plan_table(plan_study(folder, jobs=count)))
         return
-    again = command_line("study", file, groups=(changes, running))
     try:
         with plugins.contained(), board_on(folder, console, running.quiet) as board:
             outcome = run_study(board, jobs=count, device=running.device)

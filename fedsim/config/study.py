@@ -21,7 +21,7 @@ from fedsim.config.errors import assign, validated
 from fedsim.config.load import Sets, Source, assignments, changed, check_effect, merged, tables_of
 from fedsim.config.section import RunName, Section, Seed, installed
 
-_COLUMNS = (
+COLUMNS = (
     "at", "axis", "baseline", "better", "by", "bytes", "client", "clients", "folder", "from", "group", "high", "level",
     "low", "mean", "metric", "missing", "n", "samples", "seed", "seeds", "size", "std", "step", "study", "time_us",
     "to", "worse",
@@ -148,7 +148,7 @@ class StudyConfig(Section):
         for axis, levels in self.axes.items():
             if not axis.isidentifier():
                 yield f"axes.{axis}: expected letters, digits and '_', no digit first, found {axis!r}"
-            if axis in _COLUMNS or axis in plugins.names("metric"):
+            if axis in COLUMNS or axis in plugins.names("metric"):
                 yield f"axes.{axis}: a column of the study's tables has this name: choose another name"
             if not levels:
                 yield f"axes.{axis}: expected a table for each level, such as [axes.{axis}.high], found none"
@@ -218,7 +218,7 @@ def load_study(
     scaled = validated(StudyConfig, written, source).at_scale(scale).resolved()
     raw = _assigned(deepcopy(scaled), made)
     if seeds is not None:
-        raw["seeds"] = _seeds_of(seeds) if isinstance(seeds, str) else seeds
+        raw["seeds"] = seeds_of(seeds) if isinstance(seeds, str) else seeds
     checked = validated(StudyConfig, raw, source)
     for axis, levels in checked.axes.items():
         overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
@@ -248,7 +248,7 @@ def _of_runs(sets: list[str]) -> list[str]:
     return [text.removeprefix("run.") for text in sets if text.startswith("run.")]
 
 
-def _seeds_of(text: str) -> int | list[int]:
+def seeds_of(text: str) -> int | list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise ConfigError(f"--seeds: expected a number of seeds, or seeds such as 3,7,9, found {text!r}")

@@ -1,0 +1,111 @@
+"""The study that `fedsim run` makes of one file with several seeds, or with several values of a key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from fedsim.common import plugins
+from fedsim.common.errors import ConfigError, short
+from fedsim.common.files import from_toml
+from fedsim.config.errors import assign, read_toml, validated
+from fedsim.config.load import changed, check_effect
+from fedsim.config.study import COLUMNS, StudyConfig, seeds_of
+
+Level = dict[str, Any]
+"""Keys of a run's configuration that a level replaces."""
+_ALONE = {
+    "seed": "give several seeds with --seeds",
+    "name": "a study has one name",
+    "arms": "an arm has one value of each key; make it several arms, or set the key of all",
+    "parent": "a run has one parent",
+}
+"""Tables and keys with one value, and what to do instead."""
+
+
+def several(text: str) -> list[Any]:
+    """Return the values of an assignment such as `algorithm.alpha=0.1,0.2`; an empty list if it has one value.
+
+    What TOML reads as one value, such as `[10, 20]` or `"a,b"`, is one.
+    """
+    value = text.partition("=")[2].strip()
+    if "," not in value or _toml(value):
+        return []
+    values = _toml(f"[{value}]")
+    return values[0] if values else [_plain(part.strip()) for part in value.split(",")]
+
+
+def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> StudyConfig:
+    """Return the study of a run's file. Its axes are `arm`, if the file has arms, and each key with several values.
+
+    Args:
+        path: the file.
+        sets: assignments, of which some may have several values.
+        seeds: a number of seeds, or seeds such as `3,7,9`; by default the file's seed.
+
+    Differences are taken from the first level of the first axis. Raises ConfigError.
+    """
+    written = read_toml(path)
+    if {"run", "seeds"} <= written.keys():
+        raise ConfigError(
+            f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
+        )
+    values = {text.partition("=")[0].strip(): found for text in sets if (found := several(text))}
+    fixed = [text for text in sets if not several(text)]
+    run = changed(deepcopy(written), fixed)
+    name, seed, arms = run.pop("name", path.stem), run.pop("seed", 0), run.pop("arms", {})
+    if isinstance(arms, Mapping):
+        check_effect(written, fixed, {f"arms.{arm}": tables for arm, tables in arms.items()})
+    axes: dict[str, Any] = {"arm": arms} if arms else {}
+    for key, each in values.items():
+        axes[_axis(key, axes)] = _levels(key, each)
+    raw = {"name": name, "seeds": [seed] if seeds is None else seeds_of(seeds), "run": run, "axes": axes}
+    if axes and isinstance(first := next(iter(axes.values())), Mapping):
+        raw["compare"] = {"axis": next(iter(axes)), "baseline": next(iter(first))}
+    return validated(StudyConfig, raw, path.name)
+
+
+def _axis(key: str, taken: Iterable[str]) -> str:
+    """Return the name of the axis of a key: its last part, or all of it where another column has this name."""
+    table, _, last = key.rpartition(".")
+    if reason := _ALONE.get(key.partition(".")[0]):
+        raise ConfigError(f"--set {key}: expected one value, found several: {reason}")
+    used = {*COLUMNS, *plugins.names("metric"), *taken, "name"}
+    name = last if last not in used else f"{table}_{last}" if last != "name" else table.rpartition(".")[2]
+    return re.sub(r"\W", "_", name)
+
+
+def _levels(key: str, values: Sequence[Any]) -> dict[str, Level]:
+    """Return a level for each value, named after it."""
+    levels: dict[str, Level] = {}
+    for value in values:
+        name = re.sub(r"[^A-Za-z0-9._]+", "-", str(value).replace("-", "minus", str(value).startswith("-")))
+        name = name.strip("-._") or "empty"
+        if name in levels:
+            raise ConfigError(f"--set {key}: expected different values, found {short(str(value))!r} twice")
+        levels[name] = _nested(key.split("."), value)
+    return levels
+
+
+def _nested(keys: Sequence[str], value: Any) -> Level:
+    key, *below = (part.strip() for part in keys)
+    return {key: _nested(below, value) if below else value}
+
+
+def _plain(text: str) -> Any:
+    """Return one value as `--set` reads it: TOML, or text."""
+    holder: dict[str, Any] = {}
+    assign(holder, f"value={text}")
+    return holder["value"]
+
+
+def _toml(text: str) -> list[Any]:
+    """Return a list of the value that a text is in TOML, or an empty list."""
+    try:
+        parsed = from_toml(f"value = {text}")
+    except ValueError:
+        return []
+    return [parsed["value"]] if set(parsed) == {"value"} else []

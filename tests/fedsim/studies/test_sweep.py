@@ -1,0 +1,132 @@
+"""`fedsim run` with several seeds or values: the study that it makes, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.common.errors import ConfigError
+from fedsim.studies.grid import cells_of
+from fedsim.studies.run import study as run_study_file
+from fedsim.studies.sweep import several, sweep
+from small import small
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """Write the small run's configuration, without what fedsim chose."""
+    path = folder / "one.toml"
+    path.write_text(tomli_w.dumps(small(stop={"steps": 2}).resolved() | changes))
+    return path
+
+
+def ran(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["run", *map(str, arguments)], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("algorithm.alpha=0.1,0.2", [0.1, 0.2]),
+        ("algorithm.name=fedavg, fedfv", ["fedavg", "fedfv"]),
+        ("stop.time=1h,90min", ["1h", "90min"]),
+        ("train.batch_size=10,full", [10, "full"]),
+        ("model.hidden=[8],[8, 4]", [[8], [8, 4]]),
+        ("algorithm.fair_row=true,false", [True, False]),
+        ("train.decay_at=[10,20]", []),
+        ("world={scenario='churn', clients=3}", []),
+        ('task.data_dir="a,b"', []),
+        ("seed=3", []),
+        ("seed", []),
+    ],
+)
+def test_values_between_commas_are_several_and_a_list_is_one(text: str, values: list[Any]) -> None:
+    assert several(text) == values
+
+
+def test_the_grid_has_each_seed_with_each_value_and_each_arm(tmp_path: Path) -> None:
+    arms = {"fedavg": {"algorithm": {"name": "fedavg"}}, "fedfv": {"algorithm": {"name": "fedfv"}}}
+    path = written(tmp_path, arms=arms)
+    study = sweep(path, ("pacing.clients=3,4", "stop.steps=1", "train.lr=0.1,0.2"), "2,5")
+    assert study.seeds == (2, 5)
+    assert {axis: list(levels) for axis, levels in study.axes.items()} == {
+        "arm": ["fedavg", "fedfv"],
+        "pacing_clients": ["3", "4"],
+        "lr": ["0.1", "0.2"],
+    }
+    assert study.compare is not None
+    assert (study.compare.axis, study.compare.baseline) == ("arm", "fedavg")
+    cells = cells_of(study, "one.toml")
+    assert len(cells) == 16
+    assert {(c.config.algorithm.name, c.config.pacing.clients, c.config.train.lr, c.seed) for c in cells} == {
+        (rule, clients, lr, seed)
+        for rule in ("fedavg", "fedfv")
+        for clients in (3, 4)
+        for lr in (0.1, 0.2)
+        for seed in (2, 5)
+    }
+    assert {cell.config.stop.steps for cell in cells} == {1}
+
+
+def test_names_of_plug_ins_are_levels_of_their_table_and_drop_the_options_before(tmp_path: Path) -> None:
+    study = sweep(written(tmp_path), ("algorithm.name=fedavg,fedfv", "train.weight_decay=0,1e-3"))
+    assert study.seeds == (3,)
+    assert {a: list(levels) for a, levels in study.axes.items()} == {
+        "algorithm": ["fedavg", "fedfv"],
+        "weight_decay": ["0", "0.001"],
+    }
+    assert [c.config.algorithm.name for c in cells_of(study, "one.toml")] == ["fedavg"] * 2 + ["fedfv"] * 2
+
+
+def test_the_command_runs_the_cells_as_a_study_does_and_the_same_command_continues_it(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    asked = (path, "--seeds", "2", "--set", "train.lr=0.1,0.2", "--out", tmp_path, "--jobs", "1", "--quiet")
+    code, text = ran(*asked)
+    assert code == 0
+    assert "4 of 4 cells done" in text
+    assert "lr: difference from 0.1" in " ".join(text.split())
+    cells = json.loads((tmp_path / "small/study.json").read_text())["cells"]
+    assert [cell["folder"] for cell in cells] == [f"runs/{lr}/seed-{s}" for lr in (0.1, 0.2) for s in (1, 2)]
+    again = run_study_file(tmp_path / "small/study.toml", out=tmp_path / "again", jobs=1)
+    repeated = json.loads((again.folder / "study.json").read_text())["cells"]
+    assert [cell["digest"] for cell in repeated] == [cell["digest"] for cell in cells]
+    code, text = ran(*asked)
+    assert code == 0
+    assert "4 of 4 cells are done already" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--live",), "--live: not with several seeds or values: cells run side by side"),
+        (("--tensorboard", "boards"), "--tensorboard: .* fedsim export tensorboard"),
+        (("--profile",), "--profile: "),
+        (("--ray-address", "auto"), "--ray-address: "),
+        (("--workers", "2"), "--workers: .* --jobs"),
+        (("--report",), "--report: .* fedsim report"),
+        (("--resume",), "--resume: .* the same command continues"),
+        (("--set", "seed=1,2"), "--set seed: .* --seeds"),
+        (("--set", "name=a,b"), "--set name: expected one value"),
+        (("--set", "arms.fedfv.train.lr=0.1,0.2"), "--set arms.fedfv.train.lr: expected one value"),
+        (("--set", "train.lr=0.1,0.1"), "--set train.lr: expected different values, found '0.1' twice"),
+        (("--set", "train.learning_rate=0.1,0.2"), r"learning_rate: unknown key: here it is train\.lr"),
+        (("--seeds", "many"), "--seeds: expected a number of seeds"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_a_reason(
+    options: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ran(written(tmp_path), "--seeds", "2", *options, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_jobs_are_for_studies(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--jobs: it is for several seeds or values"):
+        ran(written(tmp_path), "--jobs", "2", "--out", tmp_path / "out")
