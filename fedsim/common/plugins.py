@@ -235,6 +235,8 @@ def idle_options(
 
 def resolved(kind: str, name: str, options: Mapping[str, Any], supplied: Iterable[str]) -> dict[str, Any]:
     """Return the options with all defaults, except for defaults that TOML cannot express, such as None."""
+    if name.startswith(GIVEN):  # it has no options, and it may be absent
+        return dict(options)
     known = options_of(factory(kind, name), supplied)
     defaults = {n: plain(p.default) for n, p in known.items() if p.default is not p.empty}
     values = {n: v for n, v in defaults.items() if v is not None} | dict(options)

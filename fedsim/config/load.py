@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common import arguments
+from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError, described
 from fedsim.common.paths import as_path
 from fedsim.config.errors import assign, models_in, read_toml, validated
@@ -66,6 +66,19 @@ def read_runs(config: Source, sets: Sets = (), filled: Filled = lambda raw, sour
     runs = parse(raw, source, default_name=name, before=written)
     check_effect(written, made, {f"arms.{arm}": changes for arm, changes in raw.get("arms", {}).items()})
     return runs
+
+
+def read_existing(path: Path) -> RunConfig:
+    """Read the configuration of an existing run, whose task and model Python code may have passed: not to build it."""
+    tables = [table for table in read_toml(path).values() if isinstance(table, Mapping)]
+    names = [name for table in tables if isinstance(name := table.get("name"), str)]
+    absent = {name: _absent for name in names if name.startswith(plugins.GIVEN)}
+    with plugins.given(absent):
+        return load_config(path)[0]
+
+
+def _absent(**supplied: Any) -> Any:
+    raise ConfigError("this task or model came from Python code, and no file holds it")
 
 
 def assignments(sets: Sets) -> list[str]:

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from fedsim import analysis
 from fedsim.common.errors import FolderError
-from fedsim.config.load import load_config
+from fedsim.config.load import read_existing
 from fedsim.config.run import RunConfig
 from fedsim.engine.costs import Costs
 from fedsim.records.run_folder import CONFIG, WORLD
@@ -75,7 +75,7 @@ class Evidence:
         self._run = analysis.open_run(folder)
         self.manifest: dict[str, Any] = self._run.manifest
         self.status = str(self.manifest.get("status"))
-        self.config: RunConfig = load_config(folder / CONFIG)[0]
+        self.config: RunConfig = read_existing(folder / CONFIG)
         self.pacing = self.config.pacing.pacing()
         self.dropout = self.config.dropout.handling()
         self.clients = self.config.task.clients

@@ -11,7 +11,7 @@ import tomli_w
 
 from fedsim.common.errors import ConfigError, Error
 from fedsim.common.files import from_toml, refuse_links
-from fedsim.config.load import load_config
+from fedsim.config.load import read_existing
 from fedsim.config.run import RunConfig
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import CONFIG, WORLD
@@ -83,7 +83,7 @@ def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> N
 def _differences(folder: Path, wanted: RunConfig) -> Iterator[str]:
     """Yield the keys that differ, except for those that the wanted configuration leaves to the machine."""
     try:
-        existing = load_config(folder / CONFIG)[0]
+        existing = read_existing(folder / CONFIG)
     except Error as error:
         yield str(error)
         return

@@ -17,6 +17,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config
 from fedsim.data.federated_data import Task
+from fedsim.invariants import check
 from fedsim.runs.fork import fork
 from fedsim.runs.plan import plan
 from fedsim.runs.replay import replay
@@ -136,6 +137,17 @@ def test_a_resumed_run_ends_with_the_same_digest(failed: Path, finished: Result)
 
 def test_simulate_resumes_with_the_same_task_and_model(failed: Path, finished: Result) -> None:
     assert run(failed.parent, resume=True).digest == finished.digest
+
+
+def test_another_task_does_not_continue_a_run(finished: Result) -> None:
+    expected = f"task.name: expected 'python:{OTHER.digest()}', found 'python:{TASK.digest()}'"
+    with pytest.raises(ConfigError, match=expected):
+        run(finished.folder.parent, task=OTHER, resume=True)
+    assert run(finished.folder.parent, resume=True).digest == finished.digest
+
+
+def test_the_invariants_of_its_tables_can_be_checked(finished: Result) -> None:
+    assert not check(finished.folder).violations
 
 
 def test_a_fork_is_verified_and_forked_again(finished: Result, tmp_path: Path) -> None:
