@@ -43,7 +43,7 @@ format: $(STAMP)  ## Put the code into its format
 	$(BIN)/ruff format .
 
 docs: .venv/.docs  ## Build the site into docs/_build/html; needs no network once .venv has the extra docs
-	$(BIN)/python -m sphinx -b html -n -W --keep-going -q docs docs/_build/html
+	$(BIN)/python -m sphinx -b html -j auto -n -W --keep-going -q docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
 .venv/.docs: $(STAMP)

@@ -98,6 +98,7 @@ def test_links_between_pages_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if not target.startswith("http"):
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                assert "generated" not in target, f"{page.name} links to {target}, which no clone has"
                 found += 1
     assert found > len(PAGES)
 
@@ -117,6 +118,14 @@ def test_links_into_pages_name_a_heading() -> None:
                 assert anchor in anchors(there), f"{page.name} links to {target}#{anchor}"
                 found += 1
     assert found
+
+
+def test_pages_have_at_most_1500_words_besides_tables_and_code() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page in PAGES:
+            text = BLOCK.sub("", page.read_text())
+            words = sum(len(line.split()) for line in text.splitlines() if not line.startswith("|"))
+            assert words <= 1500, f"{page.name} has {words} words: split it by question"
 
 
 def test_every_page_is_linked_from_the_readme_or_a_page_that_is() -> None:
