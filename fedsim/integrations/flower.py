@@ -1,0 +1,199 @@
+"""A strategy for Flower that aggregates with the rules of fedsim.
+
+    strategy = FedsimStrategy("fedfv", options={"alpha": 0.1}, fraction_train=0.5)
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=100)
+
+A client replies with its trained arrays and metrics: `num-examples` and, for rules that look at losses, `loss`, the
+mean training loss of the model that it received, before training. Rules with a memory also use the last updates of
+clients that are not in a round. The import raises ConfigError if Flower is not installed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedsim.common.errors import ConfigError
+from fedsim.server.combine import Combined, combine
+from fedsim.server.rule_factory import build_rule
+
+try:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+    from flwr.serverapp import Grid
+    from flwr.serverapp.strategy import FedAvg
+except ImportError as error:
+    raise ConfigError(
+        f"the package flwr is needed and cannot be imported ({error}): pip install 'fedsim-dynamics[flower]'"
+    ) from error
+
+Arrays = dict[str, NDArray[Any]]
+_COLUMNS = {"losses": "loss", "losses_after": "loss-after", "accuracies_after": "accuracy-after"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """The last update of a client."""
+
+    row: NDArray[np.float64]
+    metrics: Mapping[str, float]
+    step: int
+    updates: int
+    """Updates of the client so far, including this one."""
+
+
+class FedsimStrategy(FedAvg):  # type: ignore[misc]
+    """Aggregates by a rule of fedsim; everything else is as in Flower's FedAvg.
+
+    Args:
+        rule: the name of a rule, see `fedsim list rules`.
+        options: options of the rule.
+        wrap: wrappers of the rule with their options, the first the innermost: `[("with_absent", {"steps": 10})]`.
+        loss_key: the metric that is a client's mean training loss at the model that it received, before training.
+        fedavg: parameters of `flwr.serverapp.strategy.FedAvg`, such as `fraction_train` and `weighted_by_key`.
+
+    Arrays of integers, such as counters of batch normalisation, are averaged by samples. Raises ConfigError for an
+    unknown rule or option, for rules that search for the length of a step or that evaluate an average of models, and
+    for replies without a metric that the rule needs: `loss`, or `loss-after` and `accuracy-after` of the trained model.
+    """
+
+    def __init__(
+        self,
+        rule: str = "fedavg",
+        *,
+        options: Mapping[str, Any] | None = None,
+        wrap: Sequence[tuple[str, Mapping[str, Any]]] = (),
+        loss_key: str = "loss",
+        **fedavg: Any,
+    ) -> None:
+        super().__init__(**fedavg)
+        self._rule = build_rule(rule, options or {}, [{**given, "name": name} for name, given in wrap])
+        if self._rule.needs.search:
+            raise ConfigError(
+                f"rule {rule!r} asks clients for losses after trial steps, which Flower has not"
+            )
+        needs = self._rule.needs
+        wanted = {"losses": needs.losses, "losses_after": needs.after, "accuracies_after": needs.after}
+        self._keys = {c: k for c, k in ({**_COLUMNS, "losses": loss_key}).items() if wanted[c]}
+        self._name, self._step, self._start = rule, 0, Arrays()
+        self._last: dict[int, _Update] = {}
+        self._numbers: dict[int, int] = {}
+        self._online: frozenset[int] = frozenset()
+        self._after: Combined[NDArray[np.float64]] | None = None
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask clients to train, as FedAvg does, and keep the arrays that they start from."""
+        self._start = {name: array.numpy() for name, array in arrays.items()}
+        self._online = frozenset(grid.get_node_ids())
+        return super().configure_train(server_round, arrays, config, grid)  # type: ignore[no-any-return]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Take a step by the rule from the replies without errors."""
+        valid, _ = self._check_and_log_replies(replies, is_train=True)
+        if not valid:
+            return None, None
+        seen = len(self._last)
+        present = [self._received(message) for message in valid]
+        absent = self._remembered(set(present))
+        combined = self._combined([*present, *absent], len(present), seen)
+        if combined.average is not None:
+            raise ConfigError(f"rule {self._name!r} evaluates an average of models, which Flower has not")
+        self._after, self._step = combined, self._step + 1
+        arrays = self._stepped(combined) | self._averaged(valid)
+        metrics = self.train_metrics_aggr_fn([message.content for message in valid], self.weighted_by_key)
+        record = ArrayRecord({name: Array(arrays[name]) for name in self._start})
+        return record, metrics
+
+    def _received(self, message: Message) -> int:
+        """Keep the update of a reply as its client's last one, and return the client."""
+        node = int(message.metadata.src_node_id)
+        arrays, metrics = _content(message)
+        reported: dict[str, float] = {}
+        for key in (self.weighted_by_key, *self._keys.values()):
+            if key not in metrics:
+                raise ConfigError(
+                    f"node {node}: rule {self._name!r} needs the metric {key!r}, found {', '.join(sorted(metrics))}"
+                )
+            reported[key] = float(metrics[key])
+        rows = [
+            np.subtract(self._start[n], arrays[n].numpy(), dtype=np.float64).ravel() for n in self._trained()
+        ]
+        before = self._last[node].updates if node in self._last else 0
+        self._numbers.setdefault(node, len(self._numbers))
+        self._last[node] = _Update(np.concatenate(rows), reported, self._step, before + 1)
+        return node
+
+    def _remembered(self, present: set[int]) -> list[int]:
+        """Return the clients outside the round whose last update the rule still uses."""
+        oldest = self._step - self._rule.needs.memory if self._rule.needs.memory else math.inf
+        return [n for n, update in self._last.items() if n not in present and update.step >= oldest]
+
+    def _combined(self, nodes: Sequence[int], m: int, seen: int) -> Combined[NDArray[np.float64]]:
+        updates, after = [self._last[node] for node in nodes], self._after
+        columns: dict[str, Any] = {
+            column: [u.metrics[key] for u in updates] for column, key in self._keys.items()
+        }
+        return combine(
+            self._rule,
+            np.stack([update.row for update in updates]),
+            **{"losses": None} | columns,
+            n_samples=[round(update.metrics[self.weighted_by_key]) for update in updates],
+            clients=[self._numbers[node] for node in nodes],
+            ages=[self._step - update.step for update in updates],
+            online=[i < m or node in self._online for i, node in enumerate(nodes)],
+            participations=[update.updates for update in updates],
+            blocks=self._blocks(),
+            state=None if after is None else after.state,
+            vectors=None if after is None else after.vectors,
+            step=self._step,
+            n_clients=max(len(self._numbers), len(self._online)),
+            total_samples=sum(round(u.metrics[self.weighted_by_key]) for u in self._last.values()),
+            n_seen=seen,
+        )
+
+    def _trained(self) -> list[str]:
+        return [name for name, array in self._start.items() if array.dtype.kind == "f"]
+
+    def _blocks(self) -> list[int]:
+        """Return the sizes of the layers: arrays whose names differ in the last part alone, as weight and bias."""
+        sizes: dict[str, int] = {}
+        for name in self._trained():
+            layer = name.rpartition(".")[0] or name
+            sizes[layer] = sizes.get(layer, 0) + self._start[name].size
+        return list(sizes.values())
+
+    def _stepped(self, combined: Combined[NDArray[np.float64]]) -> Arrays:
+        arrays, at = Arrays(), 0
+        for name in self._trained():
+            start = self._start[name]
+            step = combined.direction[at : at + start.size].reshape(start.shape)
+            arrays[name] = (combined.keep * start.astype(np.float64) - step).astype(start.dtype)
+            at += start.size
+        return arrays
+
+    def _averaged(self, replies: Sequence[Message]) -> Arrays:
+        """Return the arrays of integers, averaged by samples."""
+        contents = [_content(message) for message in replies]
+        weights = [float(metrics[self.weighted_by_key]) for _, metrics in contents]
+        averaged = Arrays()
+        for name, start in self._start.items():
+            if start.dtype.kind != "f":
+                mean = np.average([arrays[name].numpy() for arrays, _ in contents], axis=0, weights=weights)
+                averaged[name] = np.asarray(np.rint(mean), start.dtype)
+        return averaged
+
+
+def _content(message: Message) -> tuple[ArrayRecord, MetricRecord]:
+    """Return the arrays and the metrics of a reply, which Flower has checked to be one record of each."""
+    [arrays], [metrics] = (
+        list(records.values()) for records in (message.content.array_records, message.content.metric_records)
+    )
+    return arrays, metrics

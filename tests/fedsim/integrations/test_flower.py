@@ -1,0 +1,150 @@
+"""Flower's rounds, aggregated by the rules of fedsim: the same steps as from `fedsim.combine`."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsim
+from fedsim.common.errors import ConfigError
+
+pytestmark = pytest.mark.skipif(
+    find_spec("flwr") is None,
+    reason="the package flwr is not installed: pip install 'fedsim-dynamics[flower]'",
+)
+
+SHAPES = {"layer.weight": (3, 2), "layer.bias": (2,), "head.weight": (2, 2)}
+SIZES = [8, 4]
+NODES = [2**63 + 5, 17, 99]
+RNG = np.random.default_rng(3)
+START = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def flat(arrays: dict[str, Any]) -> np.ndarray[Any, Any]:
+    return np.concatenate([np.asarray(arrays[name], np.float64).ravel() for name in SHAPES])
+
+
+def record(arrays: dict[str, Any]) -> Any:
+    from flwr.app import Array, ArrayRecord
+
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def reply(node: int, arrays: dict[str, Any], **metrics: float) -> Any:
+    """Return what a grid hands back: content, and who sent it."""
+    from flwr.app import MetricRecord, RecordDict
+
+    named = {key.replace("_", "-"): value for key, value in metrics.items()}
+    return SimpleNamespace(
+        content=RecordDict({"arrays": record(arrays), "metrics": MetricRecord(named)}),
+        metadata=SimpleNamespace(src_node_id=node),
+        has_error=lambda: False,
+    )
+
+
+def trained(seed: int, start: dict[str, Any]) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    return {name: (a + rng.normal(size=a.shape)).astype(np.float32) for name, a in start.items()}
+
+
+class Grid:
+    def get_node_ids(self) -> list[int]:
+        return NODES
+
+
+def rounds(strategy: Any, plan: list[dict[int, tuple[int, float, int]]]) -> list[dict[str, Any]]:
+    """Play rounds, each by node: seed of its training, loss and samples; return the arrays before and after each."""
+    from flwr.app import ConfigRecord
+
+    models = [dict(START)]
+    for number, of_round in enumerate(plan, start=1):
+        list(strategy.configure_train(number, record(models[-1]), ConfigRecord(), Grid()))
+        replies = [
+            reply(node, trained(seed, models[-1]), loss=loss, num_examples=n)
+            for node, (seed, loss, n) in of_round.items()
+        ]
+        arrays, metrics = strategy.aggregate_train(number, replies)
+        assert metrics is not None
+        models.append({name: array.numpy() for name, array in arrays.items()})
+    return models
+
+
+def strategy(rule: str, **options: Any) -> Any:
+    from fedsim.integrations.flower import FedsimStrategy
+
+    return FedsimStrategy(rule, fraction_train=0.0, **options)  # messages can be made in a running app alone
+
+
+ROUND = {NODES[0]: (0, 0.5, 10), NODES[1]: (1, 2.5, 30), NODES[2]: (2, 1.0, 20)}
+
+
+def test_fedavg_is_flowers_fedavg() -> None:
+    from flwr.serverapp.strategy import FedAvg
+
+    plan = [ROUND, {NODES[1]: (5, 1.0, 3), NODES[2]: (6, 1.0, 4)}]
+    ours = rounds(strategy("fedavg"), plan)
+    theirs = rounds(FedAvg(fraction_train=0.0), plan)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(flat(a), flat(b), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("rule", "options"), [("fedfv", {"alpha": 0.1}), ("fedlf", {}), ("fedmgda", {})])
+def test_a_round_is_the_step_that_combine_gives(rule: str, options: dict[str, Any]) -> None:
+    before, after = rounds(strategy(rule, options=options), [ROUND])
+    rows = np.stack([flat(before) - flat(trained(seed, before)) for seed, _, _ in ROUND.values()])
+    losses, samples = ([entry[i] for entry in ROUND.values()] for i in (1, 2))
+    step = fedsim.combine(
+        rule, rows, losses=losses, n_samples=samples, options=options, blocks=SIZES, n_clients=3, n_seen=0
+    )
+    np.testing.assert_allclose(flat(after), flat(before) - step.direction, rtol=1e-5, atol=1e-6)
+    assert np.abs(flat(after) - flat(before)).max() > 1e-3
+
+
+def test_a_rule_with_memory_uses_the_last_updates_of_absent_clients() -> None:
+    plan = [ROUND, {NODES[1]: (5, 2.0, 30)}]
+    first, second, third = rounds(strategy("mifa"), plan)
+    remembered = [flat(first) - flat(trained(seed, first)) for seed in (0, 2)]
+    now = flat(second) - flat(trained(5, second))
+    np.testing.assert_allclose(
+        flat(third), flat(second) - np.mean([*remembered, now], axis=0), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_integers_are_averaged_by_samples_and_keep_their_type() -> None:
+    from flwr.app import ConfigRecord
+
+    start = START | {"norm.batches": np.array(4)}
+    averaging = strategy("fedavg")
+    list(averaging.configure_train(1, record(start), ConfigRecord(), Grid()))
+    replies = [
+        reply(node, trained(0, START) | {"norm.batches": np.array(count)}, num_examples=n)
+        for node, count, n in ((1, 10, 1), (2, 20, 3))
+    ]
+    arrays, _ = averaging.aggregate_train(1, replies)
+    assert list(arrays) == list(start)
+    found = arrays["norm.batches"].numpy()
+    assert (found, found.dtype) == (np.rint(17.5), np.int64)
+
+
+def test_a_round_without_replies_changes_nothing() -> None:
+    averaging = strategy("fedfv")
+    assert averaging.aggregate_train(1, []) == (None, None)
+
+
+def test_what_cannot_work_is_refused() -> None:
+    from flwr.app import ConfigRecord
+
+    with pytest.raises(ConfigError, match=r"no rule 'fedfvv'; did you mean 'fedfv'"):
+        strategy("fedfvv")
+    with pytest.raises(ConfigError, match="alhpa"):
+        strategy("fedfv", options={"alhpa": 0.1})
+    lossless = strategy("fedfv", loss_key="my-loss")
+    list(lossless.configure_train(1, record(START), ConfigRecord(), Grid()))
+    with pytest.raises(
+        ConfigError, match=r"node 17: rule 'fedfv' needs the metric 'my-loss', found num-examples"
+    ):
+        lossless.aggregate_train(1, [reply(17, trained(0, START), num_examples=3)])
