@@ -29,6 +29,9 @@ _UNITS = {
 _LARGE = 1e4
 
 
+Topic = Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+
+
 @dataclass(frozen=True, slots=True)
 class Heading:
     """A heading; the top of the page lists those of level 2."""
@@ -49,7 +52,7 @@ class Text:
 class Finding:
     """One thing that runs or a study say, as a sentence."""
 
-    topic: Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+    topic: Topic
     text: str
 
     def __str__(self) -> str:

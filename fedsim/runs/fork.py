@@ -135,14 +135,13 @@ def fork(
         sets: changes of the configuration, as for `load_config`; seed, data, model and costs cannot change.
         keep_online: clients that stay online after `at`, without faults.
         name: of the new run; by default the parent's with `-fork`.
-        task, model: the same that the parent was given, if `simulate` was given any; others are refused.
 
-    The rest is as for `simulate`. Raises ConfigError, FolderError or CheckpointError for bad input.
+    The rest is as for `simulate`; `task` and `model` must be the parent's. Raises ConfigError, FolderError or
+    CheckpointError for bad input.
     """
     parent, out, at = as_path(parent, "parent"), as_path(out, "out"), At.of(at)
-    given = Given.of(task, model)
     read_manifest(parent)  # raises for other folders
-    with given.of_run(parent, parent / CONFIG):
+    with Given.of(task, model).of_run(parent, parent / CONFIG):
         branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)
@@ -150,12 +149,7 @@ def fork(
             watched(watch, progress) as watcher,
             resources(branch.config, cache, workers=workers, device=device, pool=pool) as place,
         ):
-            spec = place.prepare(branch.config)
-            branch.check(place)
-            saved = _saved(parent, at, branch.config.parent)
-            _begin_folder(folder, branch, saved, force)
-            state = Session.open(spec, folder, place.pool, Stopwatch(), saved).until(at.reached)
-            return branch.leave(state, spec, folder, place).run(watcher)
+            return branch.forked(folder, place, force).run(watcher)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +186,15 @@ class _Branch:
         _check_stop(child, at.step or 0, at.time_us or 0)
         trace = read_trace(parent / WORLD)
         return _Branch(parent, at, sets, keep_online, manifest, config, trace, before, raw, child)
+
+    def forked(self, folder: Path, place: Resources, force: bool) -> Session:
+        """Repeat the parent in `folder` until the fork, and return the session of the child."""
+        spec = place.prepare(self.config)
+        self.check(place)
+        saved = _saved(self.parent, self.at, self.config.parent)
+        _begin_folder(folder, self, saved, force)
+        state = Session.open(spec, folder, place.pool, Stopwatch(), saved).until(self.at.reached)
+        return self.leave(state, spec, folder, place)
 
     def check(self, place: Resources) -> None:
         """Raise ConfigError for changes that are wrong at any time, before anything is run."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from fedsim import analysis
-from fedsim.analysis.opening.run import Run, open_run
 from fedsim.engine.state import RunState
 from fedsim.records.recent_rows import RecentRows
 from fedsim.runs.build import RunSpec
@@ -52,9 +51,9 @@ class Result:
     """Mean accuracy over clients at the last evaluation; NaN without one."""
 
     @property
-    def run(self) -> Run:
+    def run(self) -> analysis.Run:
         """The run's tables, pictures and metrics, opened from its folder as they are now."""
-        return open_run(self.folder)
+        return analysis.open_run(self.folder)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows of the run."""

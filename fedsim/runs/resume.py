@@ -13,6 +13,7 @@ from fedsim.common.paths import as_path
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import load_config
+from fedsim.config.run import RunConfig
 from fedsim.config.section import run_name
 from fedsim.execution.actor_pool import RayPool
 from fedsim.records import checkpoint
@@ -47,20 +48,16 @@ def resume(
 
     Args:
         step: continue from the checkpoint of this server step instead of the last one.
-        task, model: the same that the run was given, if `simulate` was given any; others are refused.
 
-    The rest is as for `simulate`. Raises FolderError for a folder without an unfinished run, and CheckpointError for a
-    checkpoint that is damaged, missing or of another run; the error names the checkpoint before it.
+    The rest is as for `simulate`; `task` and `model` must be the run's. Raises FolderError for a folder without an
+    unfinished run, and CheckpointError for a checkpoint that is damaged, missing or of another run; the error names
+    the checkpoint before it.
     """
     folder, given = as_path(folder, "folder"), Given.of(task, model)
     check_unfinished(folder)
     with given.of_run(folder, folder / CONFIG):
         config = load_config(folder / CONFIG)[0]
-        saved = _saved(folder, step)
-        if saved is None and config.parent is not None and config.parent.forked_step is not None:
-            raise CheckpointError(
-                f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
-            )
+        saved = _saved(folder, config, step)
         cache = InputCache.of(config, read_trace(folder / WORLD))
         with (
             watched(watch, progress) as watcher,
@@ -115,11 +112,15 @@ def arms_in(folder: Path) -> Arms | None:
     )
 
 
-def _saved(folder: Path, step: int | None) -> checkpoint.State | None:
+def _saved(folder: Path, config: RunConfig, step: int | None) -> checkpoint.State | None:
     """Read the checkpoint of `step`, or the last one; None if the run has none and `step` is None."""
     saved = checkpoint.checkpoints(folder)
     wanted = [c for c in saved if step is None or c.step == step]
     if not wanted:
+        if step is None and config.parent is not None and config.parent.forked_step is not None:
+            raise CheckpointError(
+                f"{folder}: a fork needs a checkpoint to continue, and none is left: fork its parent again"
+            )
         if step is None:
             return None
         steps = ", ".join(str(c.step) for c in saved) or "none"

@@ -64,11 +64,8 @@ def simulate(
     Args:
         configs: the path of a TOML file, its tables as a dict, a RunConfig of `load_config`, or a list of these.
         sets: changes of each file or dict, as for `load_config`.
-        task: the data, in place of `task.name`: a Task, a map-style torch dataset, or a pair (train, test) of two. The
-            samples of datasets have no clients, so `[partition]` divides them. With a test set, `task.pool` is
-            "official" and `task.fractions` [0.9, 0.1, 0] unless the configuration has one of them.
-        model: the network, in place of `[model]`: a function that returns an `nn.Module`, without arguments or with
-            `in_shape` and `n_classes`; see `docs/tasks.md` for what a model may contain.
+        task: the data, in place of `task.name`: a Task, a torch dataset, or a pair (train, test); see docs/own_data.md.
+        model: the network, in place of `[model]`: a function that returns an `nn.Module`; see docs/own_data.md.
         workers: Ray actors; 0: this process trains; "auto": `RunSpec.auto_workers`, or one per CPU of `ray_address`.
         device: "auto" uses a GPU if the machine has one.
         force: overwrite an existing run; with `resume`, only one of another configuration.
@@ -83,17 +80,12 @@ def simulate(
     Raises ConfigError, DataError or TraceError for bad input, where possible before anything is written, and
     SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
     """
-    out = as_path(out, "out")
-    with Given.of(task, model).read(configs, sets) as runs:
+    out, cache = as_path(out, "out"), cache or InputCache()
+    on: dict[str, Any] = {"workers": workers, "device": device, "ray_address": ray_address, "pool": pool}
+    with Given.of(task, model).read(configs, sets) as runs, watched(watch, progress) as watcher:
         _check(runs)
         folders, statuses = _folders(runs, out, force, resume)
-        cache = cache or InputCache()
-        with (
-            watched(watch, progress) as watcher,
-            resources(
-                runs[0], cache, workers=workers, device=device, ray_address=ray_address, pool=pool
-            ) as place,
-        ):
+        with resources(runs[0], cache, **on) as place:
             batch = _Batch(out, runs, place, device, force or resume, watcher, profile)
             return batch.run_all(folders, statuses)
 

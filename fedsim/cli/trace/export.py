@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shlex
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,13 +28,11 @@ def export(
 ) -> None:
     """Write a world for another simulator."""
     from fedsim.common.files import write_atomically
-    from fedsim.scenarios.exporters.csv import csv
-    from fedsim.scenarios.exporters.fedscale import fedscale
-    from fedsim.scenarios.exporters.flgo import flgo
     from fedsim.worlds.trace import read_trace
 
     check_free(out, force, [file])
-    exported = {"csv": csv, "flgo": flgo, "fedscale": fedscale}[form](read_trace(file))
+    exporter = getattr(importlib.import_module(f"fedsim.scenarios.exporters.{form}"), form)
+    exported = exporter(read_trace(file))
     with writing("--out", out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda beside: beside.write_bytes(exported.data))
