@@ -135,9 +135,7 @@ def time_unit(span_us: int) -> tuple[float, str]:
 def repaint(figure: Figure, ink: str) -> None:
     """Give all text, axes and lines of a figure that have the colour `INK` another one."""
     for ax in figure.axes:
-        ax.tick_params(colors=ink)
-        if ax.xaxis.get_gridlines()[0].get_visible():
-            ax.grid(color=ink)
+        ax.tick_params(colors=ink, grid_color=ink)
     for artist in figure.findobj():
         for part in ("color", "edgecolor", "facecolor"):
             colour: Any = getattr(artist, f"get_{part}", lambda: None)()

@@ -29,7 +29,7 @@ Theme = Literal["light", "dark"]
 _PAPER: dict[Theme, str] = {"light": "#ffffff", "dark": "#0d1117"}
 _INKS: dict[Theme, str] = {"light": INK, "dark": "#e6edf3"}
 DOTS_PER_INCH = 200
-_COLUMNS_PER_INCH = 0.6
+_COLUMNS_PER_INCH = 0.7
 """Most columns of a legend for an inch of width."""
 _LETTERS_PER_INCH = 11
 """Letters of a legend's label that fit into an inch of width."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from typer.testing import CliRunner, Result
 
+import fedsim
 from fedsim import analysis
-from fedsim.analysis.drawing.picture import arm_keys
+from fedsim.analysis.drawing.picture import INK, arm_keys
 from fedsim.analysis.plots.accuracy_histogram import accuracy_histogram
 from fedsim.analysis.report.document import Column, Table, heading_of, slugs
 from fedsim.analysis.report.report import run_document
@@ -62,6 +64,44 @@ def test_a_figure_stands_on_paper_whatever_is_behind_it(folders: list[Path], tmp
     written, refused = write_figures(content, tmp_path, "png", ["accuracy-histogram"])
     assert refused == []
     assert Image.open(written[0]).convert("RGBA").getpixel((0, 0)) == (255, 255, 255, 255)
+
+
+def test_a_dark_figure_has_light_ink_and_no_dark_one(folders: list[Path], tmp_path: Path) -> None:
+    options = ("--figures", tmp_path, "--format", "svg", "--only", "accuracy-by-client")
+    for theme in ("light", "dark"):
+        assert reported(folders, *options, "--theme", theme).exit_code == 0
+    light, dark = ((tmp_path / f"accuracy-by-client-{t}.svg").read_text() for t in ("light", "dark"))
+    assert INK in light
+    assert INK not in dark
+    assert "#e6edf3" in dark
+    assert "fill: #0d1117" in dark
+    drawn = [re.findall(r' d="M[^"]*"', text) for text in (light, dark)]
+    assert drawn[0] == drawn[1], "only colours differ"
+    assert reported(folders, *options).exit_code == 0
+    assert (tmp_path / "accuracy-by-client.svg").read_text().count("<path") == light.count("<path")
+
+
+def test_a_theme_needs_figures(folders: list[Path]) -> None:
+    found = reported(folders, "--theme", "dark")
+    assert isinstance(found.exception, ConfigError)
+    assert "--theme: expected --figures" in str(found.exception)
+
+
+def test_the_pictures_of_the_readme_are_small_and_can_be_made_anew(tmp_path: Path) -> None:
+    root = Path(__file__).parents[3]
+    configs = fedsim.load_config(root / "examples/quickstart.toml", ("stop.time=1h",))
+    done = [result.folder for result in fedsim.simulate(configs, out=tmp_path / "runs", workers=0)]
+    for theme in ("light", "dark"):
+        options = ("--only", "participation", "--format", "svg", "--theme", theme)
+        assert reported(done, "--figures", tmp_path, *options).exit_code == 0
+        made, kept = ((folder / f"participation-{theme}.svg") for folder in (tmp_path, root / "docs/images"))
+        for file in (made, kept):
+            assert 10_000 < file.stat().st_size < 200_000
+        words = [re.findall(r"<!-- (.*?) -->", file.read_text()) for file in (made, kept)]
+        names = {"offline", "online, idle", "in a job", "fedavg", "fedfv", "fedlf"}
+        assert all(names <= set(each) for each in words)
+    page = (root / "docs/report.md").read_text()
+    assert page.count("--figures docs/images --format svg --only participation --theme ") == 2
 
 
 def test_a_figure_that_cannot_be_drawn_is_told_and_the_others_are_written(
