@@ -52,7 +52,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
     Args:
         rule: the name of a rule, see `fedsim list rules`.
         options: options of the rule.
-        wrap: wrappers of the rule with their options, the first the innermost: `[("with_absent", {"steps": 10})]`.
+        wrap: wrappers of the rule with their options, the first the innermost: `[("with_absent", {"window": 10})]`.
         loss_key: the metric that is a client's mean training loss at the model that it received, before training.
         fedavg: parameters of `flwr.serverapp.strategy.FedAvg`, such as `fraction_train` and `weighted_by_key`.
 
@@ -83,7 +83,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         self._last: dict[int, _Update] = {}
         self._numbers: dict[int, int] = {}
         self._online: frozenset[int] = frozenset()
-        self._after: Combined[NDArray[np.float64]] | None = None
+        self._after: Combined[NDArray[Any]] | None = None
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -136,7 +136,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         oldest = self._step - self._rule.needs.memory if self._rule.needs.memory else math.inf
         return [n for n, update in self._last.items() if n not in present and update.step >= oldest]
 
-    def _combined(self, nodes: Sequence[int], m: int, seen: int) -> Combined[NDArray[np.float64]]:
+    def _combined(self, nodes: Sequence[int], m: int, seen: int) -> Combined[NDArray[Any]]:
         updates, after = [self._last[node] for node in nodes], self._after
         columns: dict[str, Any] = {
             column: [u.metrics[key] for u in updates] for column, key in self._keys.items()
@@ -170,7 +170,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
             sizes[layer] = sizes.get(layer, 0) + self._start[name].size
         return list(sizes.values())
 
-    def _stepped(self, combined: Combined[NDArray[np.float64]]) -> Arrays:
+    def _stepped(self, combined: Combined[NDArray[Any]]) -> Arrays:
         arrays, at = Arrays(), 0
         for name in self._trained():
             start = self._start[name]

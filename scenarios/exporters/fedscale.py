@@ -58,7 +58,7 @@ def _open_ends(
     to_end = (unknown.start_us == last[unknown.client]) & (unknown.end_us == trace.horizon_us)
     found = np.zeros(trace.clients, dtype=bool)
     found[unknown.client[to_end]] = True
-    return found & (trace.period_us("online") == 0)
+    return np.asarray(found & (trace.period_us("online") == 0))
 
 
 def _left_out(
