@@ -52,7 +52,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
     Args:
         rule: the name of a rule, see `fedsim list rules`.
         options: options of the rule.
-        wrap: wrappers of the rule with their options, the first the innermost: `[("with_absent", {"steps": 10})]`.
+        wrap: wrappers of the rule with their options, the first the innermost: `[("with_absent", {"window": 10})]`.
         loss_key: the metric that is a client's mean training loss at the model that it received, before training.
         fedavg: parameters of `flwr.serverapp.strategy.FedAvg`, such as `fraction_train` and `weighted_by_key`.
 

@@ -142,6 +142,12 @@ def test_what_cannot_work_is_refused() -> None:
         strategy("fedfvv")
     with pytest.raises(ConfigError, match="alhpa"):
         strategy("fedfv", options={"alhpa": 0.1})
+    with pytest.raises(ConfigError, match="asks clients for losses after trial steps"):
+        strategy("fedmdfg", options={"search": 3})
+    averaging = strategy("afl")
+    list(averaging.configure_train(1, record(START), ConfigRecord(), Grid()))
+    with pytest.raises(ConfigError, match="evaluates an average of models"):
+        averaging.aggregate_train(1, [reply(17, trained(0, START), loss=1.0, num_examples=3)])
     lossless = strategy("fedfv", loss_key="my-loss")
     list(lossless.configure_train(1, record(START), ConfigRecord(), Grid()))
     with pytest.raises(
