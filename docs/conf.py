@@ -23,6 +23,7 @@ extensions = [
 exclude_patterns = ["_build", "extensions"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4  # the anchors that GitHub gives to headings
+smartquotes = False  # names of options and files have two or three hyphens
 highlight_language = "text"  # blocks without a language are output
 suppress_warnings = ["misc.highlighting_failure"]  # extracts of TOML and of Python with `...`
 
