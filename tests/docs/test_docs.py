@@ -138,7 +138,8 @@ def test_every_command_and_option_is_on_a_page() -> None:
         for name, below in getattr(command, "commands", {}).items():
             yield from walk(below, (*path, name))
         if not hasattr(command, "commands"):
-            yield " ".join(path), [o for p in command.params for o in p.opts if o.startswith("--")]
+            shown = [p for p in command.params if not getattr(p, "hidden", False)]
+            yield " ".join(path), [o for p in shown for o in p.opts if o.startswith("--")]
 
     every = dict(walk(typer.main.get_command(app)))
     assert {"fedsim run", "fedsim trace import"} <= set(every)
