@@ -23,6 +23,8 @@ def init(
     name: Annotated[Path, Argument(metavar="[NAME]", help="The folder to make.")] = Path("fedsim-experiment"),
 ) -> None:
     """Make a folder with an experiment to start from. It holds a configuration, a rule of your own and a script."""
+    from fedsim.common.files import make_directory, write_text
+
     if name.exists() and not name.is_dir():
         raise FolderError(f"{name} is a file: choose another name")
     if name.is_dir() and any(name.iterdir()):
