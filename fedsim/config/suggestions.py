@@ -192,7 +192,7 @@ def name_hint(kind: str, name: str) -> str:
         return f": here it is {own!r}"
     others = [each for each in _KINDS if each != kind]
     if places := [_place(each, own) for each in others if (own := _same(name, _names(each)))]:
-        return ""
+        return f": it is {' and '.join(places)}"
     if places := [_place(each, own) for each in others if (own := NAMES[each].get(_plain(name)))]:
         return f": here it is {' or '.join(places)}"
     likeness = max((_alike(name, known) for known in _names(kind)), default=0.0)
