@@ -29,10 +29,6 @@ def init(
         raise FolderError(f"{name} is a file: choose another name")
     if name.is_dir() and any(name.iterdir()):
         raise FolderError(f"{name} exists and is not empty: choose another name")
-    from fedsim.common.files import (  # imported here: `fedsim --help` needs no pyarrow
-        make_directory,
-        write_text,
-    )
 
     make_directory(name)
     templates = files("fedsim.cli.templates")
