@@ -50,6 +50,8 @@ def field_docstrings(group: type) -> dict[str, str]:
     """Return the strings below the annotated fields of a class and of its bases, each as one line."""
     texts: dict[str, str] = {}
     for base in reversed(group.__mro__):
+        if base.__module__.partition(".")[0] in ("builtins", "pydantic"):
+            continue
         try:
             tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
         except (OSError, TypeError):  # a class without a source file

@@ -6,11 +6,8 @@ table needs if nothing changes it.
 
 from __future__ import annotations
 
-import ast
 import inspect
-import textwrap
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,7 +16,7 @@ from pydantic_core import PydanticUndefined
 from pydantic_core.core_schema import CoreSchema
 
 from fedsim.common import plugins
-from fedsim.common.plugin_options import options_class, options_model
+from fedsim.common.plugin_options import field_docstrings, options_class, options_model
 from fedsim.config.adversary import AdversarySection
 from fedsim.config.errors import models_in
 from fedsim.config.run import RunConfig, WrapSection
@@ -158,7 +155,7 @@ def _options_models(table: type[Section], kind: str) -> dict[str, type[BaseModel
 def _of_options(kind: str, name: str, schema: Schema) -> Schema:
     """Return the schema of a plug-in's options, with the docstrings of the fields of its dataclass."""
     group = options_class(plugins.factory(kind, name))
-    texts = {} if group is None else _docstrings(group)
+    texts = {} if group is None else field_docstrings(group)
     options = schema.get("properties", {})
     described = {key: option | _description(texts.get(key)) for key, option in options.items()}
     return {"properties": described, "required": schema.get("required", [])}
@@ -262,7 +259,7 @@ def _closed(properties: Mapping[str, Any]) -> Schema:
 def _describe(schema: Schema, model: type[BaseModel]) -> None:
     """Put docstrings into the schema of a table."""
     schema |= _description(schema.get("description"))
-    texts = _docstrings(model)
+    texts = field_docstrings(model)
     for key, field in schema["properties"].items():
         below = [inspect.getdoc(inner) for inner in models_in(model.model_fields[key].annotation)]
         field |= _description(texts.get(key) or next(iter(below), None))
@@ -270,23 +267,6 @@ def _describe(schema: Schema, model: type[BaseModel]) -> None:
 
 def _description(text: str | None) -> Schema:
     return {"description": " ".join(text.replace("`", "").split())} if text else {}
-
-
-def _docstrings(model: type) -> dict[str, str]:
-    """Return the strings below the fields of a class and of its bases."""
-    texts: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if base.__module__.partition(".")[0] in ("pydantic", "builtins"):
-            continue
-        (body,) = (n.body for n in ast.parse(textwrap.dedent(inspect.getsource(base))).body)  # type: ignore[attr-defined]
-        for field, below in pairwise(body):
-            match field, below:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str(text))),
-                ):
-                    texts[name] = text
-    return texts
 
 
 def _without_null(schema: Any) -> Any:

@@ -141,14 +141,11 @@ def fork(
     """
     parent, out, at = as_path(parent, "parent"), as_path(out, "out"), At.of(at)
     read_manifest(parent)  # raises for other folders
-    with Given.of(task, model).of_run(parent, parent / CONFIG):
+    with Given.of(task, model).of_run(parent, parent / CONFIG), watched(watch, progress) as watcher:
         branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)
-        with (
-            watched(watch, progress) as watcher,
-            resources(branch.config, cache, workers=workers, device=device, pool=pool) as place,
-        ):
+        with resources(branch.config, cache, workers=workers, device=device, pool=pool) as place:
             return branch.forked(folder, place, force).run(watcher)
 
 

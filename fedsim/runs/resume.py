@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedsim.common import arguments
 from fedsim.common.errors import CheckpointError, FolderError
@@ -54,17 +55,12 @@ def resume(
     the checkpoint before it.
     """
     folder, given = as_path(folder, "folder"), Given.of(task, model)
+    on: dict[str, Any] = {"workers": workers, "device": device, "ray_address": ray_address, "pool": pool}
     check_unfinished(folder)
-    with given.of_run(folder, folder / CONFIG):
+    with given.of_run(folder, folder / CONFIG), watched(watch, progress) as watcher:
         config = load_config(folder / CONFIG)[0]
         saved = _saved(folder, config, step)
-        cache = InputCache.of(config, read_trace(folder / WORLD))
-        with (
-            watched(watch, progress) as watcher,
-            resources(
-                config, cache, workers=workers, device=device, ray_address=ray_address, pool=pool
-            ) as place,
-        ):
+        with resources(config, InputCache.of(config, read_trace(folder / WORLD)), **on) as place:
             clock = Stopwatch(spans=profile)
             with clock.part("start"):
                 session = Session.open(place.prepare(config), folder, place.pool, clock, saved)
