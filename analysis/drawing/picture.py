@@ -126,7 +126,7 @@ def repaint(figure: Figure, ink: str) -> None:
         ax.tick_params(colors=ink, grid_color=ink)
     for artist in figure.findobj():
         for part in ("color", "edgecolor", "facecolor"):
-            colour = getattr(artist, f"get_{part}", lambda: None)()
+            colour: Any = getattr(artist, f"get_{part}", lambda: None)()
             if is_color_like(colour) and to_rgba(colour)[:3] == to_rgba(INK)[:3]:
                 getattr(artist, f"set_{part}")((ink, to_rgba(colour)[3]))
 

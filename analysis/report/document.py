@@ -45,11 +45,14 @@ class Text:
     kind: str = ""
 
 
+Topic = Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that runs or a study say, as a sentence."""
 
-    topic: Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+    topic: Topic
     text: str
 
     def __str__(self) -> str:

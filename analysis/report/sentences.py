@@ -37,7 +37,7 @@ def told(contrasts: Sequence[Contrast], claims: Claims) -> str:
         "worse": claims.worse,
         "unseen": claims.unseen,
     }
-    parts = []
+    parts: list[str] = []
     for verdict, clause in clauses.items():
         chosen = [each for each in contrasts if each.verdict == verdict]
         if chosen:

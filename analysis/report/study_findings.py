@@ -11,7 +11,7 @@ import numpy as np
 
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.study import Cell, Study
-from fedsim.analysis.report.document import Finding, heading_of
+from fedsim.analysis.report.document import Finding, Topic, heading_of
 from fedsim.analysis.report.doubts import doubts, examine
 from fedsim.analysis.report.lost_work import Work, lost_work, together, work_of
 from fedsim.analysis.report.run_findings import (
@@ -48,7 +48,7 @@ def study_findings(study: Study) -> Iterator[Finding]:
     ]
     compared = [each for family in families for each in family]
     contrasts = by_seed([*((_name(study, each), each.values, each.better_is) for each in compared), *gaps])
-    topics = ("accuracy", "worst-off clients")
+    topics: tuple[Topic, ...] = ("accuracy", "worst-off clients")
     if not families:
         yield Finding("accuracy", _levels(study, metrics[0]))
     for topic, family in zip(topics, families, strict=False):
