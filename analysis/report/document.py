@@ -48,6 +48,9 @@ class Text:
     kind: str = ""
 
 
+Topic = Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that runs or a study say, as a sentence."""
