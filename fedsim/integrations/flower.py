@@ -97,7 +97,7 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Take a step by the rule from the replies without errors."""
-        valid, _ = self._check_and_log_replies(replies, is_train=True)
+        valid = [message for message in replies if not message.has_error()]
         if not valid:
             return None, None
         seen = len(self._last)
@@ -192,8 +192,14 @@ class FedsimStrategy(FedAvg):  # type: ignore[misc]
 
 
 def _content(message: Message) -> tuple[ArrayRecord, MetricRecord]:
-    """Return the arrays and the metrics of a reply, which Flower has checked to be one record of each."""
-    [arrays], [metrics] = (
-        list(records.values()) for records in (message.content.array_records, message.content.metric_records)
+    """Return the arrays and the metrics of a reply. Raises ConfigError unless it has one record of each."""
+    arrays, metrics = (
+        list(message.content.array_records.values()),
+        list(message.content.metric_records.values()),
     )
-    return arrays, metrics
+    if len(arrays) != 1 or len(metrics) != 1:
+        raise ConfigError(
+            f"node {message.metadata.src_node_id}: expected one ArrayRecord and one MetricRecord, found "
+            f"{len(arrays)} and {len(metrics)}"
+        )
+    return arrays[0], metrics[0]
