@@ -93,7 +93,7 @@ def test_arms_are_compared_with_the_first_or_with_another(
     names = ["fedfv", "fedavg", *(f"again{i}" for i in range(6))]
     for name in names:
         rule = name if name in RULES else "fedavg"
-        shutil.copytree(studies[0] / f"runs/{rule}/seed-1", tmp_path / name)
+        shutil.copytree(studies[0] / f"runs/{rule}/seed-3", tmp_path / name)
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
         (tmp_path / name / "manifest.json").write_text(json.dumps(manifest | {"label": name}))
     (tmp_path / "arms.json").write_text(json.dumps({"arms": names}))
