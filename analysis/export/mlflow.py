@@ -97,6 +97,7 @@ class _MLflowSink:
             raise RunError(f"MLflow, {self._store}: {error}") from error
 
 
+@arguments.checked
 def tracking_uri(store: str) -> str:
     """Return a tracking URI as it is; for a folder, which is made, that of its database `mlflow.db`."""
     if store == "databricks" or re.match(r"[\w+.-]{2,}:", store):

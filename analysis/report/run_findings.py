@@ -139,7 +139,7 @@ def least_participation(run: Run) -> dict[str, tuple[Floats, Floats]]:
         if by in frame:
             values = frame[by].to_numpy(dtype=np.float64)
             least = values <= np.quantile(values, 0.25)
-            if not least.all():
+            if least.any() and not least.all():  # none is, where no virtual time passed
                 groups[by] = (accuracy[least], accuracy[~least])
     return groups
 

@@ -140,8 +140,9 @@ def fork(
     CheckpointError for bad input.
     """
     parent, out, at = as_path(parent, "parent"), as_path(out, "out"), At.of(at)
+    given = Given.of(task, model)
     read_manifest(parent)  # raises for other folders
-    with Given.of(task, model).of_run(parent, parent / CONFIG), watched(watch, progress) as watcher:
+    with given.of_run(parent, parent / CONFIG), watched(watch, progress) as watcher:
         branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)

@@ -161,7 +161,7 @@ def test_bad_options_are_refused_by_name(name, options, message):
 
 
 def guide_code():
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "scenarios.md").read_text(), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "write_scenario.md").read_text(), re.DOTALL)
 
 
 def test_the_scenario_of_the_guide_works_from_its_file_and_is_short(tmp_path):

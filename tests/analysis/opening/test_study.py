@@ -13,7 +13,7 @@ from fedsim.analysis.opening.joining import join_runs, join_studies
 from fedsim.analysis.opening.study import POINTS, Study, bytes_by
 from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.config.errors import validated
-from fedsim.config.study import _COLUMNS, StudyConfig
+from fedsim.config.study import COLUMNS, StudyConfig
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 
@@ -231,7 +231,7 @@ def test_no_axis_can_have_the_name_of_a_column_beside_it(tmp_path: Path) -> None
     made = write_study(tmp_path / "made", by_rule, axes=AXES, seeds=(1, 2), compare=asked)
     frames = [made.frame(["gini"]), *analysis.study_frames(made).values()]
     columns = {str(column) for frame in frames for column in frame} - {*AXES, "gini"}
-    assert {column for column in columns if column.isalpha()} <= set(_COLUMNS)
+    assert {column for column in columns if column.isalpha()} <= set(COLUMNS)
     for name in ("clients", "gini"):
         said = {"name": "x", "seeds": 1, "run": {}, "axes": {name: {"a": {}}}}
         with pytest.raises(ConfigError, match=f"axes.{name}: a column of the study's tables has this name"):

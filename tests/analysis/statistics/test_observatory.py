@@ -148,7 +148,7 @@ def test_the_words_of_a_scale_fit_beside_one_low_panel(
 
 
 def test_pictures_say_what_they_show(run: analysis.Run) -> None:
-    assert "present: 25.0 % of rows against it" in conflict_angles(run).alt
+    assert "present: 25.0 % of updates against it" in conflict_angles(run).alt
     assert [key.label for key in conflict_counts(run).keys] == [
         "present clients",
         "absent clients, remembered",

@@ -72,7 +72,7 @@ def test_commands_are_grouped_by_task(
         "Continue and repeat:": ["resume", "fork", "replay", "verify"],
         "Look:": ["runs", "report", "compare", "audit", "export", "list"],
         "Worlds:": ["trace"],
-        "Check:": ["check"],
+        "Check:": ["check", "schema"],
     }
     assert len({line.index(line.split(maxsplit=1)[1]) for _, *lines in sections for line in lines}) == 1
 

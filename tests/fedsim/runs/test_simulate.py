@@ -264,7 +264,7 @@ def test_runs_that_share_a_folder_are_refused(tmp_path: Path, names: tuple[str, 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"configs": {}}, "config: task: missing\\nconfig: pacing: missing"),
+        ({"configs": {}}, r"config: task: missing; give \[task\] .*\nconfig: pacing: missing; give"),
         (
             {"configs": 5},
             "configs: expected a path, a dict of tables, a RunConfig, .* or a list of these, found 5",

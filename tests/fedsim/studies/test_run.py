@@ -551,7 +551,7 @@ def test_cells_are_predicted_with_the_one_thread_that_they_have(
         seen.append(threads.most())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fedsim.studies.estimate.plan", predicted)
+    monkeypatch.setattr("fedsim.studies.estimate.plan_run", predicted)
     folder = opened(load_study(SMALLEST, sets=STEPS), "s", tmp_path)
     with threads.at_most(4), pytest.raises(KeyboardInterrupt):
         plan_study(folder, jobs=1)
