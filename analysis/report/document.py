@@ -29,9 +29,6 @@ _UNITS = {
 _LARGE = 1e4
 
 
-Topic = Literal["accuracy", "worst-off clients", "participation", "lost work", "doubts"]
-
-
 @dataclass(frozen=True, slots=True)
 class Heading:
     """A heading; the top of the page lists those of level 2."""
