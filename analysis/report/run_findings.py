@@ -195,7 +195,7 @@ def _doubts(runs: Sequence[Run], pairing: Pairing, comparisons: int) -> Iterator
     if False in pairing.worlds:
         yield "compared runs met different worlds, so a difference need not be the rule's"
     elif None in pairing.worlds:
-        yield "the world of a run was not kept, so nobody knows whether compared runs met the same one"
+        yield "a run folder lacks world.parquet, so it is unknown whether the compared runs had the same world"
     yield from _within_noise(pairing, comparisons)
     yield from filter(None, [different_ends(pairing.runs)])
     yield from doubts({run.label: examine(run) for run in runs})

@@ -54,9 +54,9 @@ def run(
 
     Several seeds (--seeds 5) or values of a key (--set algorithm.alpha=0.1,0.2) make a study of it.
     """
-    from fedsim.studies.sweep import several, sweep
+    if cells.seeds is not None or _several_values(new.sets or ()):
+        from fedsim.studies.sweep import sweep
 
-    if cells.seeds is not None or any(map(several, new.sets or ())):
         _refuse_for_study(options, resume)
         running = Running(
             out=new.out,
@@ -130,6 +130,15 @@ def plan(
     for one in configs:
         planned = plan_run(one, workers=count_of(workers), out=out, force=force, cache=cache)
         console.print(table(planned))
+
+
+def _several_values(sets: Sequence[str]) -> bool:
+    """Return whether an assignment has several values, without importing what a single run does not need."""
+    if not any("," in text for text in sets):
+        return False
+    from fedsim.studies.sweep import several
+
+    return any(map(several, sets))
 
 
 def _refuse_for_study(options: WatchedTraining, resume: bool) -> None:

@@ -153,7 +153,7 @@ def test_runs_with_other_seeds_clients_or_worlds_are_not_taken_for_equal(tmp_pat
     assert "b has another seed than a and is not compared" in texts["doubts"]
     assert "c was not evaluated on the clients of a and is not compared" in texts["doubts"]
     bare = run_of(tmp_path / "bare", accuracy(seed=1), world=False)
-    assert "the world of a run was not kept" in said(first, bare)["doubts"]
+    assert "unknown whether the compared runs had the same world" in said(first, bare)["doubts"]
     pq.write_table(world_table([(0, 0, 5)], clients=K, horizon_us=HORIZON_US), bare / "world.parquet")
     assert "compared runs met different worlds" in said(first, bare)["doubts"]
 
