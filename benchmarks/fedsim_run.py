@@ -55,7 +55,7 @@ def main() -> None:
         from fedsim.runs.simulate import simulate
 
         called = time.time()
-        results = simulate(configs, out=folder, workers=0, device="cpu", pool=pool)
+        results = simulate(configs, out=folder, workers=pool or 0, device="cpu")
         first, again, long, evaluated = (analysis.open_run(result.folder) for result in results)
         tested = long.final()
 

@@ -91,7 +91,7 @@ def soak(steps: int, out: Path, pool: RayPool, *, samples: int = 10) -> list[Sam
             wanted.remove(progress.run_state.step)
             found.append(_sample(progress.run_state.step))
 
-    simulate(config(steps), out=out, pool=pool, force=True, watch=measure)
+    simulate(config(steps), out=out, workers=pool, force=True, watch=measure)
     return found
 
 

@@ -84,7 +84,7 @@ def kill_workers(
             killer, started = _Killer(kills, every_s, seed), time.perf_counter()
             killer.start()
             while killer.is_alive() or not digests:
-                digests.append(simulate(config, out=folder, force=True, pool=pool)[0].digest)
+                digests.append(simulate(config, out=folder, force=True, workers=pool)[0].digest)
             seconds = time.perf_counter() - started
     return Outcome(kills, killer.busy, digests, undisturbed, seconds)
 

@@ -24,7 +24,6 @@ from fedsim.config.run import ParentSection, RunConfig
 from fedsim.engine.job_table import LANDED, RUNNING
 from fedsim.engine.pacing import Pacing
 from fedsim.engine.state import Kind, RunState
-from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.inline_trainer import starts_of
 from fedsim.records import checkpoint
 from fedsim.records.checkpoint import State
@@ -123,7 +122,6 @@ def fork(
     force: bool = False,
     watch: Watch = lambda progress: None,
     progress: bool | None = None,
-    pool: RayPool | None = None,
 ) -> Result:
     """Repeat the run in `parent` until `at`, and continue with the changes `sets`; writes `<out>/<name>/`.
 
@@ -146,7 +144,7 @@ def fork(
         branch = _Branch.of(parent, at, tuple(assignments(sets)), tuple(keep_online), name)
         refuse_parent(folder := out / branch.child.name, parent)
         cache = InputCache.of(branch.config, branch.trace)
-        with resources(branch.config, cache, workers=workers, device=device, pool=pool) as place:
+        with resources(branch.config, cache, workers=workers, device=device) as place:
             return branch.forked(folder, place, force).run(watcher)
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from fedsim.records.plan_folder import begin, finish
 from fedsim.records.recorder import Recorder
 from fedsim.runs.build import RunSpec, prepare
 from fedsim.runs.inputs import InputCache
-from fedsim.runs.resources import Workers, one_thread
+from fedsim.runs.resources import one_thread
 from fedsim.runs.simulate import refuse_fork
 from fedsim.runs.time_estimate import wall_s
 from fedsim.server.server import ServerSpec
@@ -198,7 +198,7 @@ def plan(
     sets: Sets = (),
     task: GivenTask = None,
     model: ModelFactory | None = None,
-    workers: Workers = "auto",
+    workers: int | Literal["auto"] = "auto",
     out: Path | str | None = None,
     force: bool = False,
 ) -> list[PlannedRun]:
@@ -218,7 +218,7 @@ def plan(
 def plan_run(
     config: RunConfig,
     *,
-    workers: Workers = "auto",
+    workers: int | Literal["auto"] = "auto",
     out: Path | str | None = None,
     force: bool = False,
     cache: InputCache | None = None,

@@ -20,7 +20,7 @@ from fedsim.training.precision import untouched
 from fedsim.worlds.trace import Trace
 
 Device = Literal["auto", "cpu", "cuda"]
-Workers = int | Literal["auto"]
+Workers = int | Literal["auto"] | RayPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +47,34 @@ class Resources:
 @contextmanager
 def resources(
     config: RunConfig,
-    cache: InputCache,
+    cache: InputCache | None = None,
     *,
     workers: Workers = 0,
     device: Device = "auto",
     ray_address: str | None = None,
-    pool: RayPool | None = None,
 ) -> Iterator[Resources]:
-    """Compute with one thread here, and with workers for runs like `config`; without `pool`, one opens for the body.
+    """Compute with one thread here, and with workers for runs like `config`; a pool that opens here closes at the end.
 
     Raises ConfigError for a device, workers or an address that this machine does not have.
     """
-    anywhere = ray_address is not None or pool is not None
+    anywhere = ray_address is not None or isinstance(workers, RayPool)
     device_of(device, anywhere)  # raises before anything starts
     with one_thread():
-        opened = None if pool else _open_pool(config, cache, workers, device, ray_address)
+        cache = cache or InputCache()
+        used = _pool(config, cache, workers, device, ray_address)
         try:
-            used = pool or opened
             yield Resources(used, device_of(device, anywhere, used), cache)
         finally:
-            if opened:
-                opened.close()
+            if used and used is not workers:
+                used.close()
 
 
-def _open_pool(
+def _pool(
     config: RunConfig, cache: InputCache, workers: Workers, device: Device, ray_address: str | None
 ) -> RayPool | None:
-    """Start to open the pool of workers for a run; None if this process trains. Raises ConfigError."""
+    """Return the pool given, or start to open one; None if this process trains. Raises ConfigError."""
+    if isinstance(workers, RayPool):
+        return workers
     if workers == "auto" and ray_address is None:
         workers = 0
         with suppress(Exception):  # the run itself raises errors of its parts

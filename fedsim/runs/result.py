@@ -46,6 +46,7 @@ class Result:
 
     folder: Path
     status: Literal["done", "interrupted"]
+    """`interrupted` after Ctrl-C."""
     digest: str | None
     accuracy: float
     """Mean accuracy over clients at the last evaluation; NaN without one."""

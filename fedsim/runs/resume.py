@@ -16,7 +16,6 @@ from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.section import run_name
-from fedsim.execution.actor_pool import RayPool
 from fedsim.records import checkpoint
 from fedsim.records.manifest import MANIFEST, read_manifest
 from fedsim.records.run_folder import ARMS, CONFIG, WORLD
@@ -41,7 +40,6 @@ def resume(
     progress: bool | None = None,
     profile: bool = False,
     ray_address: str | None = None,
-    pool: RayPool | None = None,
 ) -> Result:
     """Continue a run that was interrupted, killed or failed from its last checkpoint, or from the start without one.
 
@@ -55,7 +53,7 @@ def resume(
     the checkpoint before it.
     """
     folder, given = as_path(folder, "folder"), Given.of(task, model)
-    on: dict[str, Any] = {"workers": workers, "device": device, "ray_address": ray_address, "pool": pool}
+    on: dict[str, Any] = {"workers": workers, "device": device, "ray_address": ray_address}
     check_unfinished(folder)
     with given.of_run(folder, folder / CONFIG), watched(watch, progress) as watcher:
         config = load_config(folder / CONFIG)[0]

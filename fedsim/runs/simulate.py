@@ -27,7 +27,6 @@ from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
 from fedsim.engine.record_words import PERSONAL
-from fedsim.execution.actor_pool import RayPool
 from fedsim.records.existing_run import Status, refuse_others, run_in
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import ARMS, check_free, refuse_parent
@@ -57,37 +56,30 @@ def simulate(
     profile: bool = False,
     cache: InputCache | None = None,
     ray_address: str | None = None,
-    pool: RayPool | None = None,
 ) -> list[Result]:
     """Run configurations in turn; each writes `<out>/<name>/`. Results do not depend on `workers`, bit for bit.
 
     Args:
         configs: the path of a TOML file, its tables as a dict, a RunConfig of `load_config`, or a list of these.
         sets: changes of each file or dict, as for `load_config`.
-        task: the data, in place of `task.name`: a Task, a torch dataset, or a pair (train, test); see docs/own_data.md.
-        model: the network, in place of `[model]`: a function that returns an `nn.Module`; see docs/own_data.md.
-        workers: Ray actors; 0: this process trains; "auto": `RunSpec.auto_workers`, or one per CPU of `ray_address`.
+        task, model: data and network in place of `task.name` and `[model]`, as docs/own_data.md describes.
+        workers: Ray actors; 0: this process trains; a RayPool stays open; "auto": see `RunSpec.auto_workers`.
         device: "auto" uses a GPU if the machine has one.
         force: overwrite an existing run; with `resume`, only one of another configuration.
         resume: keep finished runs and continue interrupted ones; refuse those of another configuration.
-        watch: called after each server step.
-        progress: show a line on the progress; None: in notebooks and at a Python prompt, not in scripts.
+        watch, progress: a function to call after each step; whether to show a line, None: in notebooks and at a prompt.
         profile: also write `profile.json`, for Perfetto, into each run folder.
         cache: builds data and worlds; pass the same cache to runs that share them.
-        ray_address: "auto" or HOST:PORT of a Ray cluster to join.
-        pool: workers that are already started and stay open, in place of `workers` and `ray_address`.
+        ray_address: "auto" or HOST:PORT of a Ray cluster to join, by default with one worker per CPU of it.
 
-    Raises ConfigError, DataError or TraceError for bad input, where possible before anything is written, and
-    SomeFailed at the end if some of several runs failed. Ctrl-C ends the current run, whose Result is `interrupted`.
+    Raises ConfigError, DataError or TraceError for bad input, and SomeFailed at the end if some of several runs failed.
     """
-    out, cache = as_path(out, "out"), cache or InputCache()
-    on: dict[str, Any] = {"workers": workers, "device": device, "ray_address": ray_address, "pool": pool}
     with Given.of(task, model).read(configs, sets) as runs, watched(watch, progress) as watcher:
-        _check(runs)
-        folders, statuses = _folders(runs, out, force, resume)
-        with resources(runs[0], cache, **on) as place:
-            batch = _Batch(out, runs, place, device, force or resume, watcher, profile)
-            return batch.run_all(folders, statuses)
+        folders, statuses = _folders(runs, out := as_path(out, "out"), force, resume)
+        with resources(runs[0], cache, workers=workers, device=device, ray_address=ray_address) as place:
+            return _Batch(out, runs, place, device, force or resume, watcher, profile).run_all(
+                folders, statuses
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +110,11 @@ class _Batch:
         if status in ("interrupted", "failed"):
             return resuming.resume(
                 folder,
-                workers=0,
+                workers=self.place.pool or 0,
                 device=self.device,
                 watch=self.watch,
                 progress=False,
                 profile=self.profile,
-                pool=self.place.pool,
             )
         clock = Stopwatch(spans=self.profile)
         with clock.part("start"):
@@ -163,17 +154,16 @@ def in_turn(runs: Mapping[str, Callable[[], Result]]) -> list[Result]:
     return results
 
 
-def _check(runs: Sequence[RunConfig]) -> None:
-    """Raise ConfigError for a fork, or for runs whose folders would be equal or nested."""
-    for run in runs:
-        refuse_fork(run)
-    check_distinct([run.name for run in runs], "configs: the runs")
-
-
 def _folders(
     runs: Sequence[RunConfig], out: Path, force: bool, resume: bool
 ) -> tuple[list[Path], list[Status | None]]:
-    """Return each run's folder and, with `resume`, its status; else None. Raises RunError if a folder is not free."""
+    """Return each run's folder and, with `resume`, its status; else None.
+
+    Raises RunError if a folder is not free, ConfigError for a fork or for runs whose folders would be equal or nested.
+    """
+    for run in runs:
+        refuse_fork(run)
+    check_distinct([run.name for run in runs], "configs: the runs")
     folders = [_folder(run, out) for run in runs]
     if resume:
         return folders, _statuses(runs, folders, force)

@@ -89,7 +89,7 @@ def test_actors_give_the_digest_of_one_process(two_workers: RayPool, tmp_path: P
         )
     ]
     expected = simulate(configs, out=tmp_path / "inline", workers=0)
-    found = simulate(configs, out=tmp_path / "ray", pool=two_workers)
+    found = simulate(configs, out=tmp_path / "ray", workers=two_workers)
     assert [r.digest for r in found] == [r.digest for r in expected]
 
 

@@ -33,7 +33,7 @@ from small import small
 with RayPool("auto", gpus=True, address=sys.argv[1]) as pool:
     print(pool.workers, flush=True)
     result = simulate(
-        small(**{CHANGES!r}), out=Path(sys.argv[2]), pool=pool, force=True, device="cpu",
+        small(**{CHANGES!r}), out=Path(sys.argv[2]), workers=pool, force=True, device="cpu",
         watch=lambda progress: print("step", flush=True),
     )
     import ray

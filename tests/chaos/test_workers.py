@@ -65,12 +65,14 @@ def test_a_job_that_kills_its_process_is_found_among_others_and_named(
     with pytest.raises(
         LethalJob, match=r"number 0 of client 1 .* seed 3, killed its worker process 3 times"
     ) as told:
-        simulate(config, out=tmp_path, pool=one_worker)
+        simulate(config, out=tmp_path, workers=one_worker)
     command = shlex.split(re.split("in one process: ", str(told.value))[1])
     assert command[0] == "fedsim"
     alone = programs.fedsim(*command[1:], "--quiet", place=tmp_path)
     assert alone.code == -signal.SIGKILL
-    assert simulate(plain, out=tmp_path, force=True, pool=one_worker)[0].status == "done", "the pool goes on"
+    assert simulate(plain, out=tmp_path, force=True, workers=one_worker)[0].status == "done", (
+        "the pool goes on"
+    )
 
 
 def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(
@@ -84,8 +86,8 @@ def test_a_server_that_died_is_said_to_be_lost_and_can_be_replaced(
             process.kill()
 
     with pytest.raises(ServerLost, match="the server's process died"):
-        simulate(config, out=tmp_path, pool=one_worker, watch=kill)
-    again = simulate(config, out=tmp_path, pool=one_worker, force=True)[0]
+        simulate(config, out=tmp_path, workers=one_worker, watch=kill)
+    again = simulate(config, out=tmp_path, workers=one_worker, force=True)[0]
     assert again.digest == simulate(config, out=tmp_path, workers=0, force=True)[0].digest
 
 
@@ -101,6 +103,6 @@ def test_a_run_goes_on_when_its_server_dies(one_worker: RayPool, tmp_path: Path)
             for process, _ in processes("ray::ServerHost"):
                 process.kill()
 
-    found = simulate(config, out=tmp_path / "killed", pool=one_worker, watch=kill_once)[0]
+    found = simulate(config, out=tmp_path / "killed", workers=one_worker, watch=kill_once)[0]
     assert killed == [5]
     assert found.digest == simulate(config, out=tmp_path / "peace", workers=0)[0].digest

@@ -88,7 +88,7 @@ def test_an_audit_still_takes_losses_on_all_samples(tmp_path: Path) -> None:
 def test_actors_probe_as_one_process_does(tmp_path: Path, two_workers: RayPool) -> None:
     config = small(**FEW, **ASKING)
     inline = run(config, tmp_path / "inline")
-    assert run(config, tmp_path / "ray", pool=two_workers).digest == inline.digest
+    assert run(config, tmp_path / "ray", workers=two_workers).digest == inline.digest
     assert run(small(train={"batch_size": 8, "lr": 0.1}, **ASKING), tmp_path).digest != inline.digest
 
 

@@ -138,7 +138,7 @@ def test_processes_compute_as_one_does(
 ) -> None:
     config = short(**RUNS[case])
     pool: Any = PoolHere(2, monkeypatch)
-    there = run(config, tmp_path / "there", device="cuda", pool=pool).folder
+    there = run(config, tmp_path / "there", device="cuda", workers=pool).folder
     assert_same_run(there, run(config, tmp_path / "here", device="cpu").folder, gpu)
 
 

@@ -570,7 +570,7 @@ def test_what_would_end_a_worker_ends_the_run(
     table, parameters, body = ENDS[where]
     name = mine(f"def end(*args): raise {raised}\n    {body}", parameters)
     with pytest.raises(RunError, match=rf"{raised.partition('(')[0]}.*mine.py, line 11"):
-        simulate(small(**changes_of(table, name)), out=tmp_path, pool=two_workers)
+        simulate(small(**changes_of(table, name)), out=tmp_path, workers=two_workers)
     assert read_manifest(tmp_path / "small")["status"] == "failed"
 
 
@@ -658,7 +658,7 @@ from fedsim.execution.actor_pool import RayPool
 with RayPool(1) as pool:
     for how in ("", "exit", ""):
         try:
-            simulate(small(name=f"a{{how}}", algorithm={{"name": {rule!r}, "how": how}}), force=True, pool=pool)
+            simulate(small(name=f"a{{how}}", algorithm={{"name": {rule!r}, "how": how}}), force=True, workers=pool)
         except RunError as error:
             print(error)
 """

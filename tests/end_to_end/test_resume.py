@@ -84,10 +84,10 @@ def test_it_may_go_on_with_other_workers(
         expected = run(config, tmp_path / "peace")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(interrupted, "random", lambda: 0.0)
-        first = run(config, tmp_path / "killed", pool=two_workers)
+        first = run(config, tmp_path / "killed", workers=two_workers)
     assert first.status == "interrupted"
     second = resume(first.folder, workers=0)
-    third, _ = resumed(second, pool=one_worker)
+    third, _ = resumed(second, workers=one_worker)
     assert third.digest == expected.digest
 
 

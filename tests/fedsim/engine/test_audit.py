@@ -155,7 +155,7 @@ def test_losses_are_those_of_the_models_before_and_after(tmp_path: Path) -> None
 @pytest.mark.parametrize("case", ["sync", "buffered", "searching"])
 def test_workers_do_not_change_a_bit(tmp_path: Path, case: str, two_workers: RayPool) -> None:
     config = small(**CASES[case], audit=AUDIT)
-    assert run(config, tmp_path / "a").digest == run(config, tmp_path / "b", pool=two_workers).digest
+    assert run(config, tmp_path / "a").digest == run(config, tmp_path / "b", workers=two_workers).digest
 
 
 def test_those_go_first_of_whom_the_server_has_a_row() -> None:

@@ -225,7 +225,7 @@ def test_actors_evaluate_a_part_and_answer_for_losses_as_one_process_does(
     for name, pacing in (("sync", {"preset": "sync", "clients": 4}), ("fedbuff", FEDBUFF)):
         config = small(pacing=pacing, **changes)
         inline = run(config, tmp_path / f"inline-{name}")
-        actors = run(config, tmp_path / f"ray-{name}", pool=two_workers)
+        actors = run(config, tmp_path / f"ray-{name}", workers=two_workers)
         assert actors.digest == inline.digest
         assert [len(who) for _, _, who in evaluated(analysis.open_run(actors.folder))][-1] == 12
 

@@ -138,7 +138,7 @@ def test_profiling_changes_no_result_and_is_written_only_on_request(tmp_path: Pa
 
 @pytest.mark.ray
 def test_in_ray_each_process_has_a_track(tmp_path: Path, two_workers: RayPool) -> None:
-    result = run(small(), tmp_path, pool=two_workers, profile=True)
+    result = run(small(), tmp_path, workers=two_workers, profile=True)
     assert names(check_trace(result.folder)) == {1: DRIVER, 2: SERVER, 3: "worker 0", 4: "worker 1"}
     found = profile(analysis.open_run(result.folder))
     assert found.keys() == {"driver", "server", "2 workers"}

@@ -137,8 +137,8 @@ def test_a_rule_with_a_memory_goes_on_with_what_was_remembered(tmp_path: Path) -
 def test_with_workers_it_is_the_same_fork(tmp_path: Path, change: str, two_workers: RayPool) -> None:
     parent = run(small(pacing=BUFFERED), tmp_path)
     digests = {
-        branch(parent.folder, At(step=4), change, out=tmp_path / name, pool=pool).digest
-        for name, pool in (("inline", None), ("ray", two_workers))
+        branch(parent.folder, At(step=4), change, out=tmp_path / name, workers=workers).digest
+        for name, workers in (("inline", 0), ("ray", two_workers))
     }
     assert len(digests) == 1
 
@@ -237,7 +237,7 @@ def test_jobs_that_would_be_lost_are_used_if_their_client_stays(
             At(time_us=at),
             keep_online=[job.client],
             out=tmp_path / f"{at}",
-            pool=pool and request.getfixturevalue(pool),
+            workers=request.getfixturevalue(pool) if pool else 0,
         )
         new = table(child.folder, "jobs")
         assert new.status[new.job == job.job].tolist() == ["aggregated"]

@@ -181,7 +181,7 @@ EVERYTHING = [
 @pytest.mark.ray
 def test_any_number_of_workers_gives_the_same_bits(tmp_path: Path, two_workers: RayPool) -> None:
     config = small(adversary=EVERYTHING)
-    assert run(config, tmp_path / "0").digest == run(config, tmp_path / "2", pool=two_workers).digest
+    assert run(config, tmp_path / "0").digest == run(config, tmp_path / "2", workers=two_workers).digest
 
 
 def test_a_run_that_goes_on_from_a_checkpoint_remembers_what_is_replayed(tmp_path: Path) -> None:
