@@ -16,6 +16,7 @@ from .config.load import load_config
 from .config.run import RunConfig
 from .data.federated_data import FederatedData, Task
 from .engine.selector import Selector, View
+from .execution.actor_pool import RayPool
 from .runs.fork import At, fork
 from .runs.plan import PlannedRun, plan
 from .runs.replay import replay
@@ -56,6 +57,7 @@ __all__ = [
     "Needs",
     "Place",
     "PlannedRun",
+    "RayPool",
     "Result",
     "RunConfig",
     "RunError",

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
 from fedsim.analysis.drawing.picture import Picture
 from fedsim.analysis.opening.run import Run
-from fedsim.analysis.opening.study import Cell, Study
+from fedsim.analysis.opening.study import Cell, Point, Study
 from fedsim.analysis.plots.paired_differences import paired_differences
 from fedsim.analysis.plots.study_curves import study_curves
 from fedsim.analysis.report.audit_section import audit_blocks, audited
@@ -180,24 +181,25 @@ def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
         "note",
     )
     for at in points_of(study):
-        by_metric: dict[str, list[PairedDifference]] = {}
         place = PLACES[at]
         yield Heading(place[:1].upper() + place[1:], 3)
-        for metric in metrics:
-            try:
-                by_metric[metric] = differences(study, metric, at)
-            except (ConfigError, RunError) as error:
-                yield Text(f"{heading_of(metric)} not compared: {error}.")
-        figures = [
-            figure
-            for metric, each in by_metric.items()
-            for figure in _drawn(f"{at}-{metric}", each, study.axes[axis])
-        ]
-        yield Gallery(tuple(figures))
-        if by_metric:
-            yield Text(notes([each for family in by_metric.values() for each in family]), "note")
-        for metric, each in by_metric.items():
-            yield difference_block(f"differences-{at}-{metric}".replace("_", "-"), each, study)
+        yield from _differences_at(at, study, axis, metrics)
+
+
+def _differences_at(at: Point, study: Study, axis: str, metrics: Sequence[str]) -> Iterator[Block]:
+    by_metric: dict[str, list[PairedDifference]] = {}
+    for metric in metrics:
+        try:
+            by_metric[metric] = differences(study, metric, at)
+        except (ConfigError, RunError) as error:
+            yield Text(f"{heading_of(metric)} not compared: {error}.")
+    families = by_metric.items()
+    drawn = (_drawn(f"{at}-{metric}", each, study.axes[axis]) for metric, each in families)
+    yield Gallery(tuple(chain.from_iterable(drawn)))
+    if by_metric:
+        yield Text(notes(list(chain.from_iterable(by_metric.values()))), "note")
+    for metric, each in families:
+        yield difference_block(f"differences-{at}-{metric}".replace("_", "-"), each, study)
 
 
 def _drawn(name: str, differences: Sequence[PairedDifference], levels: Sequence[str]) -> Iterator[Figure]:

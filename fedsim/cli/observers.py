@@ -109,11 +109,22 @@ def train_and_show(
         except KeyboardInterrupt:  # before the first run began, or the second Ctrl-C
             folder = follow.folder if len(names) < 2 else None
             raise interrupted("interrupted", again if folder is None else _resume(folder, options)) from None
-    took_s = perf_counter() - started if options.profile else None
-    if left := names[len(results) + (len(failed.errors) if failed else 0) :]:
-        say(f"not started: {', '.join(left)}")
     if results:
-        _show(results, options.write_report, took_s)
+        _show(results, options.write_report, perf_counter() - started if options.profile else None)
+    left = names[len(results) + (len(failed.errors) if failed else 0) :]
+    return _ended(results, failed, left, again, options)
+
+
+def _ended(
+    results: Sequence[Result],
+    failed: SomeFailed | None,
+    left: Sequence[str],
+    again: str,
+    options: WatchedTraining,
+) -> list[Path]:
+    """Say how runs ended and which are `left`, and return the folders. Raises typer.Exit or SomeFailed."""
+    if left:
+        say(f"not started: {', '.join(left)}")
     if any(result.status == "interrupted" for result in results):
         if failed is not None:
             say(f"error: {failed}")

@@ -72,7 +72,7 @@ def study(
 
 
 def run_cells(config: StudyConfig, source: str, running: Running, again: str) -> None:
-    """Run the unfinished cells of a study, which comes from the file `source`, and show the results.
+    """Run the unfinished cells of a study, of the file `source`, and show the results.
 
     The command `again` continues it. Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed.
     """

@@ -42,18 +42,21 @@ def read_dataset(dataset: Any, client: Client, columns: tuple[Any, Any], where: 
     of_columns = isinstance(client, (str, int)) and not isinstance(client, bool)
     keys = (*columns, client) if of_columns else columns
     rows = [_row(dataset[i], keys, f"{where}, sample {i}") for i in range(n)]
-    features = [numbers(row[0], f"{where}, sample {i}: features") for i, row in enumerate(rows)]
-    shapes = {array.shape for array in features}
-    if len(shapes) > 1:
-        other = next(i for i, array in enumerate(features) if array.shape != features[0].shape)
+    x = _stacked([numbers(row[0], f"{where}, sample {i}: features") for i, row in enumerate(rows)], where)
+    y = labels([row[1] for row in rows], f"{where}: labels")
+    owners = [row[2] for row in rows] if of_columns else _owners(client, n)
+    return Samples(x, y, None if owners is None else clients_of(owners, n, f"{where}: client"))
+
+
+def _stacked(features: Sequence[Array], where: str) -> NDArray[np.float32]:
+    """Return the features as one array of float32. Raises DataError for samples of several shapes."""
+    other = next((i for i, array in enumerate(features) if array.shape != features[0].shape), None)
+    if other is not None:
         raise DataError(
             f"{where}: expected samples of one shape, found {list(features[0].shape)} in sample 0 and "
             f"{list(features[other].shape)} in sample {other}"
         )
-    x = np.stack(features).astype(np.float32, copy=False)
-    y = labels([row[1] for row in rows], f"{where}: labels")
-    owners = [row[2] for row in rows] if of_columns else _owners(client, n)
-    return Samples(x, y, None if owners is None else clients_of(owners, n, f"{where}: client"))
+    return np.stack(features).astype(np.float32, copy=False)
 
 
 def numbers(value: Any, where: str) -> NDArray[np.float32]:

@@ -79,6 +79,10 @@ def _check_arguments(task: Task, n_clients: int, fractions: Fractions, pool: str
             "fractions: expected three of them (training, validation, test), none negative, the first positive, that "
             f"sum to 1; found {tuple(fractions)}"
         )
+    _check_pool(task, fractions, pool)
+
+
+def _check_pool(task: Task, fractions: Fractions, pool: str) -> None:
     if pool not in get_args(Pool):
         raise ConfigError(f"expected pool {' or '.join(map(repr, get_args(Pool)))}, found {pool!r}")
     if pool != "all" and not task.official_test.any():

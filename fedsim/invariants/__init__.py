@@ -75,9 +75,7 @@ def check(folder: Path | str) -> Verdict:
         try:
             if broken and not invariant.basic:
                 raise Unchecked("values are out of range or rows are missing: see above")
-            flaws = [replace(flaw, invariant=invariant.name) for flaw in invariant.look(evidence)]
-            if any(evidence.inherited(flaw.table, flaw.row) for flaw in flaws):
-                raise Unchecked("the run is a fork, and its parent may have had another configuration")
+            flaws = _flaws(invariant, evidence)
         except Unchecked as reason:
             unchecked[invariant.name] = str(reason)
         else:
@@ -85,3 +83,11 @@ def check(folder: Path | str) -> Verdict:
             violations += flaws
             broken |= invariant.basic and bool(flaws)
     return Verdict(tuple(violations), tuple(checked), unchecked)
+
+
+def _flaws(invariant: Invariant, evidence: Evidence) -> list[Violation]:
+    """Return the violations of one invariant. Raises Unchecked if they may be those of a fork's parent."""
+    flaws = [replace(flaw, invariant=invariant.name) for flaw in invariant.look(evidence)]
+    if any(evidence.inherited(flaw.table, flaw.row) for flaw in flaws):
+        raise Unchecked("the run is a fork, and its parent may have had another configuration")
+    return flaws

@@ -185,15 +185,21 @@ def _workbench(
     )
 
 
-def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
-    """Refuse combinations that no single table of the configuration can check."""
-    if server.late_rows and not server.algorithm().needs.memory:
+def _check_rule(config: RunConfig, server: ServerSpec, data: FederatedData) -> None:
+    """Refuse a rule that lacks what the pacing asks of it, or that asks for more than the training gives."""
+    needs = server.algorithm().needs
+    if server.late_rows and not needs.memory:
         raise ConfigError(
             f"pacing.late: 'history' needs a rule that remembers absent clients, and {server.rule!r} does not: use "
             "'drop', or give it a memory with the wrapper 'external' or 'with_absent'"
         )
-    if server.algorithm().needs.gradients:
+    if needs.gradients:
         _check_gradients(config, data.train.sizes)
+
+
+def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec, data: FederatedData) -> None:
+    """Refuse combinations that no single table of the configuration can check."""
+    _check_rule(config, server, data)
     least = config.pacing.pacing().least_candidates
     if least > server.n_clients:
         raise ConfigError(

@@ -316,6 +316,12 @@ class Session:
             "resumed": self.resumed,
             "digest": None,
             "given": digests_in(config),
+        }
+        write_json(self.folder / MANIFEST, content | self._machine() | outcome)
+
+    def _machine(self) -> dict[str, Any]:
+        """What the run has been computed with, and what it has used."""
+        return {
             "workers": self.workers,
             "threads": 1 if self.pool else self._footprint.threads,
             "device": self.spec.server.device,
@@ -328,7 +334,6 @@ class Session:
             },
             "wall_s": self.clock.report(),
         } | seconds_by_process(self.clock.dump(DRIVER), self.others)
-        write_json(self.folder / MANIFEST, content | outcome)
 
 
 def reproduction(folder: Path, step: int, config: RunConfig) -> str:

@@ -72,11 +72,11 @@ def screen(screening: UpdateScreening, arrivals: StepInput, rows: Rows) -> Scree
             f"{_named(arrivals, i)} has norm {norms[i]:.6g}: expected at most {screening.limit:.6g}, the limit of "
             "[bad_updates], whose policy is 'stop'"
         )
-    if screening.policy == "clip":
-        factors = np.divide(screening.limit, norms, out=np.ones(len(norms)), where=long).tolist()
-        cut = [row if factor == 1.0 else row * factor for row, factor in zip(rows, factors, strict=True)]
-        return Screened(cut, finite, int(long.sum()))
-    return Screened(rows, finite & ~long)
+    if screening.policy == "skip_and_record":
+        return Screened(rows, finite & ~long)
+    factors = np.divide(screening.limit, norms, out=np.ones(len(norms)), where=long).tolist()
+    cut = [row if factor == 1.0 else row * factor for row, factor in zip(rows, factors, strict=True)]
+    return Screened(cut, finite, int(long.sum()))
 
 
 def diverged(problem: str, step: int, rule: str, clients: Ints, rows: Rows) -> RunError:

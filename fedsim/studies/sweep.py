@@ -48,11 +48,7 @@ def sweep(path: Path, sets: Sequence[str] = (), seeds: str | None = None) -> Stu
 
     Differences are taken from the first level of the first axis. Raises ConfigError.
     """
-    written = read_toml(path)
-    if {"run", "seeds"} <= written.keys():
-        raise ConfigError(
-            f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
-        )
+    written = _configuration(path)
     values = {text.partition("=")[0].strip(): found for text in sets if (found := several(text))}
     fixed = [text for text in sets if not several(text)]
     run = changed(deepcopy(written), fixed)
@@ -76,6 +72,16 @@ def _axis(key: str, taken: Iterable[str]) -> str:
     used = {*COLUMNS, *plugins.names("metric"), *taken, "name"}
     name = last if last not in used else f"{table}_{last}" if last != "name" else table.rpartition(".")[2]
     return re.sub(r"\W", "_", name)
+
+
+def _configuration(path: Path) -> dict[str, Any]:
+    """Read the file of a run. Raises ConfigError for that of a study."""
+    written = read_toml(path)
+    if {"run", "seeds"} <= written.keys():
+        raise ConfigError(
+            f"{path}: expected the configuration of a run, found that of a study: use fedsim study"
+        )
+    return written
 
 
 def _levels(key: str, values: Sequence[Any]) -> dict[str, Level]:

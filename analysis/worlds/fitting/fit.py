@@ -75,10 +75,9 @@ def fit_world(trace: Trace, simulate: Simulate) -> WorldFit:
     always, never = float((known == 1).mean()), float((known == 0).mean())
     on, off, notes = _sides(spells, trace)
     if on is None and always + never < 1:
-        both = int(((known > 0) & (known < 1)).sum())
         raise TraceError(
-            f"{both:,} clients are online at times and offline at others, but come and go only where nothing is known:"
-            " no length is seen, so there is no law to fit"
+            f"{int(((known > 0) & (known < 1)).sum()):,} clients are online at times and offline at others, but come "
+            "and go only where nothing is known: no length is seen, so there is no law to fit"
         )
     correlation = 0.0 if on is None or off is None else _correlation(on, off)
     fit = WorldFit(

@@ -105,14 +105,7 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
     _check_described(table.name, ids, client, kind)
     horizon_us = options.horizon_us() or int(table.end_us.max())
     _check_horizon(table, horizon_us)
-    more = _unknown(table, client, n, horizon_us, options.outside)
-    columns = (
-        np.concatenate([client, more.client]),
-        np.concatenate([table.start_us, more.start_us]),
-        np.concatenate([table.end_us, more.end_us]),
-        [*table.kinds, *["unknown"] * len(more.client)],
-        np.concatenate([np.where(np.isnan(table.values), 1.0, table.values), np.ones(len(more.client))]),
-    )
+    columns = _with_unknown(table, client, _unknown(table, client, n, horizon_us, options.outside))
     after = options.after_end
     try:
         trace = Trace.of(*columns, clients=n, horizon_us=horizon_us, after_end=after, about=about(ids))
@@ -120,6 +113,19 @@ def plain_trace(table: PlainTable, options: Plain) -> Imported:
         raise TraceError(f"{table.name}: {error}") from None
     without_presence = n - len(np.unique(client[np.isin(kind, ["online", "unknown"])]))
     return Imported(trace, {"rows": len(table.start_us), "clients_of_unknown_presence": without_presence})
+
+
+def _with_unknown(
+    table: PlainTable, client: Ints, more: Windows
+) -> tuple[Ints, Ints, Ints, list[str], NDArray[np.float64]]:
+    """Return the columns of a Trace: the rows of the table, and the windows of which nothing is known."""
+    return (
+        np.concatenate([client, more.client]),
+        np.concatenate([table.start_us, more.start_us]),
+        np.concatenate([table.end_us, more.end_us]),
+        [*table.kinds, *["unknown"] * len(more.client)],
+        np.concatenate([np.where(np.isnan(table.values), 1.0, table.values), np.ones(len(more.client))]),
+    )
 
 
 def row_problem(start: float, end: float, kind: str, value: float) -> str | None:

@@ -124,10 +124,14 @@ def clocks(source: Source, sample_ms: float, reference_khz: float, cores: Sequen
     if len(times) < 2:
         raise TraceError(f"{source.name}: expected at least 2 lines of clocks, found {len(times)}")
     seconds = sample_ms / 1000 * reference_khz / np.array(khz)
+    return Client(steps(np.array(times, np.int64), seconds), facts=_clock_facts(khz, degrees))
+
+
+def _clock_facts(khz: Sequence[float], degrees: Sequence[float]) -> dict[str, float | str | None]:
     facts: dict[str, float | str | None] = {"mean_clock_khz": float(np.mean(khz))}
     if degrees:
         facts |= {"least_temperature_raw": min(degrees), "most_temperature_raw": max(degrees)}
-    return Client(steps(np.array(times, np.int64), seconds), facts=facts)
+    return facts
 
 
 def add_energy(source: Source, clients: Sequence[Client]) -> bool:
