@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,32 +54,65 @@ def _not_flushed() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[None]:
-    """One local Ray for all tests that ask for it: starting it takes longer than most of them."""
-    from fedsim.execution.cluster import connect
+class _SharedRay:
+    """One local Ray and its pools for all tests: starting them takes longer than most of the tests."""
 
-    there = connect(None, cpus=3)
-    yield
-    there.close()
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._started = False
+        self._pools: dict[int, RayPool] = {}
+
+    def start(self) -> None:
+        """Start Ray, unless it runs."""
+        from fedsim.execution.cluster import connect
+
+        if not self._started:
+            self._open.callback(connect(None, cpus=3).close)
+            self._started = True
+
+    def pool(self, workers: int) -> RayPool:
+        """Return the pool of so many client actors; each of its processes imports torch."""
+        from fedsim.execution.actor_pool import RayPool
+
+        self.start()
+        if workers not in self._pools:
+            self._pools[workers] = self._open.enter_context(RayPool(workers))
+        return self._pools[workers]
+
+    def close(self) -> None:
+        """Stop the processes, which take processor time as long as they live."""
+        self._pools.clear()
+        self._started = False
+        self._open.close()
 
 
-@pytest.fixture(scope="session")
-def one_worker(ray_cluster: None) -> Iterator[RayPool]:
-    """A pool of one client actor for all tests: each process of a pool imports torch."""
-    from fedsim.execution.actor_pool import RayPool
-
-    with RayPool(1) as pool:
-        yield pool
+_ray = _SharedRay()
 
 
-@pytest.fixture(scope="session")
-def two_workers(ray_cluster: None) -> Iterator[RayPool]:
-    """A pool of two client actors for all tests."""
-    from fedsim.execution.actor_pool import RayPool
+@pytest.fixture
+def ray_cluster() -> None:
+    """Ray runs here, with a cluster that tests share."""
+    _ray.start()
 
-    with RayPool(2) as pool:
-        yield pool
+
+@pytest.fixture
+def one_worker() -> RayPool:
+    """A pool of one client actor, which tests share."""
+    return _ray.pool(1)
+
+
+@pytest.fixture
+def two_workers() -> RayPool:
+    """A pool of two client actors, which tests share."""
+    return _ray.pool(2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop Ray after the last test that may ask for it: with xdist, one process runs them all in a row."""
+    in_a_row = "PYTEST_XDIST_WORKER" in os.environ
+    if nextitem is None or (in_a_row and not nextitem.get_closest_marker("ray")):
+        _ray.close()
 
 
 @pytest.fixture

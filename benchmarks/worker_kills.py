@@ -46,7 +46,10 @@ class Outcome:
 
 
 class _Killer(threading.Thread):
-    """Kills `kills` client processes below this one, at random instants that are `every_s` apart on average."""
+    """Kills `kills` client processes below this one, at random instants that are `every_s` apart on average.
+
+    If all but the last were idle, the last one is killed at work.
+    """
 
     def __init__(self, kills: int, every_s: float, seed: int) -> None:
         super().__init__(daemon=True)
@@ -56,7 +59,8 @@ class _Killer(threading.Thread):
         while self.left:
             time.sleep(self.rng.expovariate(1 / self.every_s))
             with suppress(psutil.NoSuchProcess, IndexError):
-                process, does = self.rng.choice(processes())
+                last = self.left == 1 and not self.busy
+                process, does = self.rng.choice([p for p in processes() if not last or p[1] != _TITLE])
                 process.kill()
                 self.left -= 1
                 self.busy += does != _TITLE

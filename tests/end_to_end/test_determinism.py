@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -73,10 +72,9 @@ def test_any_number_of_workers_gives_the_same_digest(
         small(name="fedbuff", pacing=FEDBUFF),
         small(name="search", algorithm={"name": "fedmdfg", "search": 3}),
     ]
-    more: dict[str, Any] = {"pool": one_worker} if workers == 1 else {"workers": workers}
     expected, found = (
-        [done.digest for done in simulate(configs, out=tmp_path / str(i), **options)]
-        for i, options in enumerate(({"workers": 0}, more))
+        [done.digest for done in simulate(configs, out=tmp_path / str(i), workers=each)]
+        for i, each in enumerate((0, one_worker if workers == 1 else workers))
     )
     assert found == expected
 

@@ -233,16 +233,9 @@ def test_workers_share_the_losses_of_fewer_clients_than_they_are(mode: Mode) -> 
     assert np.array_equal(np.concatenate(every, axis=1), actor.trial_losses(models[0], clients, 0))
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
-def pool(request: pytest.FixtureRequest, ray_cluster: None) -> Iterator[object]:
-    from fedsim.execution.actor_pool import RayPool
-
-    shared = {1: "one_worker", 2: "two_workers"}.get(request.param)
-    if shared:
-        yield request.getfixturevalue(shared)
-    else:
-        with RayPool(request.param) as made:
-            yield made
+@pytest.fixture(params=["one_worker", "two_workers"])
+def pool(request: pytest.FixtureRequest) -> object:
+    return request.getfixturevalue(request.param)
 
 
 @pytest.mark.ray

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from fedsim.common.errors import CheckpointError, FolderError
 from fedsim.common.files import write_json
+from fedsim.execution.actor_pool import RayPool
 from fedsim.records.manifest import read_manifest
 from fedsim.runs import verify as verifying
 from fedsim.runs.fork import At, fork
@@ -39,9 +40,8 @@ def test_a_run_repeats(whole: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("ray_cluster")
-def test_it_repeats_with_workers(whole: Path) -> None:
-    assert set(differences(whole, workers=1).values()) == {""}
+def test_it_repeats_with_workers(whole: Path, one_worker: RayPool) -> None:
+    assert set(differences(whole, workers=one_worker).values()) == {""}
 
 
 def copied(whole: Path, tmp_path: Path) -> Path:
