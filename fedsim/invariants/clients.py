@@ -26,7 +26,7 @@ def a_client_has_one_job_at_a_time(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"a dispatch at {dispatch[i]} us", more)
 
 
-def lost_work_is_given_once_more(e: Evidence) -> Iterator[Violation]:
+def retries_follow_losses(e: Evidence) -> Iterator[Violation]:
     """An `attempt` follows the loss of the client's previous attempt, when the server learns of it."""
     jobs, before, attempt = e.jobs, e.before, e.jobs["attempt"]
     follows = (
@@ -41,7 +41,7 @@ def lost_work_is_given_once_more(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"job {jobs['job'][i]} at {jobs['dispatch_us'][i]} us", more)
 
 
-def a_client_has_its_samples(e: Evidence) -> Iterator[Violation]:
+def sample_counts_do_not_change(e: Evidence) -> Iterator[Violation]:
     """The number of training samples of a client stays the same."""
     samples = e.jobs["n_samples"]
     for i, more in first(((e.before >= 0) & (samples[e.before] != samples)) | (samples < 0)):
@@ -75,7 +75,7 @@ def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, f"job {jobs['job'][i]} to {ending}", recorded, more)
 
 
-def jobs_do_their_share(e: Evidence) -> Iterator[Violation]:
+def jobs_train_the_drawn_share_of_steps(e: Evidence) -> Iterator[Violation]:
     """The share of its local steps that a job does is the drawn one, or with a deadline fewer whole epochs."""
     jobs, share = e.jobs, e.jobs["share"]
     drawn = e.costs.shares(jobs["client"], e.nths)
@@ -87,7 +87,7 @@ def jobs_do_their_share(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, f"share {drawn[i]} of job {jobs['job'][i]}", str(share[i]), more)
 
 
-def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
+def job_ends_follow_from_world_and_costs(e: Evidence) -> Iterator[Violation]:
     """World and costs determine when each phase of a job ends, whether it is lost, and how many bytes it moved."""
     try:
         rows, fates = e.fates
@@ -113,7 +113,7 @@ def jobs_end_as_the_world_says(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", int(rows[k]), f"job {number[k]} to {ending}", str(status[k]), more)
 
 
-def as_many_are_online_as_the_world_says(e: Evidence) -> Iterator[Violation]:
+def online_counts_clients_online(e: Evidence) -> Iterator[Violation]:
     """`online` counts the clients that are online at a step."""
     times, recorded = e.steps["time_us"], e.steps["online"]
     if e.world.after_end == "error" and (times >= e.world.horizon_us).any():

@@ -67,7 +67,7 @@ def _where(e: Evidence, row: int) -> str:
     return f"step {e.evals['step'][row]}, {e.evals['split'][row]}"
 
 
-def evaluations_are_of_the_model_of_their_time(e: Evidence) -> Iterator[Violation]:
+def evaluations_use_the_current_model(e: Evidence) -> Iterator[Violation]:
     """An evaluation is of the model after the last step before it."""
     e.need_closed()
     step, time = e.evals["step"], e.evals["time_us"]
@@ -78,7 +78,7 @@ def evaluations_are_of_the_model_of_their_time(e: Evidence) -> Iterator[Violatio
         yield Violation("evals", i, wanted, f"{time[i]} us", more)
 
 
-def the_models_asked_for_are_evaluated(e: Evidence) -> Iterator[Violation]:
+def the_configured_evaluations_are_made(e: Evidence) -> Iterator[Violation]:
     """The first and the last model and those of every `every_steps` are evaluated, on the configured clients."""
     e.need_end()
     e.need_training()

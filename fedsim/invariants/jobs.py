@@ -44,7 +44,7 @@ def each_job_ends_exactly_once(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", -1, wanted, absent, len(missing) - 1)
 
 
-def jobs_are_numbered_as_they_are_handed_out(e: Evidence) -> Iterator[Violation]:
+def jobs_are_numbered_in_order_of_dispatch(e: Evidence) -> Iterator[Violation]:
     """A job with a larger number is not dispatched earlier, nor from an older model."""
     order = np.argsort(e.jobs["job"], kind="stable")
     for name in ("dispatch_us", "version"):
@@ -100,7 +100,7 @@ def statuses_fit_the_pacing(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"status {status[i]}, step {step[i]}", more)
 
 
-def versions_are_those_of_the_dispatch(e: Evidence) -> Iterator[Violation]:
+def jobs_start_from_the_current_model(e: Evidence) -> Iterator[Violation]:
     """A job starts from the model that is current at its dispatch."""
     e.need_closed()
     times, version, dispatch = e.steps["time_us"], e.jobs["version"], e.jobs["dispatch_us"]
@@ -125,7 +125,7 @@ def staleness_is_step_minus_version(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"step {step[i]}, version {version[i]}", more)
 
 
-def updates_are_used_when_they_are_there(e: Evidence) -> Iterator[Violation]:
+def updates_are_used_by_the_next_step(e: Evidence) -> Iterator[Violation]:
     """An update is used by the first step after its arrival."""
     step, end = e.jobs["step"], e.jobs["end_us"]
     used = (step >= 0) & (step < len(e.steps))

@@ -42,7 +42,7 @@ def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
         yield Violation("conflicts", int(at[k]), wanted, f"{total[k]:.9g}", more)
 
 
-def nobody_is_harmed_where_the_rule_promises_it(e: Evidence) -> Iterator[Violation]:
+def promised_descent_for_all_holds(e: Evidence) -> Iterator[Violation]:
     """Where the rule promises descent for all, no update that counts is at more than 90 degrees from the direction."""
     e.need_training()
     if "descent" not in e.algorithm.promises:

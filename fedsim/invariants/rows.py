@@ -101,7 +101,7 @@ def _last_ages(e: Evidence) -> tuple[Ints, Mask]:
     return age, fits
 
 
-def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:
+def the_history_is_within_its_limits(e: Evidence) -> Iterator[Violation]:
     """At most as many rows are remembered as clients sent updates before, and as `memory.slots` allows."""
     e.need_closed()
     e.need_training()
@@ -122,7 +122,7 @@ def no_more_is_remembered_than_there_can_be(e: Evidence) -> Iterator[Violation]:
             yield Violation("steps", i, "no row evicted, as memory.slots is not set", str(evicted[i]), more)
 
 
-def a_whole_memory_forgets_nobody(e: Evidence) -> Iterator[Violation]:
+def an_unlimited_history_keeps_every_client(e: Evidence) -> Iterator[Violation]:
     """A rule with an unlimited memory has a row of every client that sent an update before."""
     if math.isfinite(e.algorithm.needs.memory) or e.config.memory.slots or e.config.algorithm.memory:
         raise Unchecked("the memory is limited")

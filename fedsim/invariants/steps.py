@@ -47,7 +47,7 @@ def time_never_goes_back(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, f"a job that ends by {last} us", recorded, more)
 
 
-def updates_are_the_jobs_that_a_step_used(e: Evidence) -> Iterator[Violation]:
+def updates_counts_the_aggregated_jobs(e: Evidence) -> Iterator[Violation]:
     """`updates` counts the jobs aggregated by a step, and `mean_staleness` is the mean of theirs."""
     e.need_closed()
     n, jobs = len(e.steps), e.jobs
@@ -90,7 +90,7 @@ def _so_far(e: Evidence, name: str, ends: Ints, exact: bool = True) -> Iterator[
     return between(np.cumsum(e.steps[name]), least, most, name + " adding up to {} by then")
 
 
-def steps_have_their_cause(e: Evidence) -> Iterator[Violation]:
+def each_step_has_its_cause(e: Evidence) -> Iterator[Violation]:
     """A full buffer, a deadline or the end of all jobs causes a step; fewer updates than `minimum` make it void."""
     e.need_closed()
     steps, pacing, most = e.steps, e.pacing, e.pacing.most_updates

@@ -162,7 +162,7 @@ CHANGES: dict[str, list[Change]] = {
         Change("buffered", "evals", "correct", _any, 10**6),
         Change("buffered", "evals", "client", _any, 99),
     ],
-    "jobs are numbered as they are handed out": [
+    "jobs are numbered in order of dispatch": [
         Change("buffered", "jobs", "dispatch_us", lambda c: c["job"] == 0, lambda v: v + 10**10)
     ],
     "phases follow each other": [
@@ -176,13 +176,13 @@ CHANGES: dict[str, list[Change]] = {
         Change("deadline", "jobs", "status", _is("late"), "stale"),
         Change("buffered", "jobs", "status", _is("stale"), "aggregated"),
     ],
-    "versions are those of the dispatch": [
+    "jobs start from the current model": [
         Change("buffered", "jobs", "version", lambda c: c["version"] == 3, lambda v: v - 2)
     ],
     "staleness is step minus version": [
         Change("buffered", "jobs", "staleness", _is("aggregated"), lambda v: v + 1),
     ],
-    "updates are used when they are there": [
+    "updates are used by the next step": [
         Change("buffered", "jobs", "step", lambda c: c["step"] == 2, lambda v: v + 1)
     ],
     "no update is too stale": [Change("buffered", "jobs", "version", _is("stale"), lambda v: v + 3)],
@@ -193,18 +193,18 @@ CHANGES: dict[str, list[Change]] = {
     "a client has one job at a time": [
         Change("buffered", "jobs", "end_us", _is("aggregated"), lambda v: v + 3 * 10**9)
     ],
-    "lost work is given once more": [
+    "retries follow losses": [
         Change("buffered", "jobs", "attempt", lambda c: c["attempt"] == 0, 1),
     ],
-    "a client has its samples": [Change("buffered", "jobs", "n_samples", _again, lambda v: v + 1)],
-    "jobs do their share": [Change("buffered", "jobs", "share", _any, 0.5)],
-    "jobs end as the world says": [
+    "sample counts do not change": [Change("buffered", "jobs", "n_samples", _again, lambda v: v + 1)],
+    "jobs train the drawn share of steps": [Change("buffered", "jobs", "share", _any, 0.5)],
+    "job ends follow from world and costs": [
         Change("buffered", "jobs", "end_us", _is("aggregated"), lambda v: v - 1),
         Change("deadline", "jobs", "download_bytes", _is("late"), lambda v: max(v - 1, 0) or 1),
         Change("buffered", "jobs", "phase", _is("lost"), ""),
     ],
-    "as many are online as the world says": [Change("buffered", "steps", "online", _any, lambda v: v + 1)],
-    "as many run as the step says": [
+    "online counts clients online": [Change("buffered", "steps", "online", _any, lambda v: v + 1)],
+    "in flight counts running jobs": [
         Change("buffered", "steps", "in_flight", _any, lambda v: v + 7),
         Change("deadline", "steps", "in_flight", _any, 1),
     ],
@@ -213,7 +213,7 @@ CHANGES: dict[str, list[Change]] = {
         Change("buffered", "evals", "time_us", lambda c: c["step"] == 4, 0),
         Change("buffered", "jobs", "end_us", _any, 10**15),
     ],
-    "updates are the jobs that a step used": [
+    "updates counts the aggregated jobs": [
         Change("buffered", "steps", "updates", _any, lambda v: v + 1),
         Change("buffered", "steps", "mean_staleness", _any, lambda v: v + 0.1),
     ],
@@ -225,7 +225,7 @@ CHANGES: dict[str, list[Change]] = {
         Change("deadline", "steps", "nonfinite", _any, 1),
         Change("history", "steps", "late", _any, lambda v: v + 7),
     ],
-    "steps have their cause": [
+    "each step has its cause": [
         Change("buffered", "steps", "cause", _is("applied"), "deadline"),
         Change("buffered", "steps", "cause", _is("applied"), "drained"),
         Change("buffered", "steps", "status", _is("applied"), "void"),
@@ -251,11 +251,11 @@ CHANGES: dict[str, list[Change]] = {
         Change("buffered", "conflicts", "age", _remembered, lambda v: v + 1),
         Change("history", "conflicts", "age", _remembered, 9),
     ],
-    "no more is remembered than there can be": [
+    "the history is within its limits": [
         Change("buffered", "steps", "remembered", _any, 12),
         Change("buffered", "steps", "evicted", _any, 1),
     ],
-    "a whole memory forgets nobody": [Change("buffered", "conflicts", "block", _remembered, 0)],
+    "an unlimited history keeps every client": [Change("buffered", "conflicts", "block", _remembered, 0)],
     "rows add up to the step": [
         Change("buffered", "steps", "model_conflicts", _any, lambda v: v + 1),
         Change("buffered", "steps", "max_weight", _any, lambda v: v + 1e-3),
@@ -266,7 +266,7 @@ CHANGES: dict[str, list[Change]] = {
         Change("deadline", "conflicts", "weight", _any, -0.5),
         Change("target", "steps", "max_weight", _any, 1.01),
     ],
-    "nobody is harmed where the rule promises it": [
+    "promised descent for all holds": [
         Change("buffered", "conflicts", "cosine", lambda c: (c["age"] == 0) & (c["block"] == -1), -0.01),
     ],
     "accuracy is the share of correct answers": [
@@ -276,24 +276,24 @@ CHANGES: dict[str, list[Change]] = {
         Change("buffered", "evals", "client", lambda c: c["client"] == 1, 0),
         Change("buffered", "evals", "n", _any, lambda v: v + 1),
     ],
-    "evaluations are of the model of their time": [
+    "evaluations use the current model": [
         Change("buffered", "evals", "step", lambda c: c["step"] == 4, 5),
     ],
-    "the models asked for are evaluated": [
+    "the configured evaluations are made": [
         Change("buffered", "evals", "split", lambda c: c["step"] == 4, "test"),
     ],
-    "the metric ends the run when it should": [
+    "target and patience end the run": [
         Change("target", "evals", "accuracy", lambda c: c["step"] == c["step"].max(), 0.0),
     ],
     "the digest is that of tables and model": [
         Change("buffered", "jobs", "loss_train", _is("aggregated"), lambda v: v + 1e-12)
     ],
-    "the manifest counts what the tables hold": [
+    "manifest counts agree with the tables": [
         Change("buffered", "jobs", "status", _is("unfinished"), "lost"),
         Change("buffered", "steps", "waits", _any, 1),
     ],
 }
-EVERY_ROW = {"the models asked for are evaluated", "the metric ends the run when it should"}
+EVERY_ROW = {"the configured evaluations are made", "target and patience end the run"}
 """Changes of all the rows that fit, not of the first."""
 
 
@@ -354,7 +354,7 @@ def test_an_update_that_the_rule_neglects_is_not_harmed(
         cells["cosine"][row], cells["norm"][row] = cosine, share * others.sum() / (of_step.sum() - share)
 
     verdict = changed(runs[kind], tmp_path, "conflicts", change)
-    assert ("nobody is harmed where the rule promises it" in names(verdict)) is harmed
+    assert ("promised descent for all holds" in names(verdict)) is harmed
 
 
 def test_an_offline_client_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -381,17 +381,17 @@ def test_more_jobs_than_places_are_named(runs: dict[str, Path], tmp_path: Path) 
         6, 3, refill="arrival", late="keep", max_staleness=2
     )
     (copy / "config.resolved.toml").write_text(text.replace("concurrency = 6", "concurrency = 3"))
-    assert "never more jobs than places" in names(check(copy))
+    assert "concurrency is not exceeded" in names(check(copy))
 
 
 @pytest.mark.parametrize(
     ("key", "value", "name"),
     [
         ("digest", "0" * 64, "the digest is that of tables and model"),
-        ("steps", 3, "the manifest counts what the tables hold"),
-        ("jobs", {"aggregated": 1}, "the manifest counts what the tables hold"),
-        ("ended_by", "time", "the run ends by a rule that it has"),
-        ("ended_by", "bytes", "the run ends by a rule that it has"),
+        ("steps", 3, "manifest counts agree with the tables"),
+        ("jobs", {"aggregated": 1}, "manifest counts agree with the tables"),
+        ("ended_by", "time", "the first fulfilled stop rule ends the run"),
+        ("ended_by", "bytes", "the first fulfilled stop rule ends the run"),
     ],
 )
 def test_a_changed_manifest_is_named(
@@ -419,7 +419,7 @@ def test_what_cannot_be_checked_is_said_with_the_reason(runs: dict[str, Path], t
     assert verdict.violations == ()
     assert verdict.unchecked["no job for an offline client"] == "needs world.parquet"
     assert verdict.unchecked["the digest is that of tables and model"].startswith("needs model.safetensors")
-    assert "promises no common descent" in verdict.unchecked["nobody is harmed where the rule promises it"]
+    assert "promises no common descent" in verdict.unchecked["promised descent for all holds"]
 
 
 def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None:
