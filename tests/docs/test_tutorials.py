@@ -1,4 +1,4 @@
-"""Each tutorial is followed from the top: its files are written, its commands and Python run, its output compared."""
+"""Tutorials and recipes are followed from the top: files are written, commands and Python run, output compared."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import programs
 from golden_digests import difference
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
+RECIPES = [ROOT / "docs" / f"{name}.md" for name in ("compare_selectors", "reproduce_a_table")]
+PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), *RECIPES]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHORTER = {"quickstart": ("stop.steps=12",)}
+SHORTER = {"quickstart": ("stop.steps=12",), "reproduce_a_table": ("stop.steps=2",)}
 """Assignments that shorten the runs of a tutorial. Its page shows the output of whole ones, which is not compared."""
 MOST_WORDS = 1000
 
