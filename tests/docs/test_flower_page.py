@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "flower.md").read_text(encoding="utf-8")
-[APP], [PROJECT] = (re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) for kind in ("py", "toml"))
+[APP], [PROJECT] = (
+    re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL) for kind in ("py", "toml")
+)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Rounds of Flower's simulation in which each client adds a known update; the models go to a file.
 
-    FLWR_TELEMETRY_ENABLED=0 python flower_rounds.py models.npz
+FLWR_TELEMETRY_ENABLED=0 python flower_rounds.py models.npz
 """
 
 from __future__ import annotations
