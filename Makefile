@@ -2,10 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+INTEGRATIONS := tests/fedsim/integrations tests/analysis/export tests/fedsim/data/test_federated_data.py \
+  tests/docs/test_integrations_page.py tests/docs/test_flower_page.py tests/docs/test_dataframes.py
 
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV = 0
 
-.PHONY: help install run test check audit format docs mutants bench clean
+.PHONY: help install run test integrations check audit format docs mutants bench clean
 
 help:  ## Show these lines
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +30,15 @@ run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and writ
 
 test: $(STAMP)  ## Run the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+
+integrations: .venv-integrations/.installed  ## Test Flower, trackers, Hugging Face datasets, Polars and DuckDB, in an environment of their own
+	.venv-integrations/bin/pytest -W default -n 0 $(INTEGRATIONS)
+
+.venv-integrations/.installed: $(STAMP)
+	test -x .venv-integrations/bin/python || $(PYTHON) -m venv .venv-integrations
+	$(BIN)/uv pip install --quiet --python .venv-integrations/bin/python -e '.[flower,hf,mlflow,tensorboard,wandb]' \
+	  duckdb polars 'pytest<9.2' pytest-timeout pytest-xdist
+	touch $@
 
 check: $(STAMP)  ## Lint, type-check and audit
 	$(BIN)/ruff check .

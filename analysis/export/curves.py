@@ -5,9 +5,9 @@ TensorBoard, Weights & Biases and MLflow get the same series; each has a `Sink`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -103,10 +103,27 @@ class Curves:
         self._sink.close(complete)
 
 
+Writer = TypeVar("Writer", bound=Curves)
+
+
 def at_least_one(runs: Sequence[Run]) -> None:
     """Raise FolderError if there are no runs."""
     if not runs:
         raise FolderError("runs: expected at least one run, found none")
+
+
+def export_each(runs: Sequence[Run], writer: Callable[[Run], Writer]) -> list[Writer]:
+    """Send each run's curves through a writer of its own, and return the closed writers.
+
+    Raises FolderError if there are no runs.
+    """
+    at_least_one(runs)
+    writers = []
+    for run in runs:
+        with writer(run) as curves:
+            curves.catch_up(run)
+        writers.append(curves)
+    return writers
 
 
 def name_of(run: Run) -> str:

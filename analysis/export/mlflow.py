@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedsim.analysis.export.curves import Curves, at_least_one, name_of
+from fedsim.analysis.export.curves import Curves, export_each, name_of
 from fedsim.analysis.export.extras import require
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
@@ -116,13 +116,7 @@ def export_mlflow(runs: Sequence[Run], store: str) -> list[MLflowWriter]:
 
     Raises ConfigError if MLflow is not installed, RunError if the store refuses a run.
     """
-    at_least_one(runs)
-    writers = []
-    for run in runs:
-        with MLflowWriter(run, store) as writer:
-            writer.catch_up(run)
-        writers.append(writer)
-    return writers
+    return export_each(runs, lambda run: MLflowWriter(run, store))
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

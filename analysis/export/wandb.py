@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.analysis.export.curves import Curves, at_least_one, name_of
+from fedsim.analysis.export.curves import Curves, export_each, name_of
 from fedsim.analysis.export.extras import require
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
@@ -76,13 +76,7 @@ def export_wandb(runs: Sequence[Run], project: str) -> list[WandbWriter]:
 
     Raises ConfigError if wandb is not installed, RunError if it refuses a run.
     """
-    at_least_one(runs)
-    writers = []
-    for run in runs:
-        with WandbWriter(run, project) as writer:
-            writer.catch_up(run)
-        writers.append(writer)
-    return writers
+    return export_each(runs, lambda run: WandbWriter(run, project))
 
 
 @contextmanager

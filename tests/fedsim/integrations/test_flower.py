@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -154,3 +158,33 @@ def test_what_cannot_work_is_refused() -> None:
         ConfigError, match=r"node 17: rule 'fedfv' needs the metric 'my-loss', found num-examples"
     ):
         lossless.aggregate_train(1, [reply(17, trained(0, START), num_examples=3)])
+
+
+@pytest.mark.slow
+def test_rounds_of_flowers_simulation_are_the_steps_that_combine_gives(tmp_path: Path) -> None:
+    import flower_rounds
+
+    environment = os.environ | {"FLWR_TELEMETRY_ENABLED": "0"}
+    command = [sys.executable, flower_rounds.__file__, str(tmp_path / "models.npz")]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    rows = -np.stack([flower_rounds.update(client).ravel() for client in range(flower_rounds.CLIENTS)])
+    step, state, vectors = np.zeros(6), None, None
+    for number in range(flower_rounds.ROUNDS):
+        combined = fedsim.combine(
+            "fedfv",
+            rows,
+            losses=[1.0, 2.0, 3.0],
+            n_samples=[10] * 3,
+            options={"alpha": 0.1},
+            blocks=[6],
+            step=number,
+            n_clients=3,
+            n_seen=3 if number else 0,
+            participations=[number + 1] * 3,
+            state=state,
+            vectors=vectors,
+        )
+        step, state, vectors = step - combined.direction, combined.state, combined.vectors
+    assert np.abs(step / flower_rounds.ROUNDS + rows.mean(axis=0)).max() > 0.05  # unlike FedAvg's
+    np.testing.assert_allclose(np.load(tmp_path / "models.npz")["last"].ravel(), step, rtol=1e-5, atol=1e-6)
