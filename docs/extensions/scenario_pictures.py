@@ -32,7 +32,7 @@ def page() -> str:
     """Return the page of the pictures."""
     intro = (
         f"{CLIENTS} clients for {DAYS} days in each included scenario in which clients come and go, with its defaults. "
-        "Above: how many are online. Below: a row per client, dark while it is online. "
+        "Above: how many are online. Below: a row per client, filled while it is online. "
         "[Worlds and scenarios](../scenarios.md) explains the models.\n"
     )
     return "\n".join(["# Pictures of worlds\n", intro, *pictures()])
