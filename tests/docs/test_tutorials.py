@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 RECIPES = [ROOT / "docs" / f"{name}.md" for name in ("compare_selectors", "reproduce_a_table")]
 PAGES = [*sorted((ROOT / "docs" / "tutorials").glob("*.md")), *RECIPES]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-SHORTER = {"quickstart": ("stop.steps=12",), "reproduce_a_table": ("stop.steps=2",)}
+NEXT = {"quickstart": ROOT / "docs" / "read_the_report.md"}
+"""A page that goes on where another one ends, in the same folder."""
+SHORTER = {"reproduce_a_table": ("stop.steps=2",)}
 """Assignments that shorten the runs of a tutorial. Its page shows the output of whole ones, which is not compared."""
 MOST_WORDS = 1000
 
@@ -53,7 +55,8 @@ def command(line: str, page: Path, place: Path) -> str:
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    shown = list(followed(page, tmp_path))
+    pages = [page, NEXT[page.stem]] if page.stem in NEXT else [page]
+    shown = [found for each in pages for found in followed(each, tmp_path)]
     assert shown
     if page.stem in SHORTER or difference():
         return
@@ -71,6 +74,6 @@ def test_the_first_table_is_that_of_the_readme() -> None:
     assert table in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [*PAGES, *NEXT.values()], ids=lambda p: p.stem)
 def test_a_tutorial_is_short(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").split()) < MOST_WORDS
