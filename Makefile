@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-INTEGRATIONS := tests/fedsim/integrations tests/analysis/export tests/fedsim/data/test_federated_data.py \
+INTEGRATIONS := tests/fedsim/integrations tests/analysis/export tests/fedsim/data/test_federated_data.py tests/fedsim/data/tasks/test_hugging_face.py \
   tests/docs/test_integrations_page.py tests/docs/test_flower_page.py tests/docs/test_dataframes.py
 
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV = 0

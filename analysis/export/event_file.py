@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.analysis.export.extras import require
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.common.errors import RunError
+from fedsim.common.plugins import require
 
 NAME = "events.out.tfevents.0.fedsim"
 """TensorBoard reads files with `tfevents` in their name."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.analysis.export.curves import Curves, export_each, name_of
-from fedsim.analysis.export.extras import require
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import RunError
+from fedsim.common.plugins import require
 
 EXPERIMENT = "fedsim"
 """The experiment of runs where the variable `MLFLOW_EXPERIMENT_NAME` names none."""

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from fedsim.analysis.export.curves import Curves, export_each, name_of
-from fedsim.analysis.export.extras import require
 from fedsim.analysis.opening.arrays import Floats
 from fedsim.analysis.opening.run import Run
 from fedsim.common import arguments
 from fedsim.common.errors import RunError
+from fedsim.common.plugins import require
 
 
 def require_wandb() -> None:

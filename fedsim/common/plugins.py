@@ -32,6 +32,7 @@ from functools import cache, partial
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import ConfigError, Error, RunError, closest
@@ -450,3 +451,18 @@ def _from_file(path: Path) -> Any:
         del sys.modules[qualified]
         raise
     return module
+
+
+def require(extra: str, module: str) -> ModuleType:
+    """Return a module of an optional package, which pip installs as an extra of fedsim.
+
+    Raises ConfigError, with the command that installs the extra, if the module cannot be imported.
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"the package {package} is needed and cannot be imported ({error}): "
+            f"pip install 'fedsim-dynamics[{extra}]'"
+        ) from error

@@ -199,6 +199,8 @@ def test_every_option_changes_something(kind: str, name: str, option: str, out: 
     value, beside = (case.value, case.beside) if isinstance(case, Beside) else (case, {})
     if value == "cvxpy":
         pytest.importorskip("cvxpy")
+    if name == "hugging_face":
+        pytest.importorskip("datasets")
     tables = set(RunConfig.model_fields) if kind in ("rule", "client", "selector", "adversary") else set()
     around = {place: other for place, other in beside.items() if place in tables or "." in place}
     options = {place: other for place, other in beside.items() if place not in around}

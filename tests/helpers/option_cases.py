@@ -53,6 +53,7 @@ NO_OPTION = {
 
 _STALE = {"pacing": {"preset": "fedbuff", "concurrency": 4, "buffer": 2}, "algorithm.name": "fedbuff"}
 
+_HUGGING = {"path": "hugging/small"}
 _LOSSES = {"algorithm.name": "fedfv"}
 _ATTACK = {"adversary.name": "sign_flip", "adversary.share": 0.5}
 _PARTS = {"world": {"join": {"availability": "OUT/calm.parquet", "compute": "OUT/fast.parquet"}}}
@@ -506,6 +507,14 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "cifar10": {"normalise": "image"},
         "digits": {},
         "fashion_mnist": {"normalise": True, "classes": [0, 2, 6]},
+        "hugging_face": {
+            "path": Beside("hugging/other", _HUGGING),
+            "features": Beside("more", _HUGGING),
+            "label": Beside("kind", _HUGGING),
+            "client": Beside("owner", _HUGGING),
+            "split": Beside("rest", _HUGGING),
+            "test": Beside("rest", _HUGGING),
+        },
         "landmine": {},
         "mnist": {"normalise": True, "classes": [0, 2, 6]},
         "shakespeare": {"length": 40, "least": 3000, "stride": 5},

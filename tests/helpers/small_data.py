@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from PIL import Image
 
 
 def write_small_data(folder: Path) -> None:
-    """Write MNIST, Fashion-MNIST, CIFAR-10 and Shakespeare."""
+    """Write MNIST, Fashion-MNIST, CIFAR-10, Shakespeare and, where its package is installed, Hugging Face datasets."""
     draws = np.random.default_rng(0)
     for name in ("MNIST", "FashionMNIST"):
         raw = folder / name / "raw"
@@ -30,6 +31,20 @@ def write_small_data(folder: Path) -> None:
         f"ROLE {chr(65 + i)}:\n{'Now is the winter of our discontent. ' * (30 + 10 * i)}" for i in range(10)
     ]
     (folder / "shakespeare" / "input.txt").write_text("\n\n".join(blocks))
+    if find_spec("datasets"):
+        for name in ("small", "other"):
+            _write_hugging_face(folder / "hugging" / name, draws)
+
+
+def _write_hugging_face(folder: Path, draws: np.random.Generator) -> None:
+    from datasets import Dataset, DatasetDict
+
+    splits = {}
+    for split in ("train", "rest"):
+        columns = {name: draws.normal(size=(12, 3)).astype(np.float32) for name in ("image", "more")}
+        columns |= {name: draws.integers(0, 3, 12) for name in ("label", "kind", "owner")}
+        splits[split] = Dataset.from_dict(columns)
+    DatasetDict(splits).save_to_disk(str(folder))
 
 
 def _write_idx(path: Path, values: NDArray[np.int64]) -> None:
