@@ -1,16 +1,20 @@
-"""What a folder of published traces holds, and which formats there are, as Markdown tables.
+"""What a folder of published traces holds, and which formats there are, as Markdown tables; each file alone as CSV.
 
 python benchmarks/traces.py path/to/traces    # by folder and format; refused files with the reason
-python benchmarks/traces.py path/to/traces --each
+python benchmarks/traces.py path/to/traces --each > docs/published_traces.csv    # each file alone
 python benchmarks/traces.py --formats
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import inspect
+import json
+import sys
 import textwrap
 from collections import defaultdict
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +27,20 @@ from fedsim.worlds.importer import Importer, Source, build_importer, import_trac
 from fedsim.worlds.trace import Trace
 
 HEAD = "| folder | format | files | clients | intervals | span |\n|---|---|---|---|---|---|"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a file holds when it is imported alone with the defaults, or why it is refused."""
+
+    file: str
+    """Path below the folder of traces, with `/`."""
+    format: str = ""
+    clients: str = ""
+    intervals: str = ""
+    span: str = ""
+    refused: str = ""
+    """The importer's reason, empty for an imported file; the other columns but `file` are then empty."""
 
 
 @cache
@@ -38,13 +56,36 @@ def format_of(file: Path) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def walk(root: Path, each: bool) -> None:
-    """Import the files of each folder and format together, or each file alone, and print a row for each import."""
-    files = sorted(p for p in root.rglob("*") if p.is_file() and p.name != "README.md")
+def files_below(root: Path) -> list[Path]:
+    """Return the files of a folder of traces, without descriptions."""
+    return sorted(p for p in root.rglob("*") if p.is_file() and p.name != "README.md")
+
+
+def contents(file: Path, root: Path) -> Contents:
+    """Import a file alone and return what it holds."""
+    place = file.relative_to(root).as_posix()
+    try:
+        trace = import_trace([file])
+    except TraceError as error:
+        return Contents(place, refused=str(error).partition(": ")[2])  # after the end of the path
+    name = str(json.loads(trace.source)["importer"])
+    return Contents(place, name, f"{trace.clients:,}", _counts(trace), _span(trace))
+
+
+def print_each(root: Path) -> None:
+    """Print a row of CSV for each file."""
+    writer = csv.DictWriter(sys.stdout, [f.name for f in fields(Contents)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(contents(file, root)) for file in files_below(root))
+
+
+def walk(root: Path) -> None:
+    """Import the files of each folder and format together, and print a row for each import."""
+    files = files_below(root)
     groups: dict[tuple[str, str | None], list[Path]] = defaultdict(list)
     for file in files:
         inside = file.relative_to(root)
-        groups[str(inside) if each else inside.parts[0], format_of(file)].append(file)
+        groups[inside.parts[0], format_of(file)].append(file)
     print(HEAD)
     refused: list[str] = []
     for (folder, name), members in sorted(groups.items(), key=lambda item: (item[0][0], item[0][1] or "~")):
@@ -116,9 +157,11 @@ if __name__ == "__main__":
     )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--formats", action="store_true")
-    parser.add_argument("--each", action="store_true", help="a row for each file")
+    parser.add_argument("--each", action="store_true", help="a row of CSV for each file")
     given = parser.parse_args()
     if given.formats:
         print("\n".join(formats()))
-    if given.folder:
-        walk(given.folder, given.each)
+    if given.folder and given.each:
+        print_each(given.folder)
+    elif given.folder:
+        walk(given.folder)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
 from fedsim.config.study import StudyConfig
 from option_tables import attribute_docs, option_table, tables_inside
-from repository_pages import GENERATED, write_if_changed
+from repository_pages import DOCS, GENERATED, write_if_changed
 
 TITLES = {
     "rule": "Aggregation rules",
@@ -167,6 +169,40 @@ def _directive(module: str, name: str, group: str) -> str:
     return f".. {kind}:: {module}.{name}{members}\n"
 
 
+def traces_page() -> str:
+    """Return the page of what published trace files hold, from `docs/published_traces.csv`."""
+    with (DOCS / "published_traces.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    parts = [
+        "# Contents of published trace files\n",
+        "What each file holds when it is imported alone, with the defaults. "
+        "[Formats of published traces](../trace_formats.md#contents-of-published-files) has the same by folder. "
+        "The table is also a [CSV file](../published_traces.csv).\n",
+    ]
+    for folder, members in groupby(rows, lambda row: row["file"].partition("/")[0]):
+        parts += [f"## {folder}\n", *_trace_files(list(members)), ""]
+    return "\n".join(parts)
+
+
+def _trace_files(rows: list[dict[str, str]]) -> Iterator[str]:
+    """Yield a folder's tables: of the files that are imported, and of those that are refused alone."""
+    refused = [row for row in rows if row["refused"]]
+    if len(refused) < len(rows):
+        yield "| file | format | clients | intervals | span |\n|---|---|---|---|---|"
+    for row in rows:
+        if not row["refused"]:
+            facts = (row["clients"], row["intervals"], row["span"])
+            yield f"| {_below(row)} | `{row['format']}` | {' | '.join(facts)} |"
+    if refused:
+        yield "\nRefused alone; most of these add facts to files given with them:\n"
+        yield "| file | reason |\n|---|---|"
+        yield from (f"| {_below(row)} | {_cell(row['refused'])} |" for row in refused)
+
+
+def _below(row: dict[str, str]) -> str:
+    return f"`{row['file'].partition('/')[2]}`"
+
+
 def _text(docstring: str) -> str:
     """Return a docstring as Markdown, with links for the pages that it names."""
     return re.sub(r"`?\bdocs/([\w/]+\.md)`?", r"[\1](../\1)", docstring)
@@ -183,6 +219,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     for kind in TITLES:
         yield GENERATED / f"{LISTS[kind]}.md", plugin_page(kind)
     yield GENERATED / "commands.md", commands_page()
+    yield GENERATED / "published_traces.md", traces_page()
     intro = "The public names of `fedsim`. [Python interface](../api.md) has them in one table."
     yield GENERATED / "python.md", python_page(fedsim, "Python: fedsim", intro)
     intro = (

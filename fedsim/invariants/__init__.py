@@ -23,11 +23,11 @@ from fedsim.records.run_folder import is_running
 __all__ = ["Invariant", "Verdict", "Violation", "check", "invariants"]
 
 _BASIC = (
-    jobs.job_values,
-    jobs.each_job_ends_exactly_once,
-    steps.step_values,
-    rows.row_values,
-    evals.evaluation_values,
+    jobs.values_of_jobs_are_valid,
+    jobs.each_job_has_exactly_one_row,
+    steps.values_of_steps_are_valid,
+    rows.values_of_conflict_rows_are_valid,
+    evals.values_of_evaluations_are_valid,
 )
 
 

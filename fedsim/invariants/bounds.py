@@ -10,7 +10,7 @@ from fedsim.invariants.evidence import Evidence
 from fedsim.invariants.finding import Violation, between, first
 
 
-def concurrency_is_not_exceeded(e: Evidence) -> Iterator[Violation]:
+def running_jobs_do_not_exceed_concurrency(e: Evidence) -> Iterator[Violation]:
     """No more than `concurrency` jobs have a place at once."""
     start, until, most = e.jobs["dispatch_us"], e.seen_us, e.pacing.concurrency
     if e.pacing.late == "history":  # a late job loses its place at the step that it was meant for
@@ -27,7 +27,7 @@ def concurrency_is_not_exceeded(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"{count[i]} with job {e.jobs['job'][i]}", more)
 
 
-def in_flight_counts_running_jobs(e: Evidence) -> Iterator[Violation]:
+def in_flight_counts_the_running_jobs(e: Evidence) -> Iterator[Violation]:
     """`in_flight` counts the jobs that run after a step; none does where a step cancels what runs."""
     e.need_closed()
     times, recorded = e.steps["time_us"], e.steps["in_flight"]

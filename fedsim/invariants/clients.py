@@ -26,7 +26,7 @@ def a_client_has_one_job_at_a_time(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"a dispatch at {dispatch[i]} us", more)
 
 
-def retries_follow_losses(e: Evidence) -> Iterator[Violation]:
+def repeated_attempts_follow_a_loss(e: Evidence) -> Iterator[Violation]:
     """An `attempt` follows the loss of the client's previous attempt, when the server learns of it."""
     jobs, before, attempt = e.jobs, e.before, e.jobs["attempt"]
     follows = (
@@ -41,7 +41,7 @@ def retries_follow_losses(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"job {jobs['job'][i]} at {jobs['dispatch_us'][i]} us", more)
 
 
-def sample_counts_do_not_change(e: Evidence) -> Iterator[Violation]:
+def the_sample_count_of_a_client_is_constant(e: Evidence) -> Iterator[Violation]:
     """The number of training samples of a client stays the same."""
     samples = e.jobs["n_samples"]
     for i, more in first(((e.before >= 0) & (samples[e.before] != samples)) | (samples < 0)):
@@ -49,7 +49,7 @@ def sample_counts_do_not_change(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, str(samples[i]), more)
 
 
-def no_job_for_an_offline_client(e: Evidence) -> Iterator[Violation]:
+def clients_are_online_at_dispatch(e: Evidence) -> Iterator[Violation]:
     """A client is online at the dispatch of its job."""
     jobs = e.jobs
     for i, more in first(~e.online_jobs):
@@ -57,7 +57,7 @@ def no_job_for_an_offline_client(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"offline, and it was given job {jobs['job'][i]}", more)
 
 
-def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
+def work_while_offline_follows_dropout_leave(e: Evidence) -> Iterator[Violation]:
     """Work stops when its client leaves, or continues as `dropout.leave` says; a fault always ends it."""
     jobs, leave, rows = e.jobs, e.world.leave, np.flatnonzero(e.online_jobs)
     who, start, end = (jobs[name][rows] for name in ("client", "dispatch_us", "end_us"))
@@ -75,7 +75,7 @@ def no_work_while_offline(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, f"job {jobs['job'][i]} to {ending}", recorded, more)
 
 
-def jobs_train_the_drawn_share_of_steps(e: Evidence) -> Iterator[Violation]:
+def jobs_do_their_drawn_share_of_local_steps(e: Evidence) -> Iterator[Violation]:
     """The share of its local steps that a job does is the drawn one, or with a deadline fewer whole epochs."""
     jobs, share = e.jobs, e.jobs["share"]
     drawn = e.costs.shares(jobs["client"], e.nths)
@@ -87,7 +87,7 @@ def jobs_train_the_drawn_share_of_steps(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, f"share {drawn[i]} of job {jobs['job'][i]}", str(share[i]), more)
 
 
-def job_ends_follow_from_world_and_costs(e: Evidence) -> Iterator[Violation]:
+def jobs_end_as_world_and_costs_determine(e: Evidence) -> Iterator[Violation]:
     """World and costs determine when each phase of a job ends, whether it is lost, and how many bytes it moved."""
     try:
         rows, fates = e.fates
@@ -113,7 +113,7 @@ def job_ends_follow_from_world_and_costs(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", int(rows[k]), f"job {number[k]} to {ending}", str(status[k]), more)
 
 
-def online_counts_clients_online(e: Evidence) -> Iterator[Violation]:
+def the_online_count_matches_the_world(e: Evidence) -> Iterator[Violation]:
     """`online` counts the clients that are online at a step."""
     times, recorded = e.steps["time_us"], e.steps["online"]
     if e.world.after_end == "error" and (times >= e.world.horizon_us).any():

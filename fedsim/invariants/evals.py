@@ -14,7 +14,7 @@ from fedsim.worlds.interval_index import NEVER
 _SPLITS = ("train", "valid", "test")
 
 
-def evaluation_values(e: Evidence) -> Iterator[Violation]:
+def values_of_evaluations_are_valid(e: Evidence) -> Iterator[Violation]:
     """Clients and steps of evaluations exist, and counts of correct answers are within the samples."""
     evals = e.evals
     n, correct = evals["n"], evals["correct"]
@@ -43,7 +43,7 @@ def _starts(e: Evidence) -> Mask:
     return differs(e.evals["step"], e.evals["time_us"], e.evals["split"])
 
 
-def a_client_is_evaluated_once(e: Evidence) -> Iterator[Violation]:
+def each_evaluation_has_one_row_per_client(e: Evidence) -> Iterator[Violation]:
     """Each evaluation has one row per client, and a client has the same samples in all of them."""
     evals, client, n = e.evals, e.evals["client"], e.evals["n"]
     for i, more in first(repeated(np.cumsum(_starts(e)) * e.clients + client)):
@@ -67,7 +67,7 @@ def _where(e: Evidence, row: int) -> str:
     return f"step {e.evals['step'][row]}, {e.evals['split'][row]}"
 
 
-def evaluations_use_the_current_model(e: Evidence) -> Iterator[Violation]:
+def evaluations_use_the_model_after_the_last_step(e: Evidence) -> Iterator[Violation]:
     """An evaluation is of the model after the last step before it."""
     e.need_closed()
     step, time = e.evals["step"], e.evals["time_us"]
@@ -78,7 +78,7 @@ def evaluations_use_the_current_model(e: Evidence) -> Iterator[Violation]:
         yield Violation("evals", i, wanted, f"{time[i]} us", more)
 
 
-def the_configured_evaluations_are_made(e: Evidence) -> Iterator[Violation]:
+def the_configured_evaluations_exist(e: Evidence) -> Iterator[Violation]:
     """The first and the last model and those of every `every_steps` are evaluated, on the configured clients."""
     e.need_end()
     e.need_training()

@@ -19,7 +19,7 @@ from fedsim.records.digest import digest
 _MANIFEST = "manifest.json"
 
 
-def the_digest_is_that_of_tables_and_model(e: Evidence) -> Iterator[Violation]:
+def the_digest_matches_tables_and_model(e: Evidence) -> Iterator[Violation]:
     """The digest in the manifest is that of the rows of the tables and of the model."""
     recorded = e.manifest.get("digest")
     if e.status != "done":
@@ -38,7 +38,7 @@ def the_model_is_finite(e: Evidence) -> Iterator[Violation]:
             yield Violation(MODEL, -1, f"finite numbers in {name}", f"{values.flat[i]} at {i}", more)
 
 
-def manifest_counts_agree_with_the_tables(e: Evidence) -> Iterator[Violation]:
+def the_manifest_has_the_counts_of_the_tables(e: Evidence) -> Iterator[Violation]:
     """Steps, jobs by status and waits in the manifest are those of the tables."""
     e.need_closed()
     manifest, steps = e.manifest, len(e.steps)
@@ -51,7 +51,7 @@ def manifest_counts_agree_with_the_tables(e: Evidence) -> Iterator[Violation]:
             yield Violation(_MANIFEST, -1, f"{name} = {count}", str(manifest.get(name)))
 
 
-def the_first_fulfilled_stop_rule_ends_the_run(e: Evidence) -> Iterator[Violation]:
+def the_run_ends_by_its_first_fulfilled_stop_rule(e: Evidence) -> Iterator[Violation]:
     """`ended_by` names the rule of `[stop]` that the tables fulfil, and no other was fulfilled before."""
     e.need_closed()
     stop, why = e.config.stop.stop(), str(e.manifest.get("ended_by"))
@@ -82,7 +82,9 @@ def _moved_until_the_end(e: Evidence, limit: int, why: str, now: int) -> Iterato
         yield Violation("jobs", -1, f"{bound} the {limit} bytes of stop.bytes moved", str(total))
 
 
-def target_and_patience_end_the_run(e: Evidence) -> Iterator[Violation]:
+def target_and_patience_end_the_run_when_fulfilled(
+    e: Evidence,
+) -> Iterator[Violation]:
     """With `target` or `patience`, the run ends at the first evaluation that fulfils it, and not otherwise."""
     e.need_end()
     stop, why = e.config.stop.stop(), e.manifest.get("ended_by")

@@ -12,7 +12,7 @@ from fedsim.invariants.finding import Violation, first, range_text, repeated
 from fedsim.worlds.job_outcomes import PHASES
 
 
-def job_values(e: Evidence) -> Iterator[Violation]:
+def values_of_jobs_are_valid(e: Evidence) -> Iterator[Violation]:
     """Clients, steps and numbers of jobs exist; status and phase are known words."""
     jobs, steps, closed = e.jobs, len(e.steps), e.status != "running"
     last = steps if e.ended else steps + 1  # a failed run may lack its last step
@@ -33,7 +33,7 @@ def job_values(e: Evidence) -> Iterator[Violation]:
             yield Violation("jobs", i, f"one of {known} in {name}", repr(str(jobs[name][i])), more)
 
 
-def each_job_ends_exactly_once(e: Evidence) -> Iterator[Violation]:
+def each_job_has_exactly_one_row(e: Evidence) -> Iterator[Violation]:
     """Each job has one row, and numbers count from 0 without a gap."""
     numbers = e.jobs["job"]
     for i, more in first(repeated(numbers)):
@@ -56,7 +56,7 @@ def jobs_are_numbered_in_order_of_dispatch(e: Evidence) -> Iterator[Violation]:
             yield Violation("jobs", i, wanted, str(values[i]), more)
 
 
-def phases_follow_each_other(e: Evidence) -> Iterator[Violation]:
+def download_computation_and_upload_follow_each_other(e: Evidence) -> Iterator[Violation]:
     """Download, computation and upload follow each other, and `phase` is where a job ended that did not arrive."""
     jobs = e.jobs
     times = [jobs[name] for name in ("dispatch_us", "download_us", "compute_us", "end_us")]
@@ -82,7 +82,7 @@ def phases_follow_each_other(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, str(jobs["computing_us"][i]), more)
 
 
-def statuses_fit_the_pacing(e: Evidence) -> Iterator[Violation]:
+def the_pacing_allows_the_status_of_each_job(e: Evidence) -> Iterator[Violation]:
     """A job ends only in a way that its pacing allows, and `step` is the step that used it."""
     pacing, status, step = e.pacing, e.jobs["status"], e.jobs["step"]
     possible = {
@@ -100,7 +100,7 @@ def statuses_fit_the_pacing(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"status {status[i]}, step {step[i]}", more)
 
 
-def jobs_start_from_the_current_model(e: Evidence) -> Iterator[Violation]:
+def jobs_start_from_the_model_current_at_dispatch(e: Evidence) -> Iterator[Violation]:
     """A job starts from the model that is current at its dispatch."""
     e.need_closed()
     times, version, dispatch = e.steps["time_us"], e.jobs["version"], e.jobs["dispatch_us"]
@@ -125,7 +125,7 @@ def staleness_is_step_minus_version(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"step {step[i]}, version {version[i]}", more)
 
 
-def updates_are_used_by_the_next_step(e: Evidence) -> Iterator[Violation]:
+def updates_are_used_by_the_first_step_after_arrival(e: Evidence) -> Iterator[Violation]:
     """An update is used by the first step after its arrival."""
     step, end = e.jobs["step"], e.jobs["end_us"]
     used = (step >= 0) & (step < len(e.steps))
@@ -135,7 +135,7 @@ def updates_are_used_by_the_next_step(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"end_us = {end[i]}", more)
 
 
-def no_update_is_too_stale(e: Evidence) -> Iterator[Violation]:
+def updates_beyond_max_staleness_are_marked_stale(e: Evidence) -> Iterator[Violation]:
     """An update older than `max_staleness` at its arrival is `stale`, and no other is."""
     e.need_closed()
     limit = e.pacing.max_staleness
@@ -153,7 +153,7 @@ def no_update_is_too_stale(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, wanted, f"{status[i]} at {least[i]} to {most[i]} steps", more)
 
 
-def moved_bytes_are_those_of_the_payload(e: Evidence) -> Iterator[Violation]:
+def finished_transfers_moved_the_whole_payload(e: Evidence) -> Iterator[Violation]:
     """A job that ended a transfer moved all bytes of its payload, and any other job at most these."""
     jobs, work = e.jobs, e.costs.work
     for name, payload, done in (

@@ -17,7 +17,7 @@ _RESIDUAL = 1e-9
 """Rounding error of a least-norm point relative to the longest row: ten times the solver's tolerance."""
 
 
-def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
+def weights_of_convex_rules_are_nonnegative_and_add_up_to_1(e: Evidence) -> Iterator[Violation]:
     """Where the rule promises a convex combination, weights are at least 0 and add up to 1 (or are all 0)."""
     e.need_training()
     if "convex" not in e.algorithm.promises:
@@ -42,7 +42,7 @@ def weights_are_on_the_simplex(e: Evidence) -> Iterator[Violation]:
         yield Violation("conflicts", int(at[k]), wanted, f"{total[k]:.9g}", more)
 
 
-def promised_descent_for_all_holds(e: Evidence) -> Iterator[Violation]:
+def directions_of_descent_rules_oppose_no_update(e: Evidence) -> Iterator[Violation]:
     """Where the rule promises descent for all, no update that counts is at more than 90 degrees from the direction."""
     e.need_training()
     if "descent" not in e.algorithm.promises:

@@ -12,7 +12,7 @@ from fedsim.invariants.finding import Mask, Violation, first, repeated
 from fedsim.server.conflicts import ORTHOGONAL
 
 
-def row_values(e: Evidence) -> Iterator[Violation]:
+def values_of_conflict_rows_are_valid(e: Evidence) -> Iterator[Violation]:
     """Steps and clients of rows exist, and cosines lie from -1 to 1."""
     rows = e.conflicts
     e.need_training()
@@ -29,7 +29,7 @@ def row_values(e: Evidence) -> Iterator[Violation]:
             yield Violation("conflicts", i, f"a {name} in its range", f"{name} = {rows[name][i]}", more)
 
 
-def rows_of_a_step_are_its_updates(e: Evidence) -> Iterator[Violation]:
+def conflict_rows_of_age_0_are_the_updates_of_the_step(e: Evidence) -> Iterator[Violation]:
     """Rows of age 0 are the step's updates, client by client; no other row is of a client that has one."""
     whole, jobs = e.whole, e.jobs
     used = jobs["step"] >= 0
@@ -66,7 +66,7 @@ def _first_difference(updates: Ints, want: Ints, clients: int) -> tuple[int, str
     return k, wanted, recorded
 
 
-def ages_are_those_of_the_last_update(e: Evidence) -> Iterator[Violation]:
+def remembered_updates_are_the_last_of_their_clients(e: Evidence) -> Iterator[Violation]:
     """A remembered row is as old as the client's last update that the server took, and not older than the rule asks."""
     whole, limit = e.whole, e.algorithm.needs.memory
     age, fits = _last_ages(e)
@@ -101,7 +101,7 @@ def _last_ages(e: Evidence) -> tuple[Ints, Mask]:
     return age, fits
 
 
-def the_history_is_within_its_limits(e: Evidence) -> Iterator[Violation]:
+def remembered_updates_do_not_exceed_clients_seen_and_slots(e: Evidence) -> Iterator[Violation]:
     """At most as many rows are remembered as clients sent updates before, and as `memory.slots` allows."""
     e.need_closed()
     e.need_training()
@@ -122,7 +122,7 @@ def the_history_is_within_its_limits(e: Evidence) -> Iterator[Violation]:
             yield Violation("steps", i, "no row evicted, as memory.slots is not set", str(evicted[i]), more)
 
 
-def an_unlimited_history_keeps_every_client(e: Evidence) -> Iterator[Violation]:
+def an_unlimited_history_keeps_the_last_update_of_every_client(e: Evidence) -> Iterator[Violation]:
     """A rule with an unlimited memory has a row of every client that sent an update before."""
     if math.isfinite(e.algorithm.needs.memory) or e.config.memory.slots or e.config.algorithm.memory:
         raise Unchecked("the memory is limited")
@@ -139,7 +139,7 @@ def an_unlimited_history_keeps_every_client(e: Evidence) -> Iterator[Violation]:
         yield Violation("steps", i, wanted, str(count[i]), more)
 
 
-def rows_add_up_to_the_step(e: Evidence) -> Iterator[Violation]:
+def columns_of_a_step_agree_with_its_conflict_rows(e: Evidence) -> Iterator[Violation]:
     """Conflicts, cosines and weights of a step are those of its rows."""
     whole, steps, n = e.whole, e.steps, len(e.steps)
     inside = whole.step < n

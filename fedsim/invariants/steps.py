@@ -17,7 +17,7 @@ _COUNTS = (
 )  # fmt: skip
 
 
-def step_values(e: Evidence) -> Iterator[Violation]:
+def values_of_steps_are_valid(e: Evidence) -> Iterator[Violation]:
     """Steps count from 0 without a gap; status and cause are known words, and counts are at least 0."""
     steps = e.steps
     for i, more in first(steps["step"] != np.arange(len(steps))):
@@ -31,7 +31,7 @@ def step_values(e: Evidence) -> Iterator[Violation]:
             yield Violation("steps", i, f"{name} of at least 0", str(steps[name][i]), more)
 
 
-def time_never_goes_back(e: Evidence) -> Iterator[Violation]:
+def steps_and_evaluations_are_in_order_of_time(e: Evidence) -> Iterator[Violation]:
     """Steps and evaluations are in order of virtual time, and none is after the end of the run."""
     limit = e.manifest.get("virtual_us")
     last = NEVER if limit is None else int(limit)
@@ -47,7 +47,7 @@ def time_never_goes_back(e: Evidence) -> Iterator[Violation]:
         yield Violation("jobs", i, f"a job that ends by {last} us", recorded, more)
 
 
-def updates_counts_the_aggregated_jobs(e: Evidence) -> Iterator[Violation]:
+def updates_counts_the_jobs_that_a_step_used(e: Evidence) -> Iterator[Violation]:
     """`updates` counts the jobs aggregated by a step, and `mean_staleness` is the mean of theirs."""
     e.need_closed()
     n, jobs = len(e.steps), e.jobs
@@ -90,7 +90,7 @@ def _so_far(e: Evidence, name: str, ends: Ints, exact: bool = True) -> Iterator[
     return between(np.cumsum(e.steps[name]), least, most, name + " adding up to {} by then")
 
 
-def each_step_has_its_cause(e: Evidence) -> Iterator[Violation]:
+def cause_and_status_of_a_step_follow_from_its_updates(e: Evidence) -> Iterator[Violation]:
     """A full buffer, a deadline or the end of all jobs causes a step; fewer updates than `minimum` make it void."""
     e.need_closed()
     steps, pacing, most = e.steps, e.pacing, e.pacing.most_updates
@@ -117,7 +117,7 @@ def each_step_has_its_cause(e: Evidence) -> Iterator[Violation]:
         yield Violation("steps", i, "empty without updates, and not otherwise", recorded, more)
 
 
-def void_updates_are_those_of_a_void_step(e: Evidence) -> Iterator[Violation]:
+def void_jobs_arrived_for_a_void_step(e: Evidence) -> Iterator[Violation]:
     """Jobs that are `void` arrived for a void step, and were fewer than `minimum`."""
     e.need_closed()
     jobs, n = e.jobs, len(e.steps)
@@ -129,7 +129,7 @@ def void_updates_are_those_of_a_void_step(e: Evidence) -> Iterator[Violation]:
         yield Violation("steps", i, wanted, f"{count[i]} for a step that is {e.steps['status'][i]}", more)
 
 
-def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
+def deadline_steps_occur_exactly_at_the_deadline(e: Evidence) -> Iterator[Violation]:
     """A deadline starts at the dispatch of the first job of a cohort, or at the previous step at the earliest."""
     e.need_closed()
     after = e.pacing.deadline_us
@@ -152,7 +152,7 @@ def deadlines_are_kept(e: Evidence) -> Iterator[Violation]:
         yield Violation("steps", i, wanted, f"{times[i]} us ({cause[i]})", more)
 
 
-def numbers_of_a_step_are_in_range(e: Evidence) -> Iterator[Violation]:
+def norms_and_cosines_of_steps_are_in_range(e: Evidence) -> Iterator[Violation]:
     """Norms are at least 0 and finite, cosines from -1 to 1, and a step that is `still` has no length."""
     e.need_training()
     steps, status, length = e.steps, e.steps["status"], e.steps["direction_norm"]

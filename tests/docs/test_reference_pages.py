@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -167,3 +169,17 @@ def test_docstrings_of_fields_are_found_in_bases_too() -> None:
     selection = RunConfig.model_fields["selection"].annotation
     assert isinstance(selection, type)
     assert attribute_docs(selection)["name"].startswith("Name of the selector")
+
+
+def test_the_page_of_published_traces_has_every_file_of_the_table(
+    written: dict[str, str], root: Path
+) -> None:
+    with (root / "docs" / "published_traces.csv").open(encoding="utf-8", newline="") as file:
+        told = list(csv.DictReader(file))
+    page = written["published_traces"]
+    assert len(told) > 600
+    for row in told:
+        section = page.partition(f"\n## {row['file'].partition('/')[0]}\n")[2].partition("\n## ")[0]
+        line = f"| `{row['file'].partition('/')[2]}` | "
+        line += row["refused"] or f"`{row['format']}` | {row['clients']} | {row['intervals']} | {row['span']}"
+        assert f"{line} |\n" in section, row["file"]

@@ -100,10 +100,10 @@ TABLES: dict[str, tuple[Damage, str]] = {
 }
 """What commands refuse that read all tables."""
 VIOLATIONS = {
-    "each job twice": "each job ends exactly once: jobs row 12: expected each job once",
-    "each step twice": "step values: steps row 3: expected step 3, found 0",
-    "each evaluation twice": "time never goes back: evals row 24:",
-    "clients of another run": "job values: jobs row 0: expected client from 0 to 11, found client = 99",
+    "each job twice": "each job has exactly one row: jobs row 12: expected each job once",
+    "each step twice": "values of steps are valid: steps row 3: expected step 3, found 0",
+    "each evaluation twice": "steps and evaluations are in order of time: evals row 24:",
+    "clients of another run": "values of jobs are valid: jobs row 0: expected client from 0 to 11, found client = 99",
 }
 """What `fedsim check` finds in such tables: to find it is what it was asked for."""
 MODELS: dict[str, tuple[Damage, str]] = {

@@ -151,69 +151,73 @@ def _remembered(c: Columns) -> Any:
 
 
 CHANGES: dict[str, list[Change]] = {
-    "job values": [
+    "values of jobs are valid": [
         Change("buffered", "jobs", "client", _any, 99),
         Change("buffered", "jobs", "status", _any, "applied"),
     ],
-    "each job ends exactly once": [Change("buffered", "jobs", "job", lambda c: c["job"] == 3, 4)],
-    "step values": [Change("buffered", "steps", "step", lambda c: c["step"] == 3, 4)],
-    "row values": [Change("buffered", "conflicts", "cosine", _any, 1.5)],
-    "evaluation values": [
+    "each job has exactly one row": [Change("buffered", "jobs", "job", lambda c: c["job"] == 3, 4)],
+    "values of steps are valid": [Change("buffered", "steps", "step", lambda c: c["step"] == 3, 4)],
+    "values of conflict rows are valid": [Change("buffered", "conflicts", "cosine", _any, 1.5)],
+    "values of evaluations are valid": [
         Change("buffered", "evals", "correct", _any, 10**6),
         Change("buffered", "evals", "client", _any, 99),
     ],
     "jobs are numbered in order of dispatch": [
         Change("buffered", "jobs", "dispatch_us", lambda c: c["job"] == 0, lambda v: v + 10**10)
     ],
-    "phases follow each other": [
+    "download computation and upload follow each other": [
         Change("buffered", "jobs", "compute_us", _is("aggregated"), lambda v: v + 10**9),
         Change("buffered", "jobs", "phase", _is("aggregated"), "upload"),
         Change("buffered", "jobs", "computing_us", _is("aggregated"), lambda v: v + 1),
     ],
-    "statuses fit the pacing": [
+    "the pacing allows the status of each job": [
         Change("buffered", "jobs", "status", _is("unfinished"), "late"),
         Change("deadline", "jobs", "status", _is("late"), "remembered"),
         Change("deadline", "jobs", "status", _is("late"), "stale"),
         Change("buffered", "jobs", "status", _is("stale"), "aggregated"),
     ],
-    "jobs start from the current model": [
+    "jobs start from the model current at dispatch": [
         Change("buffered", "jobs", "version", lambda c: c["version"] == 3, lambda v: v - 2)
     ],
     "staleness is step minus version": [
         Change("buffered", "jobs", "staleness", _is("aggregated"), lambda v: v + 1),
     ],
-    "updates are used by the next step": [
+    "updates are used by the first step after arrival": [
         Change("buffered", "jobs", "step", lambda c: c["step"] == 2, lambda v: v + 1)
     ],
-    "no update is too stale": [Change("buffered", "jobs", "version", _is("stale"), lambda v: v + 3)],
-    "moved bytes are those of the payload": [
+    "updates beyond max staleness are marked stale": [
+        Change("buffered", "jobs", "version", _is("stale"), lambda v: v + 3)
+    ],
+    "finished transfers moved the whole payload": [
         Change("buffered", "jobs", "upload_bytes", _is("aggregated"), lambda v: v - 1),
         Change("deadline", "jobs", "download_bytes", _any, lambda v: v + 10**7),
     ],
     "a client has one job at a time": [
         Change("buffered", "jobs", "end_us", _is("aggregated"), lambda v: v + 3 * 10**9)
     ],
-    "retries follow losses": [
+    "repeated attempts follow a loss": [
         Change("buffered", "jobs", "attempt", lambda c: c["attempt"] == 0, 1),
     ],
-    "sample counts do not change": [Change("buffered", "jobs", "n_samples", _again, lambda v: v + 1)],
-    "jobs train the drawn share of steps": [Change("buffered", "jobs", "share", _any, 0.5)],
-    "job ends follow from world and costs": [
+    "the sample count of a client is constant": [
+        Change("buffered", "jobs", "n_samples", _again, lambda v: v + 1)
+    ],
+    "jobs do their drawn share of local steps": [Change("buffered", "jobs", "share", _any, 0.5)],
+    "jobs end as world and costs determine": [
         Change("buffered", "jobs", "end_us", _is("aggregated"), lambda v: v - 1),
         Change("deadline", "jobs", "download_bytes", _is("late"), lambda v: max(v - 1, 0) or 1),
         Change("buffered", "jobs", "phase", _is("lost"), ""),
     ],
-    "online counts clients online": [Change("buffered", "steps", "online", _any, lambda v: v + 1)],
-    "in flight counts running jobs": [
+    "the online count matches the world": [Change("buffered", "steps", "online", _any, lambda v: v + 1)],
+    "in flight counts the running jobs": [
         Change("buffered", "steps", "in_flight", _any, lambda v: v + 7),
         Change("deadline", "steps", "in_flight", _any, 1),
     ],
-    "time never goes back": [
+    "steps and evaluations are in order of time": [
         Change("buffered", "steps", "time_us", lambda c: c["step"] == 4, 0),
         Change("buffered", "evals", "time_us", lambda c: c["step"] == 4, 0),
         Change("buffered", "jobs", "end_us", _any, 10**15),
     ],
-    "updates counts the aggregated jobs": [
+    "updates counts the jobs that a step used": [
         Change("buffered", "steps", "updates", _any, lambda v: v + 1),
         Change("buffered", "steps", "mean_staleness", _any, lambda v: v + 0.1),
     ],
@@ -225,75 +229,80 @@ CHANGES: dict[str, list[Change]] = {
         Change("deadline", "steps", "nonfinite", _any, 1),
         Change("history", "steps", "late", _any, lambda v: v + 7),
     ],
-    "each step has its cause": [
+    "cause and status of a step follow from its updates": [
         Change("buffered", "steps", "cause", _is("applied"), "deadline"),
         Change("buffered", "steps", "cause", _is("applied"), "drained"),
         Change("buffered", "steps", "status", _is("applied"), "void"),
         Change("buffered", "steps", "status", _is("applied"), "empty"),
         Change("deadline", "steps", "cause", lambda c: c["updates"] < 5, "full"),
     ],
-    "void updates are those of a void step": [
+    "void jobs arrived for a void step": [
         Change("deadline", "jobs", "status", _is("aggregated"), "void"),
     ],
-    "deadlines are kept": [
+    "deadline steps occur exactly at the deadline": [
         Change("deadline", "steps", "time_us", lambda c: c["cause"] == "deadline", lambda v: v + 1),
         Change("deadline", "steps", "cause", lambda c: c["cause"] != "deadline", "deadline"),
     ],
-    "numbers of a step are in range": [
+    "norms and cosines of steps are in range": [
         Change("buffered", "steps", "direction_norm", _any, -1.0),
         Change("buffered", "steps", "smallest_cosine", _any, 1.5),
         Change("buffered", "steps", "conflicts", _any, 99),
     ],
-    "rows of a step are its updates": [
+    "conflict rows of age 0 are the updates of the step": [
         Change("buffered", "conflicts", "client", lambda c: c["age"] == 0, lambda v: (v + 1) % 12)
     ],
-    "ages are those of the last update": [
+    "remembered updates are the last of their clients": [
         Change("buffered", "conflicts", "age", _remembered, lambda v: v + 1),
         Change("history", "conflicts", "age", _remembered, 9),
     ],
-    "the history is within its limits": [
+    "remembered updates do not exceed clients seen and slots": [
         Change("buffered", "steps", "remembered", _any, 12),
         Change("buffered", "steps", "evicted", _any, 1),
     ],
-    "an unlimited history keeps every client": [Change("buffered", "conflicts", "block", _remembered, 0)],
-    "rows add up to the step": [
+    "an unlimited history keeps the last update of every client": [
+        Change("buffered", "conflicts", "block", _remembered, 0)
+    ],
+    "columns of a step agree with its conflict rows": [
         Change("buffered", "steps", "model_conflicts", _any, lambda v: v + 1),
         Change("buffered", "steps", "max_weight", _any, lambda v: v + 1e-3),
         Change("buffered", "steps", "smallest_cosine", _any, lambda v: v - 1e-3),
     ],
-    "weights are on the simplex": [
+    "weights of convex rules are nonnegative and add up to 1": [
         Change("deadline", "conflicts", "weight", _any, lambda v: v + 1e-3),
         Change("deadline", "conflicts", "weight", _any, -0.5),
         Change("target", "steps", "max_weight", _any, 1.01),
     ],
-    "promised descent for all holds": [
+    "directions of descent rules oppose no update": [
         Change("buffered", "conflicts", "cosine", lambda c: (c["age"] == 0) & (c["block"] == -1), -0.01),
     ],
     "accuracy is the share of correct answers": [
         Change("buffered", "evals", "accuracy", _any, lambda v: v + 1e-9)
     ],
-    "a client is evaluated once": [
+    "each evaluation has one row per client": [
         Change("buffered", "evals", "client", lambda c: c["client"] == 1, 0),
         Change("buffered", "evals", "n", _any, lambda v: v + 1),
     ],
-    "evaluations use the current model": [
+    "evaluations use the model after the last step": [
         Change("buffered", "evals", "step", lambda c: c["step"] == 4, 5),
     ],
-    "the configured evaluations are made": [
+    "the configured evaluations exist": [
         Change("buffered", "evals", "split", lambda c: c["step"] == 4, "test"),
     ],
-    "target and patience end the run": [
+    "target and patience end the run when fulfilled": [
         Change("target", "evals", "accuracy", lambda c: c["step"] == c["step"].max(), 0.0),
     ],
-    "the digest is that of tables and model": [
+    "the digest matches tables and model": [
         Change("buffered", "jobs", "loss_train", _is("aggregated"), lambda v: v + 1e-12)
     ],
-    "manifest counts agree with the tables": [
+    "the manifest has the counts of the tables": [
         Change("buffered", "jobs", "status", _is("unfinished"), "lost"),
         Change("buffered", "steps", "waits", _any, 1),
     ],
 }
-EVERY_ROW = {"the configured evaluations are made", "target and patience end the run"}
+EVERY_ROW = {
+    "the configured evaluations exist",
+    "target and patience end the run when fulfilled",
+}
 """Changes of all the rows that fit, not of the first."""
 
 
@@ -354,7 +363,7 @@ def test_an_update_that_the_rule_neglects_is_not_harmed(
         cells["cosine"][row], cells["norm"][row] = cosine, share * others.sum() / (of_step.sum() - share)
 
     verdict = changed(runs[kind], tmp_path, "conflicts", change)
-    assert ("promised descent for all holds" in names(verdict)) is harmed
+    assert ("directions of descent rules oppose no update" in names(verdict)) is harmed
 
 
 def test_an_offline_client_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -365,13 +374,13 @@ def test_an_offline_client_is_named(runs: dict[str, Path], tmp_path: Path) -> No
     rows |= np.array(trace.table["kind"].to_pylist()) != "online"
     facts = {"clients": trace.clients, "horizon_us": trace.horizon_us, "after_end": trace.after_end}
     type(trace).from_table(trace.table.filter(pa.array(rows)), **facts).write(copy / "world.parquet")
-    assert "no job for an offline client" in names(check(copy))
+    assert "clients are online at dispatch" in names(check(copy))
 
 
 def test_work_while_offline_is_named(runs: dict[str, Path], tmp_path: Path) -> None:
     change = Change("buffered", "jobs", "end_us", _is("aggregated"), 10**13)
     verdict = changed(runs["buffered"], tmp_path, "jobs", change_of("", change))
-    assert "no work while offline" in names(verdict)
+    assert "work while offline follows dropout leave" in names(verdict)
 
 
 def test_more_jobs_than_places_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -381,17 +390,17 @@ def test_more_jobs_than_places_are_named(runs: dict[str, Path], tmp_path: Path) 
         6, 3, refill="arrival", late="keep", max_staleness=2
     )
     (copy / "config.resolved.toml").write_text(text.replace("concurrency = 6", "concurrency = 3"))
-    assert "concurrency is not exceeded" in names(check(copy))
+    assert "running jobs do not exceed concurrency" in names(check(copy))
 
 
 @pytest.mark.parametrize(
     ("key", "value", "name"),
     [
-        ("digest", "0" * 64, "the digest is that of tables and model"),
-        ("steps", 3, "manifest counts agree with the tables"),
-        ("jobs", {"aggregated": 1}, "manifest counts agree with the tables"),
-        ("ended_by", "time", "the first fulfilled stop rule ends the run"),
-        ("ended_by", "bytes", "the first fulfilled stop rule ends the run"),
+        ("digest", "0" * 64, "the digest matches tables and model"),
+        ("steps", 3, "the manifest has the counts of the tables"),
+        ("jobs", {"aggregated": 1}, "the manifest has the counts of the tables"),
+        ("ended_by", "time", "the run ends by its first fulfilled stop rule"),
+        ("ended_by", "bytes", "the run ends by its first fulfilled stop rule"),
     ],
 )
 def test_a_changed_manifest_is_named(
@@ -408,7 +417,7 @@ def test_a_model_that_is_not_finite_is_named(runs: dict[str, Path], tmp_path: Pa
     params = load_file(copy / "model.safetensors")
     params["params"][3] = np.nan
     save_file(params, copy / "model.safetensors")
-    assert {"the model is finite", "the digest is that of tables and model"} <= names(check(copy))
+    assert {"the model is finite", "the digest matches tables and model"} <= names(check(copy))
 
 
 def test_what_cannot_be_checked_is_said_with_the_reason(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -417,9 +426,9 @@ def test_what_cannot_be_checked_is_said_with_the_reason(runs: dict[str, Path], t
     (copy / "model.safetensors").unlink()
     verdict = check(copy)
     assert verdict.violations == ()
-    assert verdict.unchecked["no job for an offline client"] == "needs world.parquet"
-    assert verdict.unchecked["the digest is that of tables and model"].startswith("needs model.safetensors")
-    assert "promises no common descent" in verdict.unchecked["promised descent for all holds"]
+    assert verdict.unchecked["clients are online at dispatch"] == "needs world.parquet"
+    assert verdict.unchecked["the digest matches tables and model"].startswith("needs model.safetensors")
+    assert "promises no common descent" in verdict.unchecked["directions of descent rules oppose no update"]
 
 
 def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None:
@@ -430,7 +439,7 @@ def test_a_run_that_failed_keeps_its_jobs_and_is_checked(tmp_path: Path) -> None
         run(config, tmp_path)
     verdict = check(tmp_path / "small")
     assert verdict.violations == ()
-    assert "each job ends exactly once" in verdict.checked
+    assert "each job has exactly one row" in verdict.checked
     assert set(columns(tmp_path / "small", "jobs")["status"]) >= {"unfinished"}
 
 

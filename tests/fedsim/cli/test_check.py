@@ -38,7 +38,7 @@ def test_a_violation_is_named_and_ends_with_code_1(folder: Path, capsys: pytest.
     code, out, err = called(capsys, "check", str(folder))
     manifest.write_text(text)
     assert code == 1
-    assert "manifest counts agree with the tables" in out
+    assert "the manifest has the counts of the tables" in out
     assert "break an invariant" in err
 
 

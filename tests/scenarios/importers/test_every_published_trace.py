@@ -1,13 +1,16 @@
 """Every published trace that is there is either imported, or refused with the file's name and the reason."""
 
+import csv
 import json
 from collections import Counter
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 import inputs
+from benchmarks.traces import contents
 from fedsim.common.errors import TraceError
 from fedsim.worlds import importer as importing
 from fedsim.worlds.importer import import_trace
@@ -48,6 +51,16 @@ def test_every_file_is_imported_or_refused_with_a_reason(folder):
     assert found.total() > 0
     formats = set(found) - {"refused"}
     assert len(formats) >= 1, f"{folder}: none of {found.total()} files is accepted"
+
+
+@pytest.mark.parametrize("folder", FOLDERS or ["published traces"])
+def test_the_committed_table_says_what_each_file_holds(folder, root):
+    inputs.trace(folder)
+    with (root / "docs" / "published_traces.csv").open(encoding="utf-8", newline="") as file:
+        told = {row["file"]: row for row in csv.DictReader(file)}
+    files = [p for p in FILES if p.relative_to(inputs.TRACES).parts[0] == folder]
+    found = [asdict(contents(p, inputs.TRACES)) for p in files]
+    assert found == [told[row["file"]] for row in found], "python benchmarks/traces.py PATH --each"
 
 
 @pytest.mark.parametrize(
