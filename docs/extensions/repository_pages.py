@@ -1,7 +1,8 @@
 """Shows Markdown pages from outside of `docs/` on the site, and points links at their copies.
 
 A link from a page in `docs/` to `../CONTRIBUTING.md` works on GitHub. The site has a copy of that file, and the link
-leads there. A link to any other file of the repository becomes a download, which MyST makes of it.
+leads there. A link to any other file of the repository becomes a download, which MyST makes of it. A `<picture>` with a
+dark form, which GitHub switches with its theme, becomes two images of which the site's theme shows one.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ COPIES = {
     ROOT / "tests" / "golden" / "README.md": GENERATED / "golden.md",
 }
 _LINK = re.compile(r"(\]\()([^)#\s]+)")
+_PICTURE = re.compile(r"<picture>\n *<source [^>]*srcset=\"([^\"]+)\">\n *<img ([^>]*)>\n</picture>")
 
 
 def retargeted(text: str, page: Path, shown: Path) -> str:
-    """Return the text of `page` with the links that it needs as the file `shown` of the site."""
+    """Return the text of `page` with the links and pictures that it needs as the file `shown` of the site."""
 
     def target(match: re.Match[str]) -> str:
         opening, old = match.groups()
@@ -36,7 +38,15 @@ def retargeted(text: str, page: Path, shown: Path) -> str:
         file = Path(os.path.normpath(page.parent / old))
         return opening + os.path.relpath(COPIES.get(file, file), shown.parent)
 
-    return _LINK.sub(target, text)
+    def pictures(match: re.Match[str]) -> str:
+        given = dict(re.findall(r'(src|alt)="([^"]*)"', match[2]))
+        files = {"only-light": given["src"], "only-dark": match[1]}
+        return "\n".join(
+            f":::{{image}} {os.path.relpath(page.parent / file, shown.parent)}\n:alt: {given['alt']}\n:class: {theme}\n:::"
+            for theme, file in files.items()
+        )
+
+    return _PICTURE.sub(pictures, _LINK.sub(target, text))
 
 
 def write_copies(app: Any) -> None:

@@ -55,8 +55,12 @@ def place(tmp_path: Path, runs: Path) -> Path:
     return tmp_path
 
 
+FOLLOWED = {"compare_selectors.md", "reproduce_a_table.md"}
+"""Pages whose Python reads the runs that the page makes: `test_tutorials.py` follows them from the top."""
+
+
 def with_python(page: Path) -> bool:
-    return bool(blocks(page, "python"))
+    return bool(blocks(page, "python")) and page.name not in FOLLOWED
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if with_python(p)], ids=lambda p: p.name)

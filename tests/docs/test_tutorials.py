@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from platform import machine
 
 import pytest
 
@@ -51,6 +52,14 @@ def command(line: str, page: Path, place: Path) -> str:
     return done.out + done.err
 
 
+def rounding_changes_nothing_of(table: str) -> bool:
+    """Whether the first steps say that all x86-64 processors print this table, which is also the README's."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first_steps = (ROOT / "docs" / "first_steps.md").read_text(encoding="utf-8")
+    assert "The table is the same on x86-64 processors" in first_steps
+    return machine() == "x86_64" and table in readme
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
@@ -58,8 +67,10 @@ def test_a_tutorial_can_be_followed(page: Path, tmp_path: Path) -> None:
     pages = [page, NEXT[page.stem]] if page.stem in NEXT else [page]
     shown = [found for each in pages for found in followed(each, tmp_path)]
     assert shown
-    if page.stem in SHORTER or difference():
+    if page.stem in SHORTER:
         return
+    if difference():
+        shown = [found for found in shown if rounding_changes_nothing_of(found[0])]
     for expected, printed in shown:
         lines = [line.rstrip() for line in printed.splitlines()]
         missing = [

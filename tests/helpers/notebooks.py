@@ -26,7 +26,7 @@ TIMEOUT_S = 240
 def executed(path: Path) -> Any:
     """Run all cells in a process of their own, and return the notebook. Raises CellExecutionError."""
     notebook: Any = nbformat.read(path, as_version=4)
-    with _own_folders():
+    with own_folders():
         client = NotebookClient(notebook, timeout=TIMEOUT_S, kernel_name="python3", record_timing=False)
         client.execute(cwd=ROOT)
     notebook.metadata.pop("language_info", None)  # the version of Python is no news
@@ -47,7 +47,7 @@ def texts(notebook: Any) -> list[str]:
 
 
 @contextmanager
-def _own_folders() -> Iterator[None]:
+def own_folders() -> Iterator[None]:
     """Keep what Jupyter and IPython write about themselves out of the home folder."""
     before = dict(environ)
     with tempfile.TemporaryDirectory() as folder:
