@@ -57,8 +57,9 @@ def study(
 ) -> Outcome:
     """Run the unfinished cells of a study, given by its file or as a dict of its tables; writes `<out>/<name>/`.
 
-    `sets`, `scale` and `seeds` are as for `load_study`, the rest as for `run_study`. With several processes, call it
-    below `if __name__ == "__main__":`, as with `multiprocessing`.
+    `sets`, `scale` and `seeds` are as for `load_study`, the rest as for `run_study`. Unlike `simulate`,
+    it takes no task and no model from Python: a study names them, as `path/to/file.py:factory`. With several
+    processes, call it below `if __name__ == "__main__":`, as with `multiprocessing`.
     """
     config = load_study(study, scale=scale, sets=sets, seeds=seeds)
     folder = opened(config, source_of(study), out, force=force)
