@@ -17,6 +17,7 @@ from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
 from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
+from fedsim.records.manifest import MANIFEST
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +270,8 @@ def open_study(path: str | Path) -> Study:
     try:
         raw = from_json(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise FolderError(f"{folder} is not the folder of a study: {STUDY} is missing") from None
+        run = "; it is a run, which open_run opens" if (folder / MANIFEST).is_file() else ""
+        raise FolderError(f"{folder} is not the folder of a study: {STUDY} is missing{run}") from None
     except (OSError, ValueError) as error:
         raise FolderError(f"{file}: cannot be read: {error}") from error
     if isinstance(raw, dict) and raw.get("format", FORMAT) != FORMAT:

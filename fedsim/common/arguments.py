@@ -38,6 +38,8 @@ _FROM = {
     "Trace": "fedsim.read_trace returns",
 }
 """Where users get an object of a class."""
+_MEANT = {"gpu": "cuda"}
+"""What users mean by words that are not accepted."""
 _TOO_LARGE = 2**63
 """The smallest whole number that arrays cannot hold."""
 _LISTS = (Sequence, Collection, Iterable, list)
@@ -98,7 +100,8 @@ def check(name: str, value: Any, hint: Any) -> None:
             position = next(i for i, each in enumerate(value) if not _matches(each, get_args(kind)[0]))
             check(f"{name}[{position}]", value[position], get_args(kind)[0])
     known = [each for kind in _alternatives(hint) if get_origin(kind) is Literal for each in get_args(kind)]
-    near = closest(value, known) if isinstance(value, str) else ""
+    meant = _MEANT.get(value, value) if isinstance(value, str) else ""
+    near = closest(meant, known) if meant else ""
     near = near if "did you mean" in near else ""  # the message lists all known values already
     wanted = _words(hint)
     if isinstance(value, Integral) and abs(int(value)) >= _TOO_LARGE:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, described
@@ -163,8 +164,10 @@ def _task(value: GivenTask) -> Task:
         return Task.from_dataset(value[0], test=value[1])
     if hasattr(value, "__getitem__") and hasattr(value, "__len__") and not isinstance(value, (str, Mapping)):
         return Task.from_dataset(value)
+    loader = "; pass its dataset, loader.dataset" if isinstance(value, DataLoader) else ""
+    named = f"; a configuration names it: [task] with name = {value!r}" if isinstance(value, str) else ""
     raise ConfigError(
-        f"task: expected a fedsim.Task, a torch dataset or a pair of two, found {described(value)}"
+        f"task: expected a fedsim.Task, a torch dataset or a pair of two, found {described(value)}{loader}{named}"
     )
 
 

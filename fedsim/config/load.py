@@ -20,8 +20,8 @@ from fedsim.config.section import PluginSection, check_distinct, run_name
 
 Source = Path | str | Mapping[str, Any]
 """A configuration: the path of a TOML file, or its tables."""
-Sets = Sequence[str] | Mapping[str, Any]
-"""Changes of a configuration: assignments `a.b=value`, or values by dotted key."""
+Sets = Sequence[Any] | Mapping[str, Any]
+"""Changes of a configuration: assignments `a.b=value`, or values by dotted key. `assignments` checks the entries."""
 Filled = Callable[[dict[str, Any], str], dict[str, Any]]
 """Completes the tables of a configuration, whose name in messages is the second argument."""
 

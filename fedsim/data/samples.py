@@ -75,17 +75,35 @@ def labels(value: Any, where: str) -> Array:
         return array.astype(np.int64)
     if array.dtype.kind not in "iu" or array.ndim != 1:
         found = f"{array.dtype} of shape {list(array.shape)}"
-        raise DataError(f"{where}: expected one whole number from 0 on for each sample, found {found}")
+        raise DataError(
+            f"{where}: expected one whole number from 0 on for each sample, found {found}{_as_labels(array)}"
+        )
     return array.astype(np.int64)
+
+
+def _as_labels(array: Array) -> str:
+    """Return what makes whole numbers of labels of another form."""
+    if array.ndim == 2:
+        return "; of one column for each class, y.argmax(1) makes them"
+    if array.dtype.kind in "OUS":
+        return "; numpy.unique(y, return_inverse=True)[1] numbers names from 0"
+    return "; astype(int) makes them, or long() of a tensor" if array.ndim == 1 else ""
 
 
 def clients_of(value: Any, n: int, where: str) -> Array:
     """Return the client of each of n samples: whole numbers or texts. Raises DataError for anything else."""
     array = np.array([_array(each)[()] for each in value]) if isinstance(value, list) else _array(value)
+    if array.dtype.kind == "O" and all(isinstance(each, str) for each in array.flat):  # as in pandas
+        array = array.astype(np.str_)
     if array.shape != (n,) or array.dtype.kind not in "iuU":
+        others = [
+            i for i, each in enumerate(array.flat) if array.dtype.kind == "O" and not isinstance(each, str)
+        ]
+        first = f", and {described(array.flat[others[0]])} for sample {others[0]}" if others else ""
+        whole = "; astype(int) makes whole numbers of these" if array.dtype.kind == "f" else ""
         raise DataError(
             f"{where}: expected {n} whole numbers or texts, one for each sample, found {array.dtype} of shape "
-            f"{list(array.shape)}"
+            f"{list(array.shape)}{first}{whole}"
         )
     return array
 

@@ -80,7 +80,7 @@ def check_free(path: Path, *, force: bool) -> None:
         if not force:
             raise FolderError(
                 f"{path} exists: choose another name with --out, overwrite it with --force, or continue it with "
-                "fedsim run --resume"
+                "fedsim run --resume; in Python out=, force=True or resume=True"
             )
     elif (path.parent / MANIFEST).is_file():
         raise FolderError(

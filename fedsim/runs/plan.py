@@ -59,11 +59,11 @@ class PlannedRun:
     """Clients that exist."""
     chosen: int
     """Clients that got a job."""
-    received: np.ndarray
+    received: np.ndarray = field(repr=False)
     """[K] updates that arrived from each client."""
-    staleness: np.ndarray
+    staleness: np.ndarray = field(repr=False)
     """Server steps between start and use, of each update that a step used."""
-    step_us: np.ndarray
+    step_us: np.ndarray = field(repr=False)
     """Virtual time of each step."""
     waits: int
     moved_bytes: int

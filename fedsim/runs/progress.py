@@ -27,13 +27,14 @@ _NOTEBOOK_EVERY_S = 0.25
 def watched(watch: Watch, progress: bool | None) -> Iterator[Watch]:
     """Yield a watcher that passes a run's progress to `watch`, and shows it if `progress` is True.
 
-    None shows it in interactive sessions: in a notebook or in a Python prompt.
+    None shows it where somebody looks: in a notebook, at a Python prompt, and if the standard error is a terminal.
     """
-    notebook = in_notebook()
-    if not (notebook or hasattr(sys, "ps1") if progress is None else progress):
+    notebook, console = in_notebook(), Terminal(stderr=True)
+    looked_at = notebook or hasattr(sys, "ps1") or (console.is_terminal and not console.is_dumb_terminal)
+    if not (looked_at if progress is None else progress):
         yield watch
         return
-    with displayed() if notebook else shown(Terminal(stderr=True)) as show:
+    with displayed() if notebook else shown(console) as show:
 
         def both(now: Progress) -> None:
             watch(now)

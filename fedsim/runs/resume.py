@@ -69,8 +69,9 @@ def check_unfinished(folder: Path) -> None:
     """Raise FolderError unless the folder holds a run that can be resumed, with no links to files outside."""
     status = read_manifest(folder).get("status")
     if status not in ("running", "interrupted", "failed"):
+        longer = "; to go on from its end, fork it with another stop" if status == "done" else ""
         raise FolderError(
-            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}"
+            f"{folder}: expected a run that was interrupted, killed or failed, found one that is {status}{longer}"
         )
     if not ((folder / CONFIG).is_file() and (folder / WORLD).is_file()):
         raise FolderError(f"{folder}: the run was killed before it began: run it again with --force")

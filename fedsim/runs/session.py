@@ -180,7 +180,7 @@ class Session:
             self._fail(event_loop, error)
             error.add_note(
                 f"{self.folder}: failed at step {self.run_state.step}; its records up to there can be read. Fix the "
-                f"cause, then continue it with: fedsim resume {shlex.quote(str(self.folder))}"
+                f"cause, then continue it with: {self._resume()}"
             )
             raise
         finally:
@@ -213,6 +213,12 @@ class Session:
             raise lost
         earlier = checkpoint.checkpoints(self.folder)
         self._saved = checkpoint.read(earlier[-1].path) if earlier else None
+
+    def _resume(self) -> str:
+        """Return what continues the run: Python, if it passed the task or the model, else a command."""
+        if not (passed := digests_in(self.spec.config)):
+            return f"fedsim resume {shlex.quote(str(self.folder))}"
+        return f"fedsim.resume({str(self.folder)!r}, {', '.join(f'{kind}=...' for kind in passed)})"
 
     def _fail(self, event_loop: EventLoop | None, error: Exception) -> None:
         line = "" if isinstance(error, Error) else plugins.line_of(error)

@@ -67,7 +67,7 @@ def simulate(
         device: "auto" uses a GPU if the machine has one.
         force: overwrite an existing run; with `resume`, only one of another configuration.
         resume: keep finished runs and continue interrupted ones; refuse those of another configuration.
-        watch, progress: a function to call after each step; whether to show a line, None: in notebooks and at a prompt.
+        watch, progress: a function to call after each step; whether to show a line, None: if one would be seen.
         profile: also write `profile.json`, for Perfetto, into each run folder.
         cache: builds data and worlds; pass the same cache to runs that share them.
         ray_address: "auto" or HOST:PORT of a Ray cluster to join, by default with one worker per CPU of it.

@@ -45,7 +45,9 @@ def weigh(algorithm: Algorithm, stack: Stack, state: State, rule: str) -> tuple[
         )
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Direction)):
         first = result[0] if isinstance(result, tuple) and len(result) == 2 else result
-        raise RunError(f"{where}: expected a Direction, found {type(first).__name__}")
+        raise RunError(
+            f"{where}: expected a Direction, found {type(first).__name__}; return fedsim.Direction(weights)"
+        )
     direction, after = result
     if not isinstance(after, dict):
         raise RunError(f"{where}: expected the next state as a dict, found {type(after).__name__}")

@@ -111,7 +111,7 @@ def _check_memory(name: str, options: Mapping[str, Any], in_shape: Shape, n_clas
             module = _make(name, options, in_shape, n_classes, seed=0)
     except (RuntimeError, OverflowError, MemoryError) as error:
         if isinstance(error, torch.cuda.OutOfMemoryError) or "verflow" in str(error):
-            raise ConfigError(f"model {name!r}: its sizes are too large: {short(str(error))}") from error
+            raise ConfigError(f"{_called(name)}: its sizes are too large: {short(str(error))}") from error
         return  # a user's module may need real tensors, and goes without this check
     except (TypeError, NotImplementedError):
         return
@@ -119,7 +119,7 @@ def _check_memory(name: str, options: Mapping[str, Any], in_shape: Shape, n_clas
     count, free = sum(p.numel() for p in sized), psutil.virtual_memory().available
     if 4 * count > free:
         raise ConfigError(
-            f"model {name!r}: expected at most {free // 4:,} parameters, which fill the {show_bytes(free)} of free "
+            f"{_called(name)}: expected at most {free // 4:,} parameters, which fill the {show_bytes(free)} of free "
             f"memory, found {count:,}"
         )
 
@@ -130,7 +130,7 @@ def _make(name: str, options: Mapping[str, Any], in_shape: Shape, n_classes: int
         torch.default_generator.manual_seed(seed)
         module = plugins.build("model", name, options, in_shape=in_shape, n_classes=n_classes)
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"model {name!r}: expected a torch.nn.Module, found {type(module).__name__}")
+        raise ConfigError(f"{_called(name)}: expected a torch.nn.Module, found {type(module).__name__}")
     return module
 
 
@@ -138,23 +138,23 @@ def _check_parameters(name: str, module: nn.Module) -> None:
     for path, part in module.named_modules():
         if isinstance(part, _BATCH_NORMS) or getattr(part, "running_mean", None) is not None:
             raise ConfigError(
-                f"model {name!r}: {path or 'the model'} is a {type(part).__name__}. Its running statistics "
+                f"{_called(name)}: {path or 'the model'} is a {type(part).__name__}. Its running statistics "
                 "are state outside the parameters, and averaging them over clients is undefined; use "
                 "GroupNorm (for cnn: norm = 'group') or no normalisation"
             )
     for path, parameter in module.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             raise ConfigError(
-                f"model {name!r}: {path} has no shape before the first sample: use Linear in place of LazyLinear, and "
+                f"{_called(name)}: {path} has no shape before the first sample: use Linear in place of LazyLinear, and "
                 "so on, with the widths that follow from in_shape"
             )
         if parameter.dtype != torch.float32 or not parameter.requires_grad:
             actual = f"{parameter.dtype}, requires_grad={parameter.requires_grad}"
             raise ConfigError(
-                f"model {name!r}: expected float32 parameters that are all trained, found {path} with {actual}"
+                f"{_called(name)}: expected float32 parameters that are all trained, found {path} with {actual}"
             )
     if next(module.parameters(), None) is None:
-        raise ConfigError(f"model {name!r} has no parameters")
+        raise ConfigError(f"{_called(name)} has no parameters")
 
 
 def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
@@ -169,13 +169,13 @@ def _check_buffers(name: str, module: nn.Module, in_shape: Shape) -> None:
             functional_call(module, changed, (torch.zeros(2, *in_shape),))
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
-            f"model {name!r} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
+            f"{_called(name)} does not train on samples [2, {', '.join(map(str, in_shape))}]: {error}"
         ) from error
     for path, buffer in module.named_buffers():
         if path not in before or not _equal(buffer, before[path]):
             raise ConfigError(
-                f"model {name!r}: {path} changes while the model trains. It is state outside the parameters, and would "
-                "go from client to client; make it a parameter, or leave it as it is in training"
+                f"{_called(name)}: {path} changes while the model trains. It is state outside the parameters, and "
+                "would go from client to client; make it a parameter, or leave it as it is in training"
             )
 
 
@@ -213,6 +213,11 @@ def _blocks(slots: tuple[Slot, ...]) -> tuple[list[tuple[int, int]], list[str]]:
     return blocks, names
 
 
+def _called(name: str) -> str:
+    """Return what messages call a model: one that Python code passed has a digest for a name."""
+    return "model=" if plugins.is_given(name) else f"model {name!r}"
+
+
 def _forward_costs(name: str, module: nn.Module, in_shape: Shape, n_classes: int) -> tuple[int, int]:
     """Return `flops` and `widest` of a Network; check that the model maps one sample to logits.
 
@@ -241,20 +246,27 @@ def _eval_forward(name: str, module: nn.Module, in_shape: Shape) -> object:
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         if "leaf Variable that requires grad is being used in an in-place operation" in str(error):
             raise ConfigError(
-                f"model {name!r} changes its input samples in place: write x = x - mean, not x -= mean, and set "
+                f"{_called(name)} changes its input samples in place: write x = x - mean, not x -= mean, and set "
                 "inplace = true only in layers after the first"
             ) from error
-        raise ConfigError(f"model {name!r} does not take samples of shape {in_shape}: {error}") from error
+        last = "; images are [channels, height, width]: permute(0, 3, 1, 2) moves the channels of a tensor [N, H, W, C]"
+        hint = last if len(in_shape) == 3 and in_shape[-1] in (1, 3, 4) and in_shape[0] > 4 else ""
+        raise ConfigError(
+            f"{_called(name)} does not take samples of shape {in_shape}: {error}{hint}"
+        ) from error
     return out
 
 
 def _check_logits(name: str, out: object, n_classes: int) -> None:
     shape = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
     if shape != [1, n_classes]:
-        raise ConfigError(f"model {name!r}: expected logits [1, {n_classes}] for one sample, found {shape}")
+        raise ConfigError(
+            f"{_called(name)}: expected logits [1, {n_classes}] for one sample, one for each class from 0 to the "
+            f"largest label, found {shape}"
+        )
     if isinstance(out, Tensor) and not out.requires_grad:
         raise ConfigError(
-            f"model {name!r}: expected logits that are differentiable in its parameters, found some without a "
+            f"{_called(name)}: expected logits that are differentiable in its parameters, found some without a "
             "gradient: leave out detach() and torch.no_grad()"
         )
 
