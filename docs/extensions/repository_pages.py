@@ -41,9 +41,10 @@ def retargeted(text: str, page: Path, shown: Path) -> str:
     def pictures(match: re.Match[str]) -> str:
         given = dict(re.findall(r'(src|alt)="([^"]*)"', match[2]))
         files = {"only-light": given["src"], "only-dark": match[1]}
+        there = {theme: os.path.relpath(page.parent / file, shown.parent) for theme, file in files.items()}
         return "\n".join(
-            f":::{{image}} {os.path.relpath(page.parent / file, shown.parent)}\n:alt: {given['alt']}\n:class: {theme}\n:::"
-            for theme, file in files.items()
+            f":::{{image}} {file}\n:alt: {given['alt']}\n:class: {theme}\n:::"
+            for theme, file in there.items()
         )
 
     return _PICTURE.sub(pictures, _LINK.sub(target, text))

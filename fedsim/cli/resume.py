@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -105,9 +106,19 @@ def fork(
 
     kept = () if keep_online is None else ("--keep-online", keep_online)
     named = () if name is None else ("--name", name)
-    again = command_line("fork", parent, "--at", at, *kept, *named, groups=(new, options))
-    (folder,) = train_and_show(train, WatchedTraining(**vars(options)), again)
-    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
+    again = command_line(
+        "fork", parent, "--at", at, *kept, *named, groups=(_over(new, parent, name), options)
+    )
+    (branched,) = train_and_show(train, WatchedTraining(**vars(options)), again)
+    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(branched)))
+
+
+def _over(new: NewRun, parent: Path, name: str | None) -> NewRun:
+    """Return the options with `force` if the fork does not exist yet: what lies there later is the command's own."""
+    from fedsim.records.manifest import read_manifest
+
+    folder = new.out / (name or f"{read_manifest(parent).get('label')}-fork")
+    return replace(new, force=new.force or not folder.exists())
 
 
 def _numbers(option: str, text: str | None) -> list[int]:

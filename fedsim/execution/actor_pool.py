@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Literal
 
+from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, ServerLost
 from fedsim.common.machine import cores
 from fedsim.execution import cluster
@@ -70,11 +71,16 @@ class RayPool:
         gpus: whether each actor gets a share of Ray's GPUs; "auto" means yes if Ray has any and torch sees one in this
             process, where the run chooses its device.
         address: "auto" or HOST:PORT of a Ray cluster to join; None starts one on this machine for this pool only.
+
+    Raises ConfigError for fewer than 1 worker.
     """
 
+    @arguments.checked
     def __init__(
         self, workers: int | Literal["auto"], *, gpus: Gpus = False, address: str | None = None
     ) -> None:
+        if workers != "auto" and workers < 1:
+            raise ConfigError(f"workers: expected 'auto' or a number of at least 1, found {workers}")
         self._workers, self._gpus, self._address = workers, gpus, address
         self._started: Future[Processes] = Future()
         self._closed = threading.Event()

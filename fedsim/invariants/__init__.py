@@ -69,8 +69,7 @@ def check(folder: Path | str) -> Verdict:
     evidence = Evidence(folder)
     violations: list[Violation] = []
     checked: list[str] = []
-    unchecked: dict[str, str] = {}
-    broken = False
+    unchecked, broken = dict[str, str](), False
     for invariant in invariants():
         try:
             if broken and not invariant.basic:

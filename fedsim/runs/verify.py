@@ -62,8 +62,7 @@ def verify(
         task, model: the same that the run was given, if `simulate` was given any; others are refused.
         workers: by default different from the run's: 0 for a run with workers, 2 for a run without.
 
-    Raises FolderError for a run that is not finished or cannot be repeated, and CheckpointError for steps of a fork
-    that has no checkpoint before them.
+    Raises FolderError for a run that cannot be repeated, CheckpointError for steps of a fork without one before them.
     """
     folder, given = as_path(folder, "folder"), Given.of(task, model)
     manifest = read_manifest(folder)

@@ -204,8 +204,8 @@ def kept_online(trace: Trace, clients: Sequence[int] | Ints, from_us: int, until
         theirs = chosen[spans.client]
         parts = [of_rows(spans, ~theirs), repeated(of_rows(spans, theirs), laps_us(trace, kind), start_us)]
         if kind == "online" and start_us < end_us:
-            k = len(ids)
-            parts.append(Spans(ids, np.full(k, start_us), np.full(k, end_us), np.ones(k)))
+            always = np.full(len(ids), start_us), np.full(len(ids), end_us)
+            parts.append(Spans(ids, *always, np.ones(len(ids))))
         return merged(parts)
 
     periods = {k: laps_us(trace, k) for k in KINDS if k != "unknown"} if laps > 1 else _periods(trace)

@@ -79,20 +79,6 @@ def test_the_readme_shows_what_its_python_prints(place: Path) -> None:
     assert digests.sub("", done.out) == digests.sub("", shown)
 
 
-@pytest.mark.slow
-def test_the_readme_shows_the_table_of_the_quickstart(tmp_path: Path) -> None:
-    """On every kind of processor: rounding must not decide what a reader sees."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    command = ("run", "examples/quickstart.toml", "--workers", "0", "--quiet")
-    done = programs.fedsim(*command, place=tmp_path, COLUMNS="80")
-    assert done.code == 0, done.err
-    table = next(body for body in blocks(ROOT / "README.md", "") if body.lstrip().startswith("mean"))
-    rows = [line for line in table.splitlines() if line[0].isalpha() and not line.startswith("run")]
-    assert [row.split()[0] for row in rows] == ["fedavg", "fedfv", "fedlf"]
-    for row in rows:  # the last column of the command's table, wall time, is not in README
-        assert any(line.startswith(row) for line in done.out.splitlines()), done.out
-
-
 def test_the_readme_and_the_first_steps_show_the_same_tables() -> None:
     readme, steps = (blocks(ROOT / name, "") for name in ("README.md", "docs/first_steps.md"))
     shared = [body for body in readme if "fedavg 91.25" in body or "paired mean" in body]

@@ -353,7 +353,7 @@ def own(tmp_path: Path) -> Path:
         ("frozen", "found weight with torch.float32, requires_grad=False"),
         ("double", "found weight with torch.float64, requires_grad=True"),
         ("empty", "has no parameters"),
-        ("narrow", r"expected logits \[1, 3\] for one sample, found \[1, 2\]"),
+        ("narrow", r"expected logits \[1, 3\] for one sample, one for each class .*, found \[1, 2\]"),
         ("misfit", r"does not take samples of shape \(4,\)"),
         ("none", "expected a torch.nn.Module, found NoneType"),
         ("lazy", "1.weight has no shape before the first sample: use Linear in place of LazyLinear"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Option
 
 from fedsim.cli.trace.output import Force, TraceFile, check_free, writing
 from fedsim.common.terminal import say
+
+if TYPE_CHECKING:
+    from fedsim.scenarios.exporters.exported import Exported
 
 _IMPORTERS = {"csv": "csv", "flgo": "flgo_pings", "fedscale": "fedscale_availability"}
 
@@ -36,6 +39,11 @@ def export(
     with writing("--out", out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, lambda beside: beside.write_bytes(exported.data))
+    _tell(form, out, exported)
+
+
+def _tell(form: str, out: Path, exported: Exported) -> None:
+    """Say what the format could not hold, and how the file is read back."""
     for line in exported.left_out:
         say(f"left out: {line}", err=True)
     options = "".join(f" --option {option}" for option in exported.options)

@@ -18,36 +18,39 @@ from fedsim.data.federated_data import Task
 _WHOLE = ("bool", "int", "uint")
 
 
-def hugging_face(
-    *,
-    clients: int,
-    seed: int,
-    data_dir: Path | None,
-    path: str,
-    features: str = "image",
-    label: str = "label",
-    client: str | None = None,
-    split: str | None = None,
-    test: str | None = None,
-) -> Task:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HuggingFaceOptions:
+    """Options of `hugging_face`."""
+
+    path: str
+    """The folder, below the folder of data sets unless it is absolute."""
+    features: str = "image"
+    """The column of images, which become float32 [channels, height, width] from 0 to 1, or of numbers."""
+    label: str = "label"
+    """The column of whole numbers from 0."""
+    client: str | None = None
+    """The column of the clients' numbers or names; without it a `[partition]` divides the samples."""
+    split: str | None = None
+    """The split that trains; by default `train`, where the folder has splits."""
+    test: str | None = None
+    """The split of the official test set."""
+
+
+def hugging_face(options: HuggingFaceOptions, *, clients: int, seed: int, data_dir: Path | None) -> Task:
     """A folder written by `save_to_disk` of Hugging Face's datasets; a column may say whose each sample is.
 
-    path: the folder, below the folder of data sets unless it is absolute. features: the column of images, which become
-    float32 [channels, height, width] from 0 to 1, or of numbers, which become float32. label: the column of whole
-    numbers from 0. client: the column of the clients' numbers or names; without it a `[partition]` divides the samples.
-    split: the split that trains, by default `train` where the folder has splits. test: the split of the official test
-    set. Raises ConfigError if the package datasets is missing, DataError for a missing folder, split or column, with
-    the closest name, and for samples of another kind.
+    Raises ConfigError if the package datasets is missing, DataError for a missing folder, split or column, with the
+    closest name, and for samples of another kind.
     """
-    place = folder(data_dir) / Path(path).expanduser()
+    place = folder(data_dir) / Path(options.path).expanduser()
     loaded = _loaded(place)
     train = _Rows.of(
-        _split(loaded, split or "train", split is not None, place), features, label, client, place
+        _split(loaded, options.split or "train", options.split is not None, place), options, place
     )
-    tested = None if test is None else _split(loaded, test, True, place)
-    rows = None if tested is None else _Rows.of(tested, features, label, client, place)
-    task = Task.from_dataset(train, client=client, test=rows, x=features, y=label)
-    n_classes = max(task.n_classes, getattr(train.dataset.features[label], "num_classes", 0))
+    tested = None if options.test is None else _split(loaded, options.test, True, place)
+    rows = None if tested is None else _Rows.of(tested, options, place)
+    task = Task.from_dataset(train, client=options.client, test=rows, x=options.features, y=options.label)
+    n_classes = max(task.n_classes, getattr(train.dataset.features[options.label], "num_classes", 0))
     return replace(task, name="hugging_face", n_classes=n_classes)
 
 
@@ -60,8 +63,9 @@ class _Rows:
     """The column of images, if the features are."""
 
     @staticmethod
-    def of(dataset: Any, features: str, label: str, client: str | None, place: Path) -> _Rows:
+    def of(dataset: Any, options: HuggingFaceOptions, place: Path) -> _Rows:
         """Raises DataError for a column that is missing, or whose labels are no whole numbers."""
+        features, label, client = options.features, options.label, options.client
         columns = (features, label) if client is None else (features, label, client)
         known = dataset.column_names
         for option, column in zip(("features", "label", "client"), columns, strict=False):

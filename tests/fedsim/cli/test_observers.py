@@ -156,6 +156,6 @@ def test_a_fork_that_has_not_left_its_parent_is_started_again(
     out = interrupted(capsys, *command, *QUIET)
     assert "interrupted; continue" in out
     again = continuation(out)
-    assert sorted(again) == sorted([*command, *QUIET])
-    called(capsys, *again, "--force")
+    assert sorted(again) == sorted([*command, *QUIET, "--force"])
+    called(capsys, *again)
     assert read_manifest(Path("my runs/branch"))["status"] == "done"
