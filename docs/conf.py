@@ -19,6 +19,7 @@ extensions = [
     "repository_pages",
     "reference_pages",
     "scenario_pictures",
+    "report_pictures",
 ]
 exclude_patterns = ["_build", "extensions"]
 myst_enable_extensions = ["colon_fence"]
