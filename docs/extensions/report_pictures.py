@@ -38,8 +38,10 @@ def page(folder: Path) -> str:
 
 def _lines(folder: Path) -> Iterator[str]:
     yield "# Figures of a report\n"
-    yield "The first command runs [the quickstart](../tutorials/quickstart.md); each of the others draws one figure of its "
-    yield "report as a file. [Reports](../report.md#figures-and-tables-for-papers) has the other formats, PDF and PNG.\n"
+    yield (
+        "The first command runs [the quickstart](../tutorials/quickstart.md); each of the others draws one figure of "
+        "its report. [Reports](../report.md#figures-and-tables-for-papers) has the other formats, PDF and PNG.\n"
+    )
     yield "```sh\nfedsim run examples/quickstart.toml --workers 0\n```\n"
     for name, title in FIGURES.items():
         yield f"## {title}\n"
