@@ -148,7 +148,9 @@ def test_arguments_from_python_are_checked(text: str, tmp_path: Path) -> None:
         fedsim.simulate(tmp_path / "no" / "small.toml", out=tmp_path, workers=0)
     with pytest.raises(ConfigError, match="device: expected one of 'auto', 'cpu', 'cuda', found 'gpu'"):
         fedsim.simulate(small(), out=tmp_path, workers=0, device="gpu")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="workers: expected a whole number or 'auto', found '2'"):
+    with pytest.raises(
+        ConfigError, match="workers: expected a whole number or 'auto' or a RayPool, found '2'"
+    ):
         fedsim.simulate(small(), out=tmp_path, workers="2")  # type: ignore[arg-type]
 
 
