@@ -27,7 +27,7 @@ _NOTEBOOK_EVERY_S = 0.25
 def watched(watch: Watch, progress: bool | None) -> Iterator[Watch]:
     """Yield a watcher that passes a run's progress to `watch`, and shows it if `progress` is True.
 
-    None shows it where somebody looks: in a notebook, at a Python prompt, and if the standard error is a terminal.
+    None shows it in a notebook, at a Python prompt, and if the standard error is a terminal.
     """
     notebook, console = in_notebook(), Terminal(stderr=True)
     looked_at = notebook or hasattr(sys, "ps1") or (console.is_terminal and not console.is_dumb_terminal)

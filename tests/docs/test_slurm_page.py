@@ -1,4 +1,4 @@
-"""The job script of the page on SLURM is run: stopped by a signal, submitted again, and equal to a run in peace."""
+"""The job script of the page on SLURM is run: stopped by a signal, submitted again, and equal to an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def submitted(place: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.slow
-def test_a_job_that_is_stopped_and_submitted_again_ends_as_one_in_peace(place: Path) -> None:
+def test_a_job_that_is_stopped_and_submitted_again_ends_as_an_uninterrupted_one(place: Path) -> None:
     folder = place / "runs" / "seed-3" / "phones"
     with submitted(place) as job:
         try:
