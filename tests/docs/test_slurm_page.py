@@ -1,4 +1,4 @@
-"""The job script of the page on SLURM is run: stopped by a signal, submitted again, and equal to an uninterrupted run."""
+"""The job script of the SLURM page is run: stopped by a signal, submitted again, and equal to an uninterrupted run."""
 
 from __future__ import annotations
 
