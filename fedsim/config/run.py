@@ -6,20 +6,21 @@ options beside its name, which are checked against the signature of the plug-in'
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import pydantic
 from pydantic import BaseModel, BeforeValidator, Field
 
 from fedsim.common.option_requirements import Unless
 from fedsim.config.adversary import AdversarySection, BadUpdatesSection, listed
-from fedsim.config.memory import MemorySection
-from fedsim.config.section import LARGEST, Count, PluginSection, RunName, Section, Seed, Whole
+from fedsim.config.section import LARGEST, Count, PluginSection, RunName, Section, Seed, Size, Whole
 from fedsim.config.timing import CostSection, DropoutSection, EvaluateSection, PacingSection, StopSection
 from fedsim.config.train import TrainSection
 from fedsim.config.world import Duration, WorldConfig
-from fedsim.server.history_storage import HistoryPlan
+from fedsim.server.history_storage import HistoryPlan, HistorySize, Wish, choose
 from fedsim.server.rule import Algorithm, RowsFrom
 from fedsim.server.rule_factory import build_rule
 
@@ -164,6 +165,35 @@ class CheckpointSection(Section):
     """Number of latest checkpoints to keep. A finished run removes its checkpoints unless this is `all`."""
 
 
+class MemorySection(Section):
+    """`[memory]`: how the server stores the history, the remembered updates of absent clients; see docs/memory.md."""
+
+    history: Wish = "auto"
+    """Storage of the history. `auto` takes the first storage that fits into the budget, and float32 without a budget.
+    """
+    budget: Size | None = None
+    """Most memory of the history on the server's device, such as `"8 GB"`; on the CPU it includes the Gram matrices."""
+    host_budget: Size | None = None
+    """Most memory of the Gram matrices and of updates stored on the host, if the server is on a GPU."""
+    slots: Count | None = None
+    """Most clients whose updates are remembered."""
+
+    def plan(self, size: HistorySize, device: str) -> HistoryPlan:
+        """Return the plan for a history of this size. Raises ConfigError if no storage fits."""
+        return choose(
+            size,
+            wish=self.history,
+            budget=self.budget,
+            host_budget=self.host_budget,
+            slots=self.slots,
+            device=device,
+        )
+
+    def chosen(self, plan: HistoryPlan) -> MemorySection:
+        """Return the table that gives exactly this plan on any machine, without a budget."""
+        return MemorySection(history=plan.rung, slots=plan.remembered if plan.capped else None)
+
+
 class RunConfig(Section):
     """One run."""
 
@@ -192,6 +222,21 @@ class RunConfig(Section):
     audit: AuditSection = AuditSection()
     checkpoint: CheckpointSection = CheckpointSection()
     parent: ParentSection | None = None
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _count_share_of_clients(cls, tables: Any) -> Any:
+        """Replace `pacing.clients` as a share by the number of clients."""
+        task, pacing = (
+            tables.get(name) if isinstance(tables, Mapping) else None for name in ("task", "pacing")
+        )
+        if not (isinstance(task, Mapping) and isinstance(pacing, Mapping)):
+            return tables
+        share, clients = pacing.get("clients"), task.get("clients")
+        if not (isinstance(share, float) and 0 < share < 1 and isinstance(clients, int) and clients > 0):
+            return tables
+        count = max(math.floor(round(share * clients, 9)), 1)
+        return {**tables, "pacing": {**pacing, "clients": count}}
 
     def _faults(self) -> Iterable[str]:
         concurrency, clients = self.pacing.pacing().concurrency, self.task.clients
