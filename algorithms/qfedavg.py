@@ -11,18 +11,20 @@ Deviations and choices:
 - L = 1/η unless the option `L` sets it. η is the clients' learning rate at the step whose model an update started from.
 - `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
   as 0.
+- `losses="after"` takes F_k at the client's own model, after training, as FedFV's published code does for its baseline.
 - Clients should be drawn with probability p_k: the sums are not weighted by data.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedsim.algorithms.mathematics.qffl import rates_of
 from fedsim.algorithms.mathematics.rows import over_present
+from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import With
 from fedsim.server.rule import Algorithm, Direction, Floats, Needs, Stack, stateless
 
@@ -33,20 +35,33 @@ def qfedavg(
     lr: Annotated[float | None, Field(gt=0), With("L", None)] = None,
     L: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(gt=0)] = 1e-10,
+    losses: Literal["before", "after"] = "before",
 ) -> Algorithm:
     """Give clients of large loss a larger weight, the more the larger `q` is; q = 0 is the plain mean.
 
     `lr` is the clients' learning rate, `L` the Lipschitz constant, 1/lr by default; one of them is needed.
+    `losses` are those of the received model, before training, or of the client's own model, after it.
     """
-    rates = rates_of("qfedavg", lr, L)
+    rates, after = rates_of("qfedavg", lr, L), losses == "after"
 
     def weigh(stack: Stack) -> Direction:
         constants = rates(stack).lipschitz
-        losses = np.maximum(stack.losses[: stack.m], 0.0) + guard
+        raised = np.maximum(_losses(stack, after), 0.0) + guard
         squares = stack.gram().diagonal()[: stack.m]
-        return Direction(over_present(stack, step_weights(losses, squares, q, constants, constants)))
+        return Direction(over_present(stack, step_weights(raised, squares, q, constants, constants)))
 
-    return stateless(weigh, Needs(gram="model", losses=True))
+    return stateless(weigh, Needs(gram="model", losses=not after, after=after))
+
+
+def _losses(stack: Stack, after: bool) -> Floats:
+    """Return [m] the clients' losses before or after training."""
+    if not after:
+        return stack.losses[: stack.m]
+    if stack.losses_after is None:
+        raise ConfigError(
+            "rule 'qfedavg' with losses = 'after' needs 'losses_after', those of the clients' own models"
+        )
+    return stack.losses_after[: stack.m]
 
 
 def step_weights(losses: Floats, squares: Floats, q: float, lipschitz: Floats, scale: Floats) -> Floats:

@@ -122,7 +122,8 @@ def _partitioned_rows(
     if partitioner is None:
         known = ", ".join(plugins.names("partitioner"))
         raise ConfigError(
-            f"task {task.name!r} has no clients of its own: name a partitioner (known: {known})"
+            f'task {task.name!r} has no clients of its own: give [partition] with a name, such as name = "iid" '
+            f"(known: {known})"
         )
     partition = plugins.build("partitioner", partitioner, options)
     pooled = np.arange(len(task.y)) if pool == "all" else np.flatnonzero(~task.official_test)

@@ -46,6 +46,8 @@ class CnnOptions:
     """Chance that a channel of the last convolution is dropped."""
     dropout: Sequence[Chance] = ()
     """Chances that an input of the first, second, ... linear layer is dropped."""
+    doubled_softmax: bool = False
+    """End with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code."""
 
 
 def cnn(in_shape: tuple[int, ...], n_classes: int, options: CnnOptions) -> nn.Module:
@@ -69,6 +71,8 @@ def cnn(in_shape: tuple[int, ...], n_classes: int, options: CnnOptions) -> nn.Mo
         layers["channel_dropout"] = nn.Dropout2d(o.channel_dropout)
     features = [in_shape[0], *o.channels][-1] * math.prod(sides)
     layers.update(_dense([features, *o.hidden], n_classes, o.dropout))
+    if o.doubled_softmax:
+        layers["softmax"] = nn.Softmax(dim=1)
     return nn.Sequential(layers)
 
 

@@ -16,10 +16,17 @@ if TYPE_CHECKING:
 Width = Annotated[int, Field(ge=1)]
 
 
-def mlp(*, in_shape: tuple[int, ...], n_classes: int, hidden: Sequence[Width] = (200, 200)) -> nn.Module:
+def mlp(
+    *,
+    in_shape: tuple[int, ...],
+    n_classes: int,
+    hidden: Sequence[Width] = (200, 200),
+    doubled_softmax: bool = False,
+) -> nn.Module:
     """Linear layers with ReLU between them, over the flattened sample.
 
     hidden: width of each hidden layer; empty for logistic regression.
+    doubled_softmax: end with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code.
     """
     from torch import nn  # slow to import, and not needed to read a configuration that names this model
 
@@ -29,4 +36,6 @@ def mlp(*, in_shape: tuple[int, ...], n_classes: int, hidden: Sequence[Width] = 
         layers[f"fc{number}"] = nn.Linear(before, after)
         layers[f"relu{number}"] = nn.ReLU()
     layers["out"] = nn.Linear(widths[-1], n_classes)
+    if doubled_softmax:
+        layers["softmax"] = nn.Softmax(dim=1)
     return nn.Sequential(layers)

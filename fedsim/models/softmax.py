@@ -11,11 +11,17 @@ if TYPE_CHECKING:
 
 
 def softmax(
-    *, in_shape: tuple[int, ...], n_classes: int, bias: bool = True, zero_init: bool = False
+    *,
+    in_shape: tuple[int, ...],
+    n_classes: int,
+    bias: bool = True,
+    zero_init: bool = False,
+    doubled_softmax: bool = False,
 ) -> nn.Module:
     """One linear layer over the flattened sample.
 
     zero_init: start from zeros, the usual choice for a convex problem, and not as `torch.nn.Linear` does.
+    doubled_softmax: end with a softmax, whose outputs the cross-entropy takes for logits, as in FedFV's code.
     """
     from torch import nn  # slow to import, and not needed to read a configuration that names this model
 
@@ -23,4 +29,7 @@ def softmax(
     if zero_init:
         for parameter in out.parameters():
             nn.init.zeros_(parameter)
-    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), out=out))
+    layers = OrderedDict[str, nn.Module](flatten=nn.Flatten(), out=out)
+    if doubled_softmax:
+        layers["softmax"] = nn.Softmax(dim=1)
+    return nn.Sequential(layers)

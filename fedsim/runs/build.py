@@ -272,7 +272,8 @@ def _check_ends(config: RunConfig, world: World) -> None:
         none = "compute, and cost.payload is 0" if empty else "downlink, compute or uplink"
         raise ConfigError(
             f"stop.steps: required, because the world models no {none}: jobs take zero time, and "
-            "stop.time is never reached"
+            "stop.time is never reached; [world.join] takes speeds from another world, such as the file of "
+            "`fedsim trace make always_on -o devices.parquet`"
         )
     if pacing.least_candidates > 1 and pacing.least_candidates > (most := world.most_online()):
         raise ConfigError(

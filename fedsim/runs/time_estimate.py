@@ -164,7 +164,8 @@ def _step_s(spec: ServerSpec, m: int, remembered: int) -> float:
 def _arrivals(clients: Ints) -> StepInput:
     """Return a step's input with one update of each client, all of step 0, so that none is too old for the history."""
     k = len(clients)
-    reports = Reports.of([Report(1.0, 1.0, 1.0, 1.0, 0.5)] * k)
+    losses = Report(1.0, 1.0, 1.0, 1.0, loss_after=0.5, accuracy_after=0.5)
+    reports = Reports.of([losses] * k)
     return StepInput(0, clients, np.zeros(k, dtype=np.int64), np.ones(k, dtype=np.int64), clients, reports)
 
 

@@ -32,7 +32,7 @@ class GivenModel:
     def __init__(self, make: Callable[..., nn.Module]) -> None:
         self._make, self._takes = make, _parameters(make)
         self._state: dict[str, Tensor] = {}
-        self._is_copy = False
+        self._is_copy = self._starts_runs = False
 
     @property
     def takes_shapes(self) -> bool:
@@ -53,7 +53,13 @@ class GivenModel:
 
     def __getstate__(self) -> Mapping[str, Any]:
         """Return what another process receives."""
-        return {"_make": self._make, "_takes": self._takes, "_state": self._state, "_is_copy": True}
+        return vars(self) | {"_is_copy": not self._starts_runs}
+
+    def starting_runs(self) -> GivenModel:
+        """Return one for a process that starts runs: it draws initial values there, as this one does here."""
+        model = GivenModel(self._make)
+        model._starts_runs = True
+        return model
 
     def digest(self, in_shape: tuple[int, ...], n_classes: int) -> str:
         """Return 32 hexadecimal digits that depend on the module's structure and on its state before training.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsim.common.errors import ConfigError
 from rule_calls import combine
 from stacks import assert_same, distinct_losses, seeds, updates
 
@@ -26,6 +27,17 @@ def test_drfl_weights_are_shares_of_powers_of_the_losses(seed: int, m: int, q: f
     losses = distinct_losses(seed, m)
     np.testing.assert_allclose(weights("drfl", losses, q=q), losses**q / (losses**q).sum(), rtol=1e-10)
     np.testing.assert_allclose(weights("drfl", losses * 1e200, q=q), weights("drfl", losses, q=q), rtol=1e-9)
+
+
+def test_qfedavg_takes_the_losses_before_or_after_training() -> None:
+    rows, before, after = np.diag([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]), np.array([2.0, 0.5, 1.0])
+    own = {"losses_after": after, "accuracies_after": np.ones(3)}
+    options = {"q": 2.0, "lr": 0.1, "losses": "after"}
+    found = combine("qfedavg", rows, losses=None, options=options, **own)
+    assert_same(found.weights, combine("qfedavg", rows, losses=after, q=2.0, lr=0.1).weights)
+    assert abs(found.weights - combine("qfedavg", rows, losses=before, q=2.0, lr=0.1).weights).max() > 0.01
+    with pytest.raises(ConfigError, match="losses_after"):
+        combine("qfedavg", rows, losses=before, options=options)
 
 
 def test_drfl_without_any_loss_is_the_plain_mean() -> None:

@@ -44,7 +44,9 @@ PUBLISHED = [
 SMALL = [
     ("softmax", {}, (1, 8, 8)),
     ("softmax", {"bias": False, "zero_init": True}, (60,)),
+    ("softmax", {"doubled_softmax": True}, (60,)),
     ("mlp", {"hidden": []}, (7,)),
+    ("mlp", {"hidden": [5], "doubled_softmax": True}, (7,)),
     ("mlp", {"hidden": [5, 4, 3]}, (1, 8, 8)),
     ("cnn", {"channels": [4, 6], "hidden": [8]}, (1, 8, 8)),
     ("cnn", {"channels": [4, 6], "hidden": [], "norm": "group", "groups": 4}, (1, 8, 8)),
@@ -54,6 +56,23 @@ SMALL = [
     ("nfresnet", {"stem": 4, "stages": [4, 6], "blocks": 2}, (1, 8, 8)),
     ("lstm", {"embedding": 3, "hidden": [5, 4]}, (7,)),
 ]
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
+def test_a_doubled_softmax_gives_probabilities_to_the_cross_entropy(name: str) -> None:
+    plain, doubled = (
+        build_network(name, options, (1, 8, 8), 3) for options in ({}, {"doubled_softmax": True})
+    )
+    assert (plain.P, plain.slots) == (doubled.P, doubled.slots)
+    start = plain.initial(1)
+    assert torch.equal(start, doubled.initial(1))
+    x = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    logits, outputs = (n.load(start).eval()(x) for n in (plain, doubled))
+    assert torch.allclose(outputs, logits.exp() / logits.exp().sum(1, keepdim=True))
+    assert torch.equal(outputs.argmax(1), logits.argmax(1))
+    labels = torch.tensor([0, 1, 2, 0, 1])
+    twice = -(outputs - outputs.exp().sum(1, keepdim=True).log())[torch.arange(5), labels]
+    assert torch.allclose(torch.nn.functional.cross_entropy(outputs, labels, reduction="none"), twice)
 
 
 @pytest.fixture(params=SMALL, ids=str)

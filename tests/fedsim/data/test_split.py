@@ -156,7 +156,7 @@ def test_the_official_test_set_of_natural_clients_can_be_left_out() -> None:
             "'toy' has clients of its own: remove .* 'iid'",
         ),
         (natural([9, 9]), {"n_clients": 3}, "'toy' has 2 clients of its own, not 3"),
-        (toy(), {"n_clients": 3}, r"name a partitioner \(known: dirichlet, iid"),
+        (toy(), {"n_clients": 3}, r"give \[partition\] with a name, .* \(known: dirichlet, iid"),
         (toy(), {"n_clients": 3, "partitioner": "dirichelt"}, "did you mean 'dirichlet'"),
         (toy(), {"n_clients": 0, "partitioner": "iid"}, "at least 1 client, found 0"),
         (toy(), {"n_clients": 3, "partitioner": "iid", "fractions": (0.8, 0.1, 0.2)}, "sum to 1"),

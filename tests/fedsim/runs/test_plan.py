@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,23 +57,41 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+Pair = tuple[PlannedRun, analysis.Run, Path]
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """One trial of each part is enough here: the prediction of wall time is not what is tested."""
     monkeypatch.setattr("fedsim.runs.time_estimate._MEASURED_S", 0.0)
     monkeypatch.setattr("fedsim.runs.time_estimate._OFTEN", 1)
 
 
-def pair(kind: str, tmp_path: Path, **changes: Any) -> tuple[PlannedRun, analysis.Run, Path]:
+@pytest.fixture(autouse=True)
+def _quick_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick(monkeypatch)
+
+
+def pair(kind: str, tmp_path: Path, **changes: Any) -> Pair:
     """Return the plan of a small run, the run, and the folder of the plan's tables."""
     config: RunConfig = small(**KINDS[kind] | changes)
     found = plan_run(config, workers=0, out=tmp_path / "plan")
     return found, analysis.open_run(run(config, tmp_path / "run").folder), tmp_path / "plan" / "small"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_timeline_of_a_plan_is_that_of_the_run(kind: str, tmp_path: Path) -> None:
-    found, done, folder = pair(kind, tmp_path)
+same_process = pytest.mark.xdist_group("plans")  # each is made once, for three tests
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """A plan of each kind, its run, and the folder of the plan's tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        quick(patch)
+        yield pair(request.param, tmp_path_factory.mktemp("pair"))
+
+
+@same_process
+def test_the_timeline_of_a_plan_is_that_of_the_run(both: Pair) -> None:
+    found, done, folder = both
     assert found.exact == ""
     jobs, steps = (pq.read_table(folder / f"{name}.parquet") for name in ("jobs", "steps"))
     timed = [name for name in JOBS.names if name not in LEARNED]
@@ -88,9 +107,9 @@ def test_the_timeline_of_a_plan_is_that_of_the_run(kind: str, tmp_path: Path) ->
     assert found.memory_bytes == manifest["memory"]["predicted_bytes"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_a_plan_counts_is_what_the_run_recorded(kind: str, tmp_path: Path) -> None:
-    found, done, _ = pair(kind, tmp_path)
+@same_process
+def test_what_a_plan_counts_is_what_the_run_recorded(both: Pair) -> None:
+    found, done, _ = both
     jobs, steps, evals = (done.frame(name) for name in ("jobs", "steps", "evals"))
     used = jobs[jobs.status == "aggregated"]
     assert found.staleness.tolist() == used.staleness.tolist()
@@ -105,9 +124,9 @@ def test_what_a_plan_counts_is_what_the_run_recorded(kind: str, tmp_path: Path) 
     assert (found.received <= least + waiting).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_passes_are_those_of_the_jobs_that_reported(kind: str, tmp_path: Path) -> None:
-    found, done, _ = pair(kind, tmp_path)
+@same_process
+def test_passes_are_those_of_the_jobs_that_reported(both: Pair) -> None:
+    found, done, _ = both
     jobs = done.frame("jobs")
     trained = jobs[jobs.loss_train.notna()]
     epochs = done.config["train"]["epochs"]
@@ -189,6 +208,10 @@ def test_a_plan_says_why_it_might_be_wrong(changes: dict[str, Any], reason: str)
 )
 def test_selectors_that_look_at_labels_alone_are_planned_exactly(selection: dict[str, Any]) -> None:
     assert bool(plan_run(small(selection=selection), workers=0).exact) == (selection["name"] != "quota")
+
+
+def test_a_rule_that_weighs_by_accuracy_is_planned() -> None:
+    assert plan_run(small(algorithm={"name": "fedfa"}), workers=0).steps == 8
 
 
 def lines(found: PlannedRun) -> list[tuple[str, str]]:
@@ -353,7 +376,7 @@ def test_bad_input_is_refused_as_the_run_would(tmp_path: Path) -> None:
         plan_run(small(), workers=-1)
     with pytest.raises(ConfigError, match="wall time alone ends"):
         plan_run(small(stop={"wall": "1min"}), workers=0, out=tmp_path)
-    with pytest.raises(ConfigError, match="partitioner"):
+    with pytest.raises(ConfigError, match=r"give \[partition\]"):
         plan_run(small(partition=None), workers=0, out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
