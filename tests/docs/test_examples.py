@@ -11,16 +11,25 @@ import programs
 from fedsim import analysis
 from fedsim.config.load import load_config
 from fedsim.runs.simulate import simulate
+from few_images import write_few_images
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = sorted((ROOT / "examples").glob("*.toml"))
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 
 
+@pytest.fixture(scope="module")
+def few_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_few_images(folder)
+    return folder
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_a_configuration_runs(path: Path, tmp_path: Path) -> None:
+def test_a_configuration_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
     inputs.data_of(load_config(path)[0].task.name)
-    results = simulate(load_config(path, ("stop.steps=3",)), out=tmp_path, workers=0)
+    sets = ("stop.steps=3", f"task.data_dir='{few_images}'")
+    results = simulate(load_config(path, sets), out=tmp_path, workers=0)
     runs = [analysis.open_run(result.folder) for result in results]
     assert all(run.manifest["status"] == "done" for run in runs)
     assert all(run.manifest["steps"] == 3 for run in runs)
