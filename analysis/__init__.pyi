@@ -11,7 +11,7 @@ from .plots.availability import availability_picture
 from .plots.fit import fit_picture
 from .report.document import Document, Finding
 from .report.findings import findings
-from .report.notebook import run_figure, run_html
+from .report.notebook import plot, run_html
 from .report.report import run_document, write_page, write_report
 from .report.report_files import write_figures, write_tables
 from .report.study_report import study_document, write_run_reports
@@ -20,6 +20,7 @@ from .statistics.fairness import summary
 from .statistics.improved_users import improved_users_percent
 from .statistics.over_time import improved_over_time, time_below
 from .statistics.paired import PairedDifference, differences, differences_of
+from .statistics.published import ClaimedPair, ClaimResult, PublishedValue, claim_results, published_values
 from .statistics.waste import waste, waste_by_status, waste_table
 from .tables.arms import arms_table
 from .tables.audit_tables import audit_groups, audit_tables
@@ -30,6 +31,7 @@ from .tables.group_tables import (
     run_participation_tables,
     study_participation,
 )
+from .tables.published_tables import published_frames, published_tables
 from .tables.study_tables import study_frames, study_tables
 from .worlds.difference import WorldDiff, compare_worlds
 from .worlds.facts import QUARTILES_NOTE, world_facts
@@ -42,6 +44,8 @@ __all__ = [
     "POINTS",
     "QUARTILES_NOTE",
     "Cell",
+    "ClaimResult",
+    "ClaimedPair",
     "Comparison",
     "Curves",
     "Document",
@@ -50,6 +54,7 @@ __all__ = [
     "FitComparison",
     "MLflowWriter",
     "PairedDifference",
+    "PublishedValue",
     "Run",
     "Study",
     "TensorBoardWriter",
@@ -61,6 +66,7 @@ __all__ = [
     "audit_groups",
     "audit_tables",
     "availability_picture",
+    "claim_results",
     "class_hours",
     "closing_table",
     "compare",
@@ -85,13 +91,16 @@ __all__ = [
     "open_all",
     "open_run",
     "open_study",
+    "plot",
     "profile",
     "profile_table",
+    "published_frames",
+    "published_tables",
+    "published_values",
     "require_mlflow",
     "require_tensorboard",
     "require_wandb",
     "run_document",
-    "run_figure",
     "run_html",
     "run_participation",
     "run_participation_tables",

@@ -213,7 +213,7 @@ class Run:
         Raises ConfigError with the closest name for a picture that the report does not have, and RunError or TraceError
         if the run's files do not suffice for it.
         """
-        return analysis.run_figure(self, name)
+        return analysis.plot([self], name)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how the run ended, and its accuracy over time or its participation."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedsim.common.errors import ConfigError, FolderError, closest
 from fedsim.common.files import from_json
 from fedsim.common.paths import as_path
 from fedsim.config.errors import validated
+from fedsim.config.published import PublishedSection
 from fedsim.records.manifest import MANIFEST
 
 if TYPE_CHECKING:
@@ -66,11 +68,21 @@ class Study:
         default_factory=dict, repr=False, compare=False
     )
     _numbers: dict[tuple[Path, str], pd.DataFrame] = field(default_factory=dict, repr=False, compare=False)
+    published: PublishedSection | None = None
+    """The values and claims of the paper whose table the study repeats."""
 
     @property
     def finished(self) -> tuple[Cell, ...]:
         """The cells whose runs are done."""
         return tuple(cell for cell in self.cells if cell.status == "done")
+
+    @property
+    def digest(self) -> str | None:
+        """SHA-256 of the levels, seeds and digests of all runs, equal for equal results; None before all are done."""
+        if len(self.finished) < len(self.cells):
+            return None
+        lines = sorted(f"{cell.name}: {self.run(cell).manifest['digest']}" for cell in self.cells)
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
     @arguments.checked
     def run(self, cell: Cell) -> Run:
@@ -254,6 +266,7 @@ class _Study(_Part):
     axes: dict[str, list[str]]
     seeds: list[int]
     compare: _Compare = _Compare()
+    published: PublishedSection | None = None
     cells: list[_Cell]
 
 
@@ -280,13 +293,20 @@ def open_study(path: str | Path) -> Study:
         content = validated(_Study, raw, file)
     except ConfigError as error:
         raise FolderError(str(error)) from error
+    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
+    _check(content, axes, file)
+    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(content.cells))
+    asked = content.compare.model_dump(exclude_none=True)
+    seeds, published = tuple(content.seeds), content.published
+    return Study(folder, content.name, content.description, axes, seeds, asked, cells, published=published)
+
+
+def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> None:
     for name in content.compare.metrics or ():
         if ":" in name:  # opening a folder must not run code that the folder names
             raise FolderError(f"{file}: compare.metrics: expected names of installed metrics, found {name!r}")
-    axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
-    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(content.cells))
-    compare = content.compare.model_dump(exclude_none=True)
-    return Study(folder, content.name, content.description, axes, tuple(content.seeds), compare, cells)
+    if content.published is not None and (faults := list(content.published.faults_with(axes))):
+        raise FolderError("\n".join(f"{file}: {fault}" for fault in faults))
 
 
 def _cell(cell: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:

@@ -1,9 +1,9 @@
-"""What Python and notebooks show of one run: a picture of its report, and a summary in HTML."""
+"""What Python and notebooks show of runs: a picture of their report, and a summary of one in HTML."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from matplotlib.figure import Figure
 
@@ -34,14 +34,16 @@ _CSS = """<style>
 
 
 @arguments.checked
-def run_figure(run: Run, name: str) -> Figure:
-    """Draw a picture of a run's report, under its legend and on white.
+def plot(runs: Sequence[Run], name: str) -> Figure:
+    """Draw the picture `name` of the report about `runs`, such as "accuracy-over-time", under its legend and on white.
 
-    Raises ConfigError with the closest name for a picture that the report of this run does not have.
+    Raises ConfigError with the closest name for a picture that this report does not have, and RunError or TraceError
+    if the runs' files do not suffice for it.
     """
-    figures = run_document([run]).figures
+    figures = run_document(runs).figures
     if name not in figures:
-        raise ConfigError(f"{run.folder}: there is no picture {name!r}{closest(name, figures)}")
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise ConfigError(f"{folders}: there is no picture {name!r}{closest(name, figures)}")
     return on_paper(figures[name].draw())
 
 

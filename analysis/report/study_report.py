@@ -42,6 +42,7 @@ from fedsim.analysis.report.participation_sections import study_participation_bl
 from fedsim.analysis.report.report import overview_blocks, report_command, write_report
 from fedsim.analysis.statistics.paired import PairedDifference, differences
 from fedsim.analysis.tables.difference_tables import PLACES, notes
+from fedsim.analysis.tables.published_tables import published_frames
 from fedsim.analysis.tables.study_tables import level_frame, metrics_of, points_of
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, RunError
@@ -84,6 +85,7 @@ def _blocks(study: Study, out: Path) -> Iterator[Block]:
         yield Text("No run of the study is done, so there is nothing to compare.")
     else:
         metrics = metrics_of(study)
+        yield from _published(study)
         yield from _ends(study, metrics)
         yield from _differences(study, metrics)
         yield from _curves(study, metrics)
@@ -165,6 +167,36 @@ def _ends(study: Study, metrics: Sequence[str]) -> Iterator[Block]:
     frame["metric"] = frame["metric"].map(heading_of)
     caption = "Means over seeds with 95 % bootstrap intervals (of a level by itself: differences are surer, see below)"
     yield frame_table("ends", caption, frame, columns)
+
+
+def _published(study: Study) -> Iterator[Block]:
+    """Yield the study's means beside the paper's values and the verdicts on its claims, if it repeats a table."""
+    if study.published is None:
+        return
+    yield Heading("Beside the paper")
+    yield Text(f"The study repeats {study.published.source}.")
+    frames = published_frames(study)
+    values, claims = frames["published.values"], frames["published.claims"]
+    numbers = {name: Column(text, 3) for name, text in _VALUE_COLUMNS.items()}
+    if len(values):
+        caption = "Means over seeds with 95 % t intervals, and the paper's values"
+        values["metric"] = values["metric"].map(heading_of)
+        yield frame_table("published-values", caption, values, {"n": Column("seeds"), **numbers})
+    if len(claims):
+        caption = "What the paper concludes: each pair of levels, paired by seed, higher minus lower"
+        claims["metric"] = claims["metric"].map(heading_of)
+        pairs = {"mean": Column("difference", 3), "p_holm": Column("p Holm", 3), "n": Column("seeds")}
+        yield frame_table("published-claims", caption, claims, pairs)
+
+
+_VALUE_COLUMNS = {
+    "mean": "mean",
+    "low": "95 % low",
+    "high": "95 % high",
+    "published": "paper",
+    "published_std": "± of the paper",
+    "p_holm": "p that they differ (Welch, Holm)",
+}
 
 
 def _differences(study: Study, metrics: Sequence[str]) -> Iterator[Block]:

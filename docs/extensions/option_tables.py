@@ -104,15 +104,15 @@ def _cells(name: str, field: FieldInfo, doc: str) -> list[str]:
     return [
         f"`{name}`",
         in_words(field.annotation, metadata),
-        _default(field, metadata),
+        _default(field, metadata, meaning),
         meaning.replace("|", r"\|"),
     ]
 
 
-def _default(field: FieldInfo, metadata: Sequence[Any]) -> str:
+def _default(field: FieldInfo, metadata: Sequence[Any], meaning: str) -> str:
     value = field.get_default(call_default_factory=True, validated_data={})
     if value is PydanticUndefined:
-        return "required"
+        return meaning.partition("; by default ")[2].rstrip(".") or "required"
     if value is None:
         return "none"
     if isinstance(value, BaseModel) or value in ((), {}):
