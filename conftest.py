@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -115,9 +116,9 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
         _ray.close()
 
 
-@pytest.fixture
-def hearing() -> Iterator[None]:
-    """Hear Ctrl-C, also where a shell began the tests in the background, which then ignore it."""
+@pytest.fixture(autouse=True, scope="session")
+def _ctrl_c_interrupts() -> Iterator[None]:
+    """Tests send SIGINT, which a shell ignores in processes that it starts in the background."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -137,6 +138,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return cores() + 1
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one process run the tests that share a cluster of Ray, and another one those that kill processes of Ray.
 
@@ -151,3 +153,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
     if os.environ.get("PYTEST_XDIST_WORKER"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Do not look again and again for garbage among the tests and the modules, which stay."""
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter take everything down as it is used to."""
+    gc.unfreeze()

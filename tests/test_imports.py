@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
@@ -43,6 +44,9 @@ PLUG_INS = (
 )  # fmt: skip
 
 
+pytestmark = pytest.mark.xdist_group("imports")  # one process parses the files
+
+
 def modules(root: Path, package: str) -> list[Path]:
     found = sorted((root / package).rglob("*.py"))
     assert len(found) > 20, f"{package} has but {len(found)} modules"
@@ -53,8 +57,13 @@ def imports(path: Path) -> set[str]:
     return {name for name, _ in imported(path)}
 
 
-def imported(path: Path) -> Iterator[tuple[str, int]]:
-    """Yield what a file imports, for types alone included, and the line."""
+@cache
+def imported(path: Path) -> tuple[tuple[str, int], ...]:
+    """Return what a file imports, for types alone included, and the line."""
+    return tuple(_imported(path))
+
+
+def _imported(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)

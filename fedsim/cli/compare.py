@@ -37,6 +37,9 @@ class Questions:
         list[str] | None,
         Option(metavar="POINT", help="Studies: compare at end, steps, time or bytes; may be repeated."),
     ] = None
+    published: Annotated[
+        bool, Option("--published", help="One study: show the values and claims of its [published] alone.")
+    ] = False
     by: Annotated[
         str | None,
         Option(help="Show accuracy by groups of clients too: availability, compute, used, label, ..."),
@@ -56,20 +59,30 @@ def compare(
     what: Questions,
 ) -> None:
     """Show differences of runs by client, or of studies by seed. Arms are compared with the first of them."""
-    if analysis.is_study(first):
-        _refuse(first, "study", {"--split": what.split})
-        tables = _of_studies(first, second, what.of_studies())
-    elif not first.exists():
+    if not first.exists():
         raise FolderError(f"there is no folder {first}")
-    else:
-        _refuse(first, "run", {"--axis": what.axis, "--metric": what.metrics, "--at": what.at})
-        if second is None:
-            tables = _of_arms(first, what)
-        else:
-            _refuse(first, "run", {"--baseline": what.baseline})
-            tables = _of_runs(first, second, what.split, what.by)
-    for table in tables:
+    of_kind = _study_tables if analysis.is_study(first) else _run_tables
+    for table in of_kind(first, second, what):
         Terminal().print(table)
+
+
+def _study_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+    _refuse(first, "study", {"--split": what.split})
+    return (_beside_paper if what.published else _of_studies)(first, second, what)
+
+
+def _run_tables(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+    of_studies = {
+        "--axis": what.axis,
+        "--metric": what.metrics,
+        "--at": what.at,
+        "--published": what.published,
+    }
+    _refuse(first, "run", of_studies)
+    if second is None:
+        return _of_arms(first, what)
+    _refuse(first, "run", {"--baseline": what.baseline})
+    return _of_runs(first, second, what.split, what.by)
 
 
 def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
@@ -80,11 +93,19 @@ def _refuse(folder: Path, kind: str, options: Mapping[str, object]) -> None:
             raise ConfigError(f"{option}: it is for {other}, and {folder} is a {kind}")
 
 
-def _of_studies(first: Path, second: Path | None, questions: dict[str, object]) -> Iterable[Table]:
+def _of_studies(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
     study = analysis.open_study(first)
     if second is not None:
         study = analysis.join_studies(study, analysis.open_study(second))
-    return analysis.study_tables(study.asked(questions))
+    return analysis.study_tables(study.asked(what.of_studies()))
+
+
+def _beside_paper(first: Path, second: Path | None, what: Questions) -> Iterable[Table]:
+    if second is not None or what.of_studies():
+        raise ConfigError(
+            "--published: it compares one study with its paper, and takes no other study or option"
+        )
+    return analysis.published_tables(analysis.open_study(first))
 
 
 def _of_arms(folder: Path, what: Questions) -> Iterator[Table]:

@@ -14,7 +14,7 @@ from rich.console import Console
 from fedsim import analysis
 from fedsim.cli.options import WatchedTraining, command_line, interrupted
 from fedsim.common import plugins
-from fedsim.common.errors import EndOfWorld, SomeFailed
+from fedsim.common.errors import LongRun, SomeFailed
 from fedsim.common.terminal import Terminal, say
 from fedsim.runs.progress import shown
 from fedsim.runs.result import Progress, Result, Watch
@@ -52,13 +52,13 @@ def watching(console: Console, options: WatchedTraining, names: Sequence[str] = 
 
 @contextmanager
 def warnings_shown(console: Console, quiet: bool = False) -> Iterator[None]:
-    """Print warnings about the end of a world as lines on `console`; nothing if `quiet`."""
+    """Print warnings about long runs as lines on `console`; nothing if `quiet`."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if quiet else "always", EndOfWorld)
+        warnings.simplefilter("ignore" if quiet else "always", LongRun)
         show_others = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-            if issubclass(category, EndOfWorld):
+            if issubclass(category, LongRun):
                 console.print(str(message), highlight=False, soft_wrap=True)
             else:
                 show_others(message, category, *where, **more)

@@ -20,7 +20,9 @@ from fedsim.common.terminal import say
 if TYPE_CHECKING:
     from fedsim.integrations.trackers import Logger
 
-Config = Annotated[Path, Argument(help="A TOML file; see docs/config.md.")]
+Config = Annotated[
+    Path, Argument(help="A TOML file: `fedsim init` writes one, `fedsim schema` describes its keys.")
+]
 RunFolder = Annotated[Path, Argument(help="The folder of a run.")]
 Sets = Annotated[
     list[str] | None,

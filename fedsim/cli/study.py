@@ -58,7 +58,10 @@ class Running:
 
 @grouped
 def study(
-    file: Annotated[Path, Argument(metavar="STUDY.toml", help="A TOML file; see docs/studies.md.")],
+    file: Annotated[
+        Path,
+        Argument(metavar="STUDY.toml", help="A TOML file: `fedsim schema study` describes its keys."),
+    ],
     *,
     changes: Changes,
     running: Running,
@@ -105,17 +108,24 @@ def _close(console: Terminal, outcome: Outcome, cells: int, again: str) -> None:
 
     Raises typer.Exit with code 130 after an interrupt, RunError if a cell failed; the command `again` continues.
     """
-    for table in analysis.study_tables(outcome.folder) if outcome.done else ():
+    opened = analysis.open_study(outcome.folder)
+    for table in _tables(opened) if outcome.done else ():
         console.print(table)
     if outcome.failed:
         console.print(_failures(outcome))
-    say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done")
+    digest = f"  digest {opened.digest[:16]}" if opened.digest else ""
+    say(f"study: {outcome.folder}  {outcome.done} of {cells} cells done{digest}")
     if outcome.interrupted:
         raise interrupted("interrupted, and saved", again)
     if outcome.failed:
         raise RunError(
             f"{outcome.folder}: {len(outcome.failed)} of {cells} cells failed; repeat them with: {again}"
         )
+
+
+def _tables(study: analysis.Study) -> list[Table]:
+    """Return the study's tables, or those that put it beside a paper if it has `[published]`."""
+    return analysis.study_tables(study) if study.published is None else analysis.published_tables(study)
 
 
 def _failures(outcome: Outcome) -> Table:

@@ -79,8 +79,16 @@ class CheckpointError(Error):
     """A checkpoint lacks a part, or was made by a different configuration."""
 
 
-class EndOfWorld(UserWarning):
+class LongRun(UserWarning):
+    """A run is longer than its configuration suggests."""
+
+
+class EndOfWorld(LongRun):
     """A run is longer than the horizon of its world."""
+
+
+class ManySteps(LongRun):
+    """A run takes very many server steps until its limit."""
 
 
 INPUT_ERRORS = (ConfigError, DataError, TraceError, FolderError, CheckpointError)

@@ -298,6 +298,11 @@ def is_given(name: str) -> bool:
     return name in _given
 
 
+def all_given() -> dict[str, Callable[..., Any]]:
+    """Return the factories that Python code has passed to this process, by name."""
+    return dict(_given)
+
+
 def keep_given(factories: Mapping[str, Callable[..., Any]]) -> None:
     """Let configurations name `factories` in place of those of earlier calls: for a process that trains one run."""
     _given.clear()
@@ -308,8 +313,8 @@ def _passed(kind: str, name: str) -> Callable[..., Any]:
     if name in _given:
         return _given[name]
     raise ConfigError(
-        f"{kind} {name!r} came from Python code, and no file holds it: call fedsim.simulate, resume, fork, replay or "
-        f"verify with {kind}=..."
+        f"{kind} {name!r} came from Python code, and no file holds it: call fedsim.simulate, study, resume, fork, "
+        f"replay or verify with {kind}=..."
     )
 
 

@@ -11,7 +11,7 @@ import pydantic
 
 from fedsim.common.errors import ConfigError, closest, in_words, short, shown
 from fedsim.common.files import MOST_PARTS, from_toml
-from fedsim.config.suggestions import key_text, missing_hint, name_hint
+from fedsim.config.suggestions import key_text, missing_hint, name_hint, scenario_option_hint
 
 Model = TypeVar("Model", bound=pydantic.BaseModel)
 _SHOULD = "Input should be "
@@ -135,7 +135,10 @@ def _meant(model: type[pydantic.BaseModel], loc: tuple[int | str, ...]) -> str:
     """Return where the unknown key at the end of `loc` belongs, or the closest valid key."""
     key = str(loc[-1])
     if len(loc) == 1 or key not in model.model_fields:
-        return _elsewhere(model, key) or closest(key, _known(model, loc[:-1]))
+        known, in_world = _known(model, loc[:-1]), len(loc) == 2 and loc[0] == "world"
+        return (
+            _elsewhere(model, key) or (scenario_option_hint(key) if in_world else "") or closest(key, known)
+        )
     if models_in(model.model_fields[key].annotation):
         return f"; [{key}] is a table of its own"
     return f"; {key!r} belongs above the first table"

@@ -18,8 +18,9 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError, described
 from fedsim.config.data import federation
 from fedsim.config.errors import read_toml
-from fedsim.config.load import Sets, Source, load_config, read_runs
+from fedsim.config.load import Filled, Sets, Source, load_config, read_runs
 from fedsim.config.run import ModelSection, RunConfig
+from fedsim.config.study import StudyConfig
 from fedsim.data.federated_data import Task
 from fedsim.data.validation import checked
 from fedsim.training.given_model import GivenModel
@@ -85,6 +86,48 @@ class Given:
             if self.model is not None:
                 _check_same(folder, "model", names["model"], self._model_name(load_config(config)[0]))
             yield
+
+    @contextmanager
+    def of_study(self, read: Callable[[Filled], StudyConfig]) -> Iterator[StudyConfig]:
+        """Yield the study that `read` returns, whose cells have the task and the model; they can be built in the body.
+
+        `read` passes its argument to `read_study`. Raises ConfigError if the study also names what Python passes.
+        """
+        factories: dict[str, Callable[..., Any]] = {}
+        if self.task is not None:
+            factories[self._task_name()] = _factory(self.task)
+        if self.model is not None:
+            factories[self._model_of_study()] = self.model
+        with plugins.given(factories):
+            yield read(self._study_filled)
+
+    def _model_of_study(self) -> str:
+        """Return the name of the model in all cells. Raises ConfigError if it may differ between them."""
+        model = self._made()
+        if self.task is not None:
+            return f"{plugins.GIVEN}{model.digest(self.task.x.shape[1:], self.task.n_classes)}"
+        if model.takes_shapes:
+            raise ConfigError(
+                "model: expected a function without arguments, found one that takes the shape of the data, which the "
+                "study names: pass task= too"
+            )
+        return f"{plugins.GIVEN}{model.digest((), 0)}"
+
+    def _study_filled(self, raw: dict[str, Any], source: str) -> dict[str, Any]:
+        """Return the tables of a study with the task and the model."""
+        levels = {
+            f"{axis}.{level}": tables
+            for axis, of_axis in raw.get("axes", {}).items()
+            for level, tables in of_axis.items()
+        }
+        run = self._filled(raw.get("run", {}) | {"arms": levels}, source)
+        del run["arms"]
+        if self.model is not None:
+            for tables in (run, *levels.values()):
+                if "model" in tables:
+                    raise ConfigError(f"{source}: model: given twice, as model= and as {tables['model']!r}")
+            run["model"] = {"name": self._model_of_study()}
+        return raw | {"run": run}
 
     def _made(self) -> GivenModel:
         assert self.model is not None

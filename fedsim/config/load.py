@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.common import arguments, plugins
-from fedsim.common.errors import ConfigError, described
+from fedsim.common.errors import ConfigError, described, shown
 from fedsim.common.paths import as_path
 from fedsim.config.errors import assign, models_in, read_toml, validated
 from fedsim.config.requirements import settled
@@ -226,7 +226,10 @@ def _runs(
     if arms is None:
         return [base], [source]
     if not isinstance(arms, Mapping) or not arms or not all(isinstance(a, Mapping) for a in arms.values()):
-        raise ConfigError(f"{source}: arms: expected tables such as [arms.fedavg.algorithm], found {arms!r}")
+        raise ConfigError(
+            f"{source}: arms: expected a table for each arm, such as [arms.fedavg.algorithm] in TOML or "
+            f'{{"fedavg": {{"algorithm": {{"name": "fedavg"}}}}}} in Python, found {shown(arms)}'
+        )
     check_distinct(arms, f"{source}: the arms")
     runs: list[Mapping[str, Any]] = []
     for arm, changes in arms.items():

@@ -18,7 +18,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from fedsim.common import arguments, plugins
 from fedsim.common.errors import ConfigError, closest
 from fedsim.config.errors import assign, validated
-from fedsim.config.load import Sets, Source, assignments, changed, check_effect, merged, tables_of
+from fedsim.config.load import Filled, Sets, Source, assignments, changed, check_effect, merged, tables_of
+from fedsim.config.published import PublishedSection
 from fedsim.config.section import RunName, Section, Seed, installed
 
 COLUMNS = (
@@ -130,6 +131,7 @@ class StudyConfig(Section):
     skip: tuple[dict[str, str | tuple[str, ...]], ...] = ()
     """Combinations to leave out: by axis, a level or several."""
     compare: CompareSection | None = None
+    published: PublishedSection | None = None
     scales: dict[str, ScaleSection] = Field(default_factory=dict)
 
     def _faults(self) -> Iterable[str]:
@@ -143,6 +145,8 @@ class StudyConfig(Section):
         if self.compare is not None:
             axis, baseline = self.compare.axis, self.compare.baseline
             yield from self._unknown(axis, "compare.axis", (baseline,), "compare.baseline")
+        if self.published is not None:
+            yield from self.published.faults_with(self.axes)
 
     def _faults_in_axes(self) -> Iterable[str]:
         for axis, levels in self.axes.items():
@@ -208,6 +212,17 @@ def load_study(
         sets: assignments such as `run.stop.steps=20`, or values by dotted key.
         seeds: a number of seeds such as 5, or seeds such as "3,7,9" or [3, 7, 9].
     """
+    return read_study(study, scale, sets, seeds)
+
+
+def read_study(
+    study: Source,
+    scale: str | None = None,
+    sets: Sets = (),
+    seeds: str | int | Sequence[int] | None = None,
+    filled: Filled = lambda raw, source: raw,
+) -> StudyConfig:
+    """Read a study, as `load_study` does, after `filled(raw, source)` has completed its tables."""
     made = assignments(sets)
     written, path = tables_of(study, "study")
     if "task" in written and "run" not in written:
@@ -219,7 +234,7 @@ def load_study(
     raw = _assigned(deepcopy(scaled), made)
     if seeds is not None:
         raw["seeds"] = seeds_of(seeds) if isinstance(seeds, str) else seeds
-    checked = validated(StudyConfig, raw, source)
+    checked = validated(StudyConfig, filled(raw, source), source)
     for axis, levels in checked.axes.items():
         overlays = {f"axes.{axis}.{level}": tables for level, tables in levels.items()}
         check_effect(scaled.get("run", {}), _of_runs(made), overlays, "run.")

@@ -13,6 +13,7 @@ from typing import get_args
 
 from fedsim.common import plugins
 from fedsim.common.errors import closest
+from fedsim.common.plugin_options import options_of
 from fedsim.engine.pacing import Preset
 
 _SERVER_OPT = '[[algorithm.wrap]] with name = "server_opt"'
@@ -40,7 +41,7 @@ KEYS = {
     "synchronous sync scheduler scheduling",
     "pacing.clients, the number of clients of a round": "clients_per_round num_clients_per_round "
     "client_num_per_round num_participants num_selected clients_per_step cohort_size min_fit_clients m",
-    "pacing.clients, a number of clients, not a share": "C proportion fraction_fit fraction_train frac "
+    "pacing.clients, a number of clients or a share such as 0.1": "C proportion fraction_fit fraction_train frac "
     "fraction client_fraction participation participation_rate participation_fraction eligible_perc sample_rate "
     "sample_ratio sampling_rate client_sample_rate join_ratio",
     'pacing.factor, with pacing.preset = "overselect"': "overcommitment over_commitment over_selection "
@@ -174,6 +175,14 @@ def option_hint(key: str, known: Iterable[str], others: Iterable[str] = ()) -> s
     if (text := key_text(key)) and max((_alike(key, option) for option in options), default=0.0) < _NEAR:
         return f": {text}"
     return closest(key, known, others)
+
+
+def scenario_option_hint(key: str) -> str:
+    """Return where an option of a scenario stands, if `key` in `[world]` is one; else ""."""
+    for name in plugins.names("scenario"):
+        if key in options_of(plugins.factory("scenario", name)):
+            return f": an option of a scenario stands in [world.options]: world.options.{key}"
+    return ""
 
 
 def missing_hint(key: str, kind: str | None) -> str:

@@ -11,6 +11,7 @@ import pydantic
 from pydantic import Field
 
 from fedsim.common import plugins
+from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.common.units import US
 from fedsim.config.section import LARGEST, Count, Metric, Section, Size, Whole
@@ -27,8 +28,8 @@ class PacingSection(Section):
 
     preset: presets.Preset = "sync"
     """When the server steps and dispatches jobs; docs/pacing.md defines the presets."""
-    clients: Count | None = None
-    """Clients of a round."""
+    clients: Count | Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Clients of a round, as a number or as a share of `task.clients`, rounded down and at least 1."""
     extra: Whole | None = None
     """Clients to select beyond `clients` (over-selection)."""
     factor: float | None = Field(None, ge=1, le=100)
@@ -79,6 +80,10 @@ class PacingSection(Section):
     def pacing(self) -> Pacing:
         """Return the preset's Pacing object with the fields that the table sets."""
         values = dict(self) | {"deadline_us": self.deadline, "minimum": None}
+        if isinstance(self.clients, float):
+            raise ConfigError(
+                f"clients: expected task.clients, of which it is a share, found {self.clients} alone"
+            )
         if self.factor is not None:
             values["extra"] = presets.extra_of(self.clients or 0, self.factor)
         preset: Pacing = getattr(presets, self.preset)(*(values[key] for key in self.KEYS[self.preset]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from fedsim.common.errors import ManySteps
 from fedsim.common.terminal import Terminal
 from fedsim.common.units import show_us
 from fedsim.runs.result import Progress, Watch, share_done
@@ -21,6 +23,9 @@ from fedsim.runs.result import Progress, Watch, share_done
 _PLAIN_EVERY_S = 5.0
 _LIVE_EVERY_S = 0.1
 _NOTEBOOK_EVERY_S = 0.25
+_EARLY = 200
+"""The step at which the number of a run's steps is estimated."""
+_MANY = 10_000
 
 
 @contextmanager
@@ -31,16 +36,32 @@ def watched(watch: Watch, progress: bool | None) -> Iterator[Watch]:
     """
     notebook, console = in_notebook(), Terminal(stderr=True)
     looked_at = notebook or hasattr(sys, "ps1") or (console.is_terminal and not console.is_dumb_terminal)
-    if not (looked_at if progress is None else progress):
-        yield watch
+    with ExitStack() as opened:
+        watches = [warn_of_many_steps, watch]
+        if looked_at if progress is None else progress:
+            watches.append(opened.enter_context(displayed() if notebook else shown(console)))
+
+        def notify(now: Progress) -> None:
+            for each in watches:
+                each(now)
+
+        yield notify
+
+
+def warn_of_many_steps(progress: Progress) -> None:
+    """Warn with ManySteps, early in a run without `stop.steps`, if it heads for more than 10,000 server steps."""
+    run_state, stop = progress.run_state, progress.spec.plan.stop
+    if run_state.step != _EARLY or stop.steps or not stop.time_us or not run_state.now_us:
         return
-    with displayed() if notebook else shown(console) as show:
-
-        def both(now: Progress) -> None:
-            watch(now)
-            show(now)
-
-        yield both
+    steps, every_s = run_state.step * stop.time_us / run_state.now_us, run_state.now_us / run_state.step / 1e6
+    if steps > _MANY:
+        warnings.warn(
+            f"{progress.spec.config.name}: heads for about {round(steps, -3):,.0f} server steps until stop.time, one "
+            f"every {every_s:.3g} s of virtual time; if that is more than you want, set stop.steps, or set "
+            "cost.payload and cost.compute_scale so that jobs take as long as those of a larger model",
+            ManySteps,
+            stacklevel=2,
+        )
 
 
 def in_notebook() -> bool:

@@ -68,7 +68,7 @@ class StudyFolder:
 
     def write(self) -> None:
         """Write `study.json`."""
-        compare = self.study.compare
+        compare, published = self.study.compare, self.study.published
         content = {
             "format": _FORMAT,
             "name": self.study.name,
@@ -76,6 +76,7 @@ class StudyFolder:
             "axes": {axis: list(levels) for axis, levels in self.study.axes.items()},
             "seeds": list(self.study.seeds),
             "compare": {} if compare is None else compare.model_dump(mode="json", exclude_none=True),
+            "published": None if published is None else published.model_dump(mode="json", exclude_none=True),
             "cells": [
                 {"levels": cell.levels, "seed": cell.seed, "folder": cell.folder} | asdict(state)
                 for cell, state in zip(self.cells, self.states, strict=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -17,8 +18,9 @@ from fedsim.common.signals import Interrupts
 from fedsim.common.terminal import Terminal
 from fedsim.common.threads import at_most
 from fedsim.common.units import show_bytes
+from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets, Source
-from fedsim.config.study import StudyConfig, load_study, source_of
+from fedsim.config.study import StudyConfig, read_study, source_of
 from fedsim.execution.actor_pool import workers_of
 from fedsim.records.run_folder import lock
 from fedsim.runs.build import prepare
@@ -48,6 +50,8 @@ def study(
     study: Source,
     sets: Sets = (),
     *,
+    task: GivenTask = None,
+    model: ModelFactory | None = None,
     scale: str | None = None,
     seeds: str | int | Sequence[int] | None = None,
     out: Path | str = "runs",
@@ -57,13 +61,14 @@ def study(
 ) -> Outcome:
     """Run the unfinished cells of a study, given by its file or as a dict of its tables; writes `<out>/<name>/`.
 
-    `sets`, `scale` and `seeds` are as for `load_study`, the rest as for `run_study`. Unlike `simulate`,
-    it takes no task and no model from Python: a study names them, as `path/to/file.py:factory`. With several
-    processes, call it below `if __name__ == "__main__":`, as with `multiprocessing`.
+    `sets`, `scale` and `seeds` are as for `load_study`, `task` and `model` as for `simulate`, the rest as for
+    `run_study`. With several processes, call it in a script below `if __name__ == "__main__":`, as with
+    `multiprocessing`.
     """
-    config = load_study(study, scale=scale, sets=sets, seeds=seeds)
-    folder = opened(config, source_of(study), out, force=force)
-    return run_study(Board(folder, Terminal(quiet=True)), jobs=jobs, device=device)
+    read = partial(read_study, study, scale, sets, seeds)
+    with Given.of(task, model).of_study(read) as config:
+        folder = opened(config, source_of(study), out, force=force)
+        return run_study(Board(folder, Terminal(quiet=True)), jobs=jobs, device=device)
 
 
 @arguments.checked

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fedsim.common import plugins
 from fedsim.common.signals import Interrupts
 from fedsim.studies.grid import Cell, CellProgress, CellResult
 from fedsim.studies.queue import Queue
@@ -53,6 +55,7 @@ class Pool:
 
     def __init__(self, jobs: int, device: Device, board: Board, interrupts: Interrupts) -> None:
         self.jobs, self.device, self.board, self.interrupts = jobs, device, board, interrupts
+        self._given = _pickled(plugins.all_given())
         self._workers: list[_Worker] = []
         self._tries: Counter[int] = Counter()
         self._stopping = False
@@ -75,7 +78,7 @@ class Pool:
         running = [worker.cell for worker in self._workers if worker.cell is not None]
         if not self.interrupts.asked:
             while len(self._workers) < min(self.jobs, len(queue) + len(running)):
-                self._workers.append(_started(self.device))
+                self._workers.append(_started(self.device, self._given))
             for worker in self._workers:
                 if worker.cell is None and (cell := queue.take(worker.last, running)) is not None:
                     worker.cell = worker.last = cell
@@ -137,9 +140,21 @@ def _cause(exit_code: int | None) -> str:
         return f"was ended by signal {-exit_code}"
 
 
-def _started(device: Device) -> _Worker:
+def _pickled(given: Mapping[str, Any]) -> bytes:
+    """Return the factories that Python code passed, which may be of a notebook; b"" if there are none."""
+    if not given:
+        return b""
+    import cloudpickle  # few studies need it
+
+    from fedsim.training.given_model import GivenModel
+
+    whole = {name: f.starting_runs() if isinstance(f, GivenModel) else f for name, f in given.items()}
+    return bytes(cloudpickle.dumps(whole))
+
+
+def _started(device: Device, given: bytes) -> _Worker:
     pipe, end_of_worker = _CONTEXT.Pipe()
-    process = _CONTEXT.Process(target=_serve, args=(end_of_worker, device), daemon=True)
+    process = _CONTEXT.Process(target=_serve, args=(end_of_worker, device, given), daemon=True)
     with _interrupts_blocked():
         process.start()
     end_of_worker.close()
@@ -156,7 +171,7 @@ def _interrupts_blocked() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, device: Device) -> None:
+def _serve(pipe: Connection, device: Device, given: bytes) -> None:
     """Run the cells that come through the pipe until it is closed. Exits with the process that started this one."""
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -176,6 +191,8 @@ def _serve(pipe: Connection, device: Device) -> None:
             except OSError:  # the parent is gone; the next command resumes the run from its last checkpoint
                 os._exit(1)
 
+        if given:
+            plugins.keep_given(pickle.loads(given))
         runner = CellRunner(device, interrupts)
         while not interrupts.asked:
             cell, folder = pipe.recv()

@@ -7,6 +7,7 @@ without rows exists and is never online. Intervals of the same client and kind m
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,7 +223,15 @@ class Trace:
 def read_trace(path: Path | str) -> Trace:
     """Read and check a trace file. Raises TraceError with the file's name and every problem."""
     file = as_path(path, "path")
-    table = read_parquet(file, TraceError)
+    try:
+        table = read_parquet(file, TraceError)
+    except TraceError as error:
+        if not file.is_file() or file.suffix == ".parquet":
+            raise
+        command = shlex.join(
+            ["fedsim", "trace", "import", str(file), "-o", str(file.with_suffix(".parquet"))]
+        )
+        raise TraceError(f"{error}; to make a trace of a file in another format: {command}") from error
     try:
         return Trace(table, **from_metadata(table.schema.metadata or {}))
     except TraceError as error:

@@ -1,5 +1,5 @@
 """Every rule with every pacing, and both with every selector, takes its steps in a small world, or is refused with a
-reason. Of the triples of the three a third is run."""
+reason. Of the triples of the three a sixth is run."""
 
 from __future__ import annotations
 
@@ -159,9 +159,9 @@ def refused(selector: str, pacing: Pacing) -> str | None:
 
 
 def dealt(rule: str, pacing: str) -> list[str]:
-    """Return a third of the selectors: a rule meets the rest of them under its other pacings."""
+    """Return a sixth of the selectors: a rule meets the rest of them under its other pacings."""
     number = [*RULES].index(rule) + [*PACINGS].index(pacing)
-    return SELECTORS[number % 3 :: 3]
+    return SELECTORS[number % 6 :: 6]
 
 
 def test_every_selector_meets_every_rule_and_every_pacing() -> None:

@@ -36,6 +36,9 @@ from fedsim.worlds.trace import Trace
 from option_cases import CONFIG, NO_OPTION, NOTHING, OPTIONS, TABLES, Beside
 from small_data import write_small_data
 
+pytestmark = pytest.mark.xdist_group(
+    "options"
+)  # one process makes the runs that many options are compared with
 DAY_US = 86400 * US
 GIVEN = {
     "task": ("clients", "seed", "data_dir"),

@@ -55,7 +55,7 @@ task = fedsim.Task.from_dataset(patients, client=patients.hospital)
 config = {
     "name": "hospitals",
     "pacing": {"preset": "sync", "clients": 4},
-    "stop": {"steps": 200},
+    "stop": {"steps": 100},
     "checkpoint": {"every_steps": 10},
 }
 """
@@ -109,10 +109,10 @@ def test_a_run_of_a_killed_notebook_is_resumed_from_another(tmp_path: Path) -> N
         below = killed_after_a_checkpoint(client(tmp_path, OWN, train), folder)
         assert len(below) > 2, "no worker was running"
         assert read_manifest(folder)["status"] == "running"
-        resume = "fedsim.resume('runs/hospitals', task=task, model=Net, workers=2)"
+        resume = "fedsim.resume('runs/hospitals', task=task, model=Net, workers=0)"
         peace = "fedsim.simulate(config, task=task, model=Net, out='peace', workers=0)"
         client(tmp_path, OWN, resume, peace).execute()
     resumed, uninterrupted = (read_manifest(tmp_path / out / "hospitals") for out in ("runs", "peace"))
     assert resumed["resumed"][0]["step"] >= 10
-    assert (resumed["status"], resumed["steps"]) == ("done", 200)
+    assert (resumed["status"], resumed["steps"]) == ("done", 100)
     assert resumed["digest"] == uninterrupted["digest"]

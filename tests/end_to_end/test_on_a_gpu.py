@@ -55,9 +55,14 @@ RUNS: dict[str, dict[str, Any]] = {
         "model": {"name": "cnn", "channels": [4, 4], "hidden": [8], "dropout": [0.1, 0.2]},
     },
 }
-RUNS |= {f"client {name}": {"client": {"name": name}} for name in plugins.names("client") if name != "plain"}
+SHORTER: dict[str, Any] = {"stop": {"steps": 2}, "train": {"batch_size": 100}}
 RUNS |= {
-    f"attack {name}": {"adversary": [{"name": name, "clients": [0, 1, 2]}]}
+    f"client {name}": {"client": {"name": name}, **SHORTER}
+    for name in plugins.names("client")
+    if name != "plain"
+}
+RUNS |= {
+    f"attack {name}": {"adversary": [{"name": name, "clients": [0, 1, 2]}], **SHORTER}
     for name in plugins.names("adversary")
 }
 
@@ -89,11 +94,11 @@ def assert_alike(found: torch.Tensor, expected: torch.Tensor, gpu: Gpu) -> None:
     [(mode, shape) for mode in ("vmap", "dense") for shape in GROUPED] + [("loop", "momentum")],
 )
 def test_clients_train_as_on_the_processor(gpu: Gpu, data: FederatedData, mode: str, shape: str) -> None:
-    jobs, found, told = cohort(12), {}, {}
+    jobs, found, told = cohort(7), {}, {}
     for device in ("cpu", "cuda"):
         made = bench(data, shape, mode, losses=True, after=True, device=device)
         starts = [made.network.initial(version).to(device) for version in range(2)]
-        found[device] = torch.empty(12, made.network.P, device=device)
+        found[device] = torch.empty(7, made.network.P, device=device)
         mine = [starts[version] for version in jobs.versions.tolist()]
         told[device] = made.train(jobs, mine, found[device])[0]
     assert_alike(found["cuda"], found["cpu"], gpu)
@@ -143,7 +148,7 @@ def test_processes_compute_as_one_does(
 
 
 def test_a_killed_run_goes_on_there(gpu: Gpu, tmp_path: Path) -> None:
-    config = short(5, checkpoint={"every_steps": 2}, **RUNS["client ditto"])
+    config = short(5, checkpoint={"every_steps": 2}, client={"name": "ditto"})
     folder = stopped_at(4, config, tmp_path / "there", device="cuda")
     assert resume(folder, workers=0, device="cuda").status == "done"
     assert_same_run(folder, run(config, tmp_path / "here", device="cpu").folder, gpu)

@@ -31,13 +31,19 @@ from interrupted_runs import BUFFERED, CASES, stopped_at
 from small import run, small
 
 
+class Chance(random.Random):
+    """What decides, between two instants, whether a run is interrupted."""
+
+    often = 0.15
+
+
 @pytest.fixture
-def interrupted(monkeypatch: pytest.MonkeyPatch) -> random.Random:
-    """Interrupt runs between instants, one in eight times; returns what decides."""
-    chance, between = random.Random(0), Checkpointer.between
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Chance:
+    """Interrupt runs between instants; returns what decides."""
+    chance, between = Chance(0), Checkpointer.between
 
     def sometimes(self: Checkpointer) -> None:
-        if chance.random() < 0.125:
+        if chance.random() < chance.often:
             self.interrupts.asked = True
         between(self)
 
@@ -54,29 +60,27 @@ def resumed(found: Result, **options: Any) -> tuple[Result, int]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_interrupts_leave_no_trace_in_the_results(
-    tmp_path: Path, case: str, interrupted: random.Random
-) -> None:
-    config = small(**CASES[case])
+def test_interrupts_leave_no_trace_in_the_results(tmp_path: Path, case: str, interrupted: Chance) -> None:
+    config, instants = small(**CASES[case]), list[Checkpointer]()
     with pytest.MonkeyPatch.context() as peace:
-        peace.setattr(Checkpointer, "between", lambda self: None)
+        peace.setattr(Checkpointer, "between", lambda self: instants.append(self))
         expected = run(config, tmp_path / "peace")
-    times = 0
-    for seed in range(3):
+    interrupted.often, times = 4 / len(instants), 0
+    for seed in range(2):
         interrupted.seed(seed)
         found, more = resumed(run(config, tmp_path / str(seed)))
         assert found.digest == expected.digest
         times += more
     assert times >= 2
-    manifest = read_manifest(tmp_path / "2" / "small")
+    manifest = read_manifest(tmp_path / "1" / "small")
     assert manifest["status"] == "done"
-    assert not (tmp_path / "2" / "small" / checkpoint.FOLDER).exists()
+    assert not (tmp_path / "1" / "small" / checkpoint.FOLDER).exists()
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("case", ["buffered", "personal"])
 def test_it_may_go_on_with_other_workers(
-    tmp_path: Path, case: str, interrupted: random.Random, one_worker: RayPool, two_workers: RayPool
+    tmp_path: Path, case: str, interrupted: Chance, one_worker: RayPool, two_workers: RayPool
 ) -> None:
     config = small(**CASES[case])
     with pytest.MonkeyPatch.context() as peace:
@@ -263,7 +267,6 @@ def test_parts_of_which_some_were_removed_are_not_taken_for_a_table(tmp_path: Pa
     assert pq.read_table(folder / "parts" / "jobs-00000.parquet").equals(jobs.slice(0, 5))
 
 
-@pytest.mark.usefixtures("hearing")
 def test_ctrl_c_once_saves_and_stops(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def watch(progress: Any) -> None:
         if progress.run_state.step == 4:
@@ -276,7 +279,6 @@ def test_ctrl_c_once_saves_and_stops(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert resume(found.folder, workers=0).digest == run(small(), tmp_path / "peace").digest
 
 
-@pytest.mark.usefixtures("hearing")
 def test_ctrl_c_twice_stops_now(tmp_path: Path) -> None:
     def watch(progress: Any) -> None:
         if progress.run_state.step == 4:

@@ -10,15 +10,25 @@ import pytest
 import inputs
 import programs
 from fedsim.analysis import open_study
+from few_images import write_few_images
 from golden_digests import difference
 
 ROOT = Path(__file__).resolve().parents[2]
 STUDIES = sorted((ROOT / "examples" / "studies").glob("*.toml"))
+REPORTED = {"audit", "fedlf_lengths", "replay", "smallest"}
+"""Studies of one axis and of two, audited, and compared at equal times: their reports differ most."""
 
 
-def said(*command: str, place: Path) -> str:
+@pytest.fixture(scope="module")
+def few_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_few_images(folder)
+    return folder
+
+
+def said(*command: str, place: Path, **environment: str) -> str:
     """Run a command as a reader would, in a terminal of 100 columns; returns what it printed, without blank ends."""
-    done = programs.fedsim(*command, place=place, COLUMNS="100")
+    done = programs.fedsim(*command, place=place, COLUMNS="100", **environment)
     assert done.code == 0, done.err[-2000:] + done.out[-2000:]
     lines = [line.rstrip() for line in done.out.splitlines()]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip()
@@ -26,7 +36,7 @@ def said(*command: str, place: Path) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", STUDIES, ids=lambda p: p.stem)
-def test_a_study_runs(path: Path, tmp_path: Path) -> None:
+def test_a_study_runs(path: Path, tmp_path: Path, few_images: Path) -> None:
     inputs.data_of(task for task in inputs.FILES if f'name = "{task}"' in path.read_text())
     sets = ["--seeds", "1", "--jobs", "1", "--quiet"]
     if path.stem == "fedlf_lengths":  # each of its worlds ends at a time of its own
@@ -35,15 +45,18 @@ def test_a_study_runs(path: Path, tmp_path: Path) -> None:
     else:
         sets += ["--set", "run.stop={steps=1}"]
     if path.stem == "audit":
-        sets += ["--set", "run.stop.steps=2", "--set", "run.audit.every=1"]
+        for key, value in (("stop.steps", 2), ("audit.every", 1), ("audit.clients", 20)):
+            sets += ["--set", f"run.{key}={value}"]
     if path.stem == "replay":  # its traces are made by hand; any others will do
         for name, scenario in (("spot", "churn"), ("spot_fitted", "diurnal")):
             trace = tmp_path / "traces" / f"{name}.parquet"
             said("trace", "make", scenario, "--set", "world.clients=60", "-o", str(trace), place=tmp_path)
-    said("study", str(path), *sets, "--out", str(tmp_path / "runs"), place=tmp_path)
+    out = ("--out", str(tmp_path / "runs"))
+    said("study", str(path), *sets, *out, place=tmp_path, FEDSIM_DATA=str(few_images))
     study = open_study(tmp_path / "runs" / path.stem)
     assert len(study.cells) == len(study.finished) > 1
-    assert len(said("report", str(study.folder), place=tmp_path)) > 10
+    reader = "report" if path.stem in REPORTED else "compare"
+    assert len(said(reader, str(study.folder), place=tmp_path)) > 10
     if path.stem == "audit":
         assert "fedfv_1, 1 run" in said("audit", str(study.folder), place=tmp_path)
 

@@ -26,7 +26,7 @@ results = fedsim.simulate(configs, workers=0, out="from-a-script", device="cpu")
 print(fedsim.__file__, analysis.open_run(results[0].folder).manifest["status"])
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]  # one process builds it
 
 
 @pytest.fixture(scope="module")

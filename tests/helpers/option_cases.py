@@ -259,6 +259,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "fedstaleweight": {"window": 2, "offset": 0.5},
         "mifa": {"divisor": "all"},
         "qfedavg": {
+            "losses": beside("after", lr=0.1),
             "q": beside(2.0, lr=0.1),
             "lr": beside(0.5, lr=0.1),
             "L": beside(2.0, L=10.0),
@@ -541,20 +542,21 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
             "hidden": Beside([6], _CNN),
             "channel_dropout": Beside(0.5, _CNN),
             "dropout": Beside([0.5], _CNN),
+            "doubled_softmax": Beside(True, _CNN),
         },
         "lstm": {
             "embedding": Beside(4, {"hidden": [5], "task.shape": (6,)}),
             "hidden": Beside([4], {"hidden": [5], "task.shape": (6,)}),
             "alphabet": Beside(9, {"hidden": [5], "task.shape": (6,)}),
         },
-        "mlp": {"hidden": [8]},
+        "mlp": {"hidden": [8], "doubled_softmax": True},
         "nfresnet": {
             "stem": Beside(8, {"stem": 4, "stages": [4, 8], "blocks": 1, "task.shape": (3, 16, 16)}),
             "stages": Beside([8, 8], {"stem": 4, "stages": [4, 8], "blocks": 1, "task.shape": (3, 16, 16)}),
             "blocks": Beside(2, {"stem": 4, "stages": [4, 8], "blocks": 1, "task.shape": (3, 16, 16)}),
             "alpha": Beside(0.5, {"stem": 4, "stages": [4, 8], "blocks": 1, "task.shape": (3, 16, 16)}),
         },
-        "softmax": {"bias": False, "zero_init": True},
+        "softmax": {"bias": False, "zero_init": True, "doubled_softmax": True},
     },
     "partitioner": {
         "dirichlet": {

@@ -23,6 +23,7 @@ def write_study(
     axes: Mapping[str, Sequence[str]],
     seeds: Sequence[int],
     compare: Mapping[str, Any] | None = None,
+    published: Mapping[str, Any] | None = None,
 ) -> Study:
     """Write a study whose cells have the tables `made(levels, seed)`; None stands for a cell that failed."""
     cells = []
@@ -41,6 +42,7 @@ def write_study(
         "axes": {axis: list(levels) for axis, levels in axes.items()},
         "seeds": list(seeds),
         "compare": dict(compare or {}),
+        "published": published,
         "cells": cells,
     }
     folder.mkdir(parents=True, exist_ok=True)

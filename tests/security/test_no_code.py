@@ -125,12 +125,21 @@ def product(root: Path) -> list[Path]:
     return found
 
 
+FROM_MEMORY = ("fedsim/studies/workers.py", "pickle.loads")
+"""The one exception, stated in SECURITY.md: what a process hands to one that it starts, never a file."""
+
+
 def test_no_file_of_the_product_runs_what_it_reads(root: Path) -> None:
+    excepted = []
     for path in product(root):
         for name, call in calls(path):
             shell = any(k.arg == "shell" for k in call.keywords)
-            assert name not in FORBIDDEN or safely_loaded(name, call), f"{path}:{call.lineno}: {name}"
             assert not shell, f"{path}:{call.lineno}: a shell"
+            if (path.relative_to(root).as_posix(), name) == FROM_MEMORY:
+                excepted.append(name)
+                continue
+            assert name not in FORBIDDEN or safely_loaded(name, call), f"{path}:{call.lineno}: {name}"
+    assert len(excepted) == 1
 
 
 def safely_loaded(name: str, call: ast.Call) -> bool:

@@ -9,12 +9,11 @@ def my_rule(*, q: float = 1.0) -> Algorithm:
     """Average the updates, weighted by the clients' losses to the power of `q`: worse served clients count more."""
 
     def weigh(stack: Stack) -> Direction:
-        weights = np.zeros(stack.n)  # one for each update; those behind the first m are remembered ones
-        weights[: stack.m] = (
-            stack.losses[: stack.m] ** q
-        )  # m updates arrived for this step, each with its loss
-        return Direction(
-            weights / weights.sum()
-        )  # the server subtracts the weighted sum of updates from the model
+        # The first `stack.m` of the `stack.n` updates arrived for this step; the others are remembered ones.
+        weights = np.zeros(stack.n)
+        weights[: stack.m] = stack.losses[: stack.m] ** q
+
+        # The server subtracts this weighted sum of the updates from the model.
+        return Direction(weights / weights.sum())
 
     return stateless(weigh, Needs(losses=True))

@@ -13,7 +13,7 @@ def main() -> None:
     baseline, mine = (fedsim.open_run(result.folder) for result in results)
     print(analysis.closing_table([baseline, mine]))
     print(analysis.compare(baseline, mine))
-    print(baseline.history().tail(3))  # a table of pandas, as all records are: docs/analysis.md
+    print(baseline.history().tail(3))  # a pandas DataFrame, as is baseline.frame("jobs")
     print("report:", analysis.write_report([baseline, mine], "runs/experiment"))
 
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from typer import Option
 
 from fedsim.cli.trace.output import Force, TraceFile, check_free, writing
 from fedsim.common.terminal import say
-
-if TYPE_CHECKING:
-    from fedsim.scenarios.exporters.exported import Exported
 
 _IMPORTERS = {"csv": "csv", "flgo": "flgo_pings", "fedscale": "fedscale_availability"}
 
@@ -42,8 +39,8 @@ def export(
     _tell(form, out, exported)
 
 
-def _tell(form: str, out: Path, exported: Exported) -> None:
-    """Say what the format could not hold, and how the file is read back."""
+def _tell(form: str, out: Path, exported: Any) -> None:
+    """Say what the format could not hold of an `Exported` world, and how the file is read back."""
     for line in exported.left_out:
         say(f"left out: {line}", err=True)
     options = "".join(f" --option {option}" for option in exported.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -33,6 +34,12 @@ def test_every_picture_of_the_report_can_be_drawn_by_its_name(run: Run) -> None:
         assert isinstance(figure, Figure)
         assert figure.get_facecolor() == (1, 1, 1, 1)
         assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+
+
+def test_one_picture_shows_several_runs(run: Run) -> None:
+    figure = analysis.plot([run, replace(run, label="other")], "accuracy-over-time")
+    shown = {text.get_text() for legend in figure.legends for text in legend.get_texts()}
+    assert {run.label, "other"} <= shown
 
 
 def test_a_picture_of_another_name_is_refused(run: Run) -> None:

@@ -26,6 +26,7 @@ from pages import Page
 from synthetic_runs import evals_table, jobs_table
 from synthetic_studies import write_study
 
+pytestmark = pytest.mark.xdist_group("study report")  # one process writes the study and its page
 AXES = {"rule": ["fedavg", "fedfv"], "dropout": ["none", "high"]}
 METRICS = ["mean_percent", "angle_rad"]
 EVIL = '<script>alert("x")</script> & $title'

@@ -16,7 +16,6 @@ from fedsim.records.recorder import Recorder
 from fedsim.runs.session import Session
 from small import run, small
 
-pytestmark = pytest.mark.usefixtures("hearing")
 MARK = "continue with: "
 QUIET = ("--workers", "0", "--quiet")
 

@@ -25,7 +25,6 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object, code: int = 0
     return printed.out
 
 
-@pytest.mark.usefixtures("hearing")
 def test_an_interrupted_study_is_continued_by_the_command_shown(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -39,12 +39,15 @@ OWN = ("load_config", "combine")
 """Functions with their own checks: tests/fedsim/common/test_paths.py, tests/fedsim/server/test_combine.py."""
 VALUES = ("Trace", "Direction", "Stack", "Result", "Combined", "RunConfig", "Algorithm", "Cell", "Comparison")
 VALUES += (
+    "ClaimResult",
+    "ClaimedPair",
     "Curves",
     "Document",
     "Evaluation",
     "Finding",
     "FitComparison",
     "PairedDifference",
+    "PublishedValue",
     "Run",
     "Study",
     "WorldDiff",

@@ -17,6 +17,7 @@ from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config
 from fedsim.data.federated_data import Task
+from fedsim.execution.actor_pool import RayPool
 from fedsim.invariants import check
 from fedsim.runs.fork import fork
 from fedsim.runs.plan import plan
@@ -233,6 +234,9 @@ def test_a_checked_configuration_has_a_task_already(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-def test_workers_train_a_lambda_to_the_same_bits(finished: Result, tmp_path: Path) -> None:
-    made = run(tmp_path, model=lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), workers=1)
+def test_workers_train_a_lambda_to_the_same_bits(
+    finished: Result, tmp_path: Path, one_worker: RayPool
+) -> None:
+    layers = {"model": lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))}
+    made = run(tmp_path, workers=one_worker, **layers)
     assert made.digest == finished.digest

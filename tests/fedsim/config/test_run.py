@@ -12,6 +12,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.config.load import load_config, parse
 from fedsim.config.run import RunConfig
 from fedsim.engine.pacing import Pacing
+from small import small
 
 GOOD: dict[str, Any] = {
     "task": {"name": "digits", "clients": 20},
@@ -209,3 +210,24 @@ def test_assignments_come_before_the_check(tmp_path: Path) -> None:
     )
     assert config.stop.time == 7200 * 10**6
     assert config.name == "run"
+
+
+@pytest.mark.parametrize(
+    ("share", "clients", "count"), [(0.1, 30, 3), (0.1, 23, 2), (0.29, 100, 29), (0.99, 5, 4), (0.001, 5, 1)]
+)
+def test_a_share_of_clients_is_rounded_down_to_at_least_one(share: float, clients: int, count: int) -> None:
+    config = small(task={"name": "digits", "clients": clients}, pacing={"preset": "sync", "clients": share})
+    assert config.pacing.clients == config.resolved()["pacing"]["clients"] == count
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (1.5, "pacing.clients: .*a number with a fractional part"),
+        (0.0, "pacing.clients"),
+        (-0.1, "pacing.clients"),
+    ],
+)
+def test_what_is_no_share_is_refused(share: float, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        small(pacing={"preset": "sync", "clients": share})

@@ -86,7 +86,10 @@ MISTAKES = {
     "rounds": ({"numRounds": 100}, "unknown key: here it is stop.steps"),
     "rounds of training": ({"train": {"num_rounds": 100}}, "unknown key: here it is stop.steps"),
     "clients at the top": ({"num_clients": 100}, "unknown key: here it is task.clients"),
-    "a share of clients": ({"C": 0.1}, "here it is pacing.clients, a number of clients, not a share"),
+    "a share of clients": (
+        {"C": 0.1},
+        "here it is pacing.clients, a number of clients or a share such as 0.1",
+    ),
     "local epochs": ({"train": {"local_epochs": 5}}, "here it is train.epochs"),
     "an optimiser": ({"train": {"optimizer": "adam"}}, "clients train by SGD: train.lr"),
     "Dirichlet's alpha": ({"task": RAW["task"] | {"dirichlet_alpha": 0.1}}, "here it is partition.alpha"),
@@ -97,6 +100,10 @@ MISTAKES = {
     "no name of a task": (
         {"task": {"clients": 12}},
         "task.name: missing; the name of a task: adult, cifar10",
+    ),
+    "an option of a scenario": (
+        {"world": {"scenario": "diurnal", "night_share": 0.3}},
+        "an option of a scenario stands in [world.options]: world.options.night_share",
     ),
     "a word for another": ({"pacing": {"clients": 4, "late": "keeps"}}, "did you mean 'keep'?"),
 }

@@ -79,12 +79,14 @@ def test_what_its_parent_did_otherwise_is_no_violation(
 ) -> None:
     parent = run(small(**before, **ALL_KEPT), tmp_path)
     first_us = int(table(parent.folder, "jobs").end_us.min())
-    for number, at in enumerate((At(step=5), At(time_us=first_us))):
-        child = branch(parent.folder, at, *sets, out=tmp_path / str(number)).folder
-        for folder in (child, branch(child, At(step=7), out=tmp_path / f"{number} again").folder):
-            verdict = check(folder)
-            assert verdict.violations == ()
-            assert "the configured evaluations exist" in verdict.checked
+    early, late = (
+        branch(parent.folder, at, *sets, out=tmp_path / str(number)).folder
+        for number, at in enumerate((At(time_us=first_us), At(step=5)))
+    )
+    for folder in (early, late, branch(late, At(step=7), out=tmp_path / "again").folder):
+        verdict = check(folder)
+        assert verdict.violations == ()
+        assert "the configured evaluations exist" in verdict.checked
 
 
 def test_an_end_before_its_beginning_is_refused(tmp_path: Path) -> None:

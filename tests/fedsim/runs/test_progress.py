@@ -3,17 +3,23 @@ from __future__ import annotations
 import io
 import sys
 import types
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fedsim.cli.observers import watching
 from fedsim.cli.options import WatchedTraining
+from fedsim.common.errors import ManySteps
 from fedsim.runs.fork import fork
 from fedsim.runs.progress import _Line, line, shown
 from fedsim.runs.result import Progress
 from small import run, small
+
+ALWAYS = {"scenario": "always_on", "horizon": "1d"}
+"""Without costs, a step of the small run takes about two seconds here."""
 
 
 def test_a_line_says_where_the_run_stands(tmp_path: Path) -> None:
@@ -25,6 +31,28 @@ def test_a_line_says_where_the_run_stands(tmp_path: Path) -> None:
     for word in ("at 0", "online ", "training 0", "lost ", "accuracy "):
         assert word in lines[3]
     assert "accuracy -" in lines[0] or "%" in lines[0]
+
+
+def test_a_run_that_heads_for_very_many_steps_is_warned_about(tmp_path: Path) -> None:
+    config = small(cost={}, algorithm={"name": "fedavg"}, stop={"time": "1d"}, world=ALWAYS)
+    ends: list[int] = []
+
+    def watch(progress: Progress) -> None:
+        ends.append(progress.run_state.now_us)
+        if len(ends) == 201:
+            raise KeyboardInterrupt
+
+    with pytest.warns(ManySteps) as warned:
+        run(config, tmp_path, watch=watch)
+    assert len(warned) == 1
+    assert f"about {round(200 * 86400e6 / ends[199], -3):,.0f} server steps" in str(warned[0].message)
+
+
+@pytest.mark.parametrize("stop", [{"time": "1d", "steps": 300}, {"time": "1min"}])
+def test_a_run_of_few_steps_is_not(tmp_path: Path, stop: dict[str, Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ManySteps)
+        run(small(cost={}, algorithm={"name": "fedavg"}, stop=stop, world=ALWAYS), tmp_path)
 
 
 def test_the_time_to_go_counts_from_where_a_run_goes_on(

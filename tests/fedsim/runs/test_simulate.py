@@ -194,7 +194,7 @@ def test_a_failure_leaves_a_readable_folder_and_its_reason(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"partition": None}, ConfigError, "partitioner"),
+        ({"partition": None}, ConfigError, r"give \[partition\]"),
         ({"partition": {"name": "pathological", "classes": 11}}, DataError, "11"),
         ({"task": {"name": "digits", "clients": 1500}}, DataError, "client"),
         ({"world": {"trace": "nowhere.parquet"}}, TraceError, "nowhere.parquet"),

@@ -21,8 +21,11 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+import torch
 from rich.console import Console
 
+import fedsim
+from fedsim import analysis
 from fedsim.cli import study as cli_study
 from fedsim.cli.main import main
 from fedsim.common import threads
@@ -31,9 +34,11 @@ from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
 from fedsim.config.study import CompareSection, ScaleSection, StudyConfig, load_study
+from fedsim.data.federated_data import Task
 from fedsim.records.checkpoint import checkpoints
 from fedsim.records.existing_run import State
 from fedsim.runs import inputs as materials
+from fedsim.runs.simulate import simulate
 from fedsim.studies.estimate import plan_study
 from fedsim.studies.folder import StudyFolder
 from fedsim.studies.grid import Cell, CellProgress, cells_of
@@ -314,8 +319,24 @@ def test_finished_cells_are_skipped(copied: Path, capsys: pytest.CaptureFixture[
     code, out, err = command(capsys, SMALLEST, "--out", copied.parent, "--jobs", 1, "--set", STEPS[0])
     assert code == 0, err
     assert "4 of 4 cells are done already" in out
-    assert "4 of 4 cells done" in out
+    digest = analysis.open_study(copied).digest
+    assert f"4 of 4 cells done  digest {str(digest)[:16]}\n" in out
     assert times() == before
+
+
+def test_the_digest_of_a_study_is_that_of_its_runs(finished: Path, copied: Path) -> None:
+    whole = analysis.open_study(finished)
+    assert analysis.open_study(copied).digest == whole.digest
+    assert len(str(whole.digest)) == 64
+    cell = whole.cells[0]
+    file = copied / cell.folder.relative_to(finished) / "manifest.json"
+    manifest = json.loads(file.read_text())
+    file.write_text(json.dumps(manifest | {"digest": "0" * 64}))
+    assert analysis.open_study(copied).digest not in (None, whole.digest)
+    states = json.loads((copied / "study.json").read_text())
+    states["cells"][0]["status"] = "pending"
+    (copied / "study.json").write_text(json.dumps(states))
+    assert analysis.open_study(copied).digest is None
 
 
 def test_more_seeds_and_levels_are_added_to_existing_cells(finished: Path, copied: Path) -> None:
@@ -681,3 +702,104 @@ def test_a_run_and_a_study_are_told_apart() -> None:
         load_config(SMALLEST)
     with pytest.raises(ConfigError, match=r"quickstart\.toml: expected a study, .*: use fedsim run"):
         load_study(SMALLEST.parents[1] / "quickstart.toml")
+
+
+# data and models from Python
+
+
+def given_task() -> Task:
+    x = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    return Task.from_arrays(x, (x[:, 0] > 0).long(), torch.arange(120) % 6)
+
+
+OF_PYTHON: dict[str, Any] = {
+    "name": "own",
+    "seeds": 2,
+    "run": {"pacing": {"clients": 3}, "stop": {"steps": 6}, "checkpoint": {"every_steps": 2}},
+    "axes": {"rule": {"fedavg": {}, "fedfv": {"algorithm": {"name": "fedfv"}}}},
+}
+
+
+def of_simulate(out: Path) -> list[str]:
+    """Return the digests of the runs of OF_PYTHON, each run by `simulate`."""
+    runs = [
+        OF_PYTHON["run"] | level | {"name": f"{rule}-{seed}", "seed": seed}
+        for rule, level in OF_PYTHON["axes"]["rule"].items()
+        for seed in (1, 2)
+    ]
+    task = given_task()
+    results = simulate(runs, task=task, model=lambda: torch.nn.Linear(4, 2), out=out, workers=0)
+    return [str(result.digest) for result in results]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_study_trains_a_model_of_python_on_data_of_python_in_every_process(
+    tmp_path: Path, jobs: int
+) -> None:
+    outcome = run_study_of_python(tmp_path, jobs=jobs, model=lambda: torch.nn.Linear(4, 2))
+    assert digests(outcome.folder) == of_simulate(tmp_path / "runs")
+
+
+def run_study_of_python(out: Path, **given: Any) -> Outcome:
+    return fedsim.study(OF_PYTHON, task=given_task(), out=out, device="cpu", **given)
+
+
+def test_an_interrupted_study_of_python_goes_on_with_the_same_data_and_model(tmp_path: Path) -> None:
+    calls = [0]
+
+    class Linear(torch.nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            calls[0] += 1
+            if calls[0] == 40:
+                signal.raise_signal(signal.SIGTERM)
+            return super().forward(input)
+
+    def model() -> Linear:
+        return Linear(4, 2)
+
+    assert run_study_of_python(tmp_path, jobs=1, model=model).interrupted
+    assert "interrupted" in {cell["status"] for cell in cells_in(tmp_path / "own")}
+    with pytest.raises(ConfigError, match=r"model\.name: expected 'python:\w+', found 'python:\w+'"):
+        run_study_of_python(tmp_path, jobs=1, model=lambda: torch.nn.Linear(4, 2, bias=False))
+    assert run_study_of_python(tmp_path, jobs=1, model=model).done == 4
+    whole = run_study_of_python(tmp_path / "whole", jobs=1, model=model)
+    assert digests(tmp_path / "own") == digests(whole.folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"run": OF_PYTHON["run"] | {"model": {"name": "softmax"}}},
+            "study: model: given twice, as model= and as",
+        ),
+        (
+            {"axes": {"model": {"mlp": {"model": {"name": "mlp"}}}}},
+            "study: model: given twice, as model= and as",
+        ),
+        (
+            {"axes": {"task": {"d": {"task": {"name": "digits"}}}}},
+            "study: task.name: given twice, as task= and as",
+        ),
+    ],
+)
+def test_a_study_names_no_task_or_model_beside_those_of_python(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fedsim.study(
+            OF_PYTHON | changes, task=given_task(), model=lambda: torch.nn.Linear(4, 2), out=tmp_path, jobs=1
+        )
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_model_that_takes_shapes_needs_the_data_of_a_study_too(tmp_path: Path) -> None:
+    def model(*, in_shape: tuple[int, ...], n_classes: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(in_shape[0], n_classes))
+
+    run = OF_PYTHON["run"] | {"task": {"name": "digits", "clients": 6}, "partition": {"name": "iid"}}
+    with pytest.raises(
+        ConfigError, match="model: expected a function without arguments, found one that takes"
+    ):
+        fedsim.study(OF_PYTHON | {"run": run}, model=model, out=tmp_path, jobs=1)
+    assert run_study_of_python(tmp_path, model=model, jobs=1).done == 4

@@ -274,6 +274,11 @@ def test_missing_truncated_and_foreign_files_are_named(tmp_path):
         path.write_bytes(whole[:cut])
         with pytest.raises(TraceError, match=r"a\.parquet: not a readable Parquet file"):
             read_trace(path)
+    (tmp_path / "my visits.csv").write_text("client,start,end\n")
+    with pytest.raises(
+        TraceError, match=r"fedsim trace import '.*my visits\.csv' -o '.*my visits\.parquet'$"
+    ):
+        read_trace(tmp_path / "my visits.csv")
     pq.write_table(pa.table({"x": [1]}), path)
     with pytest.raises(TraceError, match=r"a\.parquet: not a trace: the file holds no metadata"):
         read_trace(path)

@@ -198,7 +198,7 @@ AMOUNTS = st.tuples(st.integers(0, 30), st.integers(0, 15), st.integers(0, 30))
 
 @pytest.mark.parametrize("leave", LEAVES)
 @given(tiny_worlds(), st.integers(0, 50), AMOUNTS, st.one_of(st.none(), st.integers(0, 60)))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_outcomes_agree_with_stepping_through_every_microsecond(leave, tiny, t, amounts, wait):
     tiny = ErrorAware(*(getattr(tiny, f.name) for f in fields(tiny)))
     if tiny.after_end == "error":

@@ -1,0 +1,176 @@
+"""`[published]` of a study: the values and claims of a paper's table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+from fedsim.common import plugins
+from fedsim.common.errors import closest
+from fedsim.config.section import Count, Section, Whole
+
+Axes = Mapping[str, Iterable[str]]
+"""The levels of each axis of a study."""
+REST = "*"
+"""In a claim: all levels that it does not name."""
+_CLAIM = re.compile(r"\s*(?P<column>\w+)\s*:(?P<order>.*)", re.DOTALL)
+_SAME = re.compile(r"(?P<first>[^=<>]+)=(?P<second>[^=<>±]+)±\s*(?P<within>[0-9.]+)\s*")
+_GRAMMAR = 'such as "std_percent: fedfv < qffl1, qffl5 < *" or "mean_percent: fedfv = fedavg ± 2"'
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a paper says of the levels of an axis."""
+
+    column: str
+    """A metric or one of `clients`."""
+    groups: tuple[tuple[str, ...], ...]
+    """Levels by rising values: each value of a group is below each of the next group."""
+    within: float | None = None
+    """If set, the two levels differ by at most so much, and have no order."""
+
+
+def _pair(value: Any) -> Any:
+    return (value, None) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _plain(value: tuple[float, float | None]) -> float | tuple[float, float]:
+    mean, std = value
+    return mean if std is None else (mean, std)
+
+
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Value = Annotated[
+    tuple[float, float | None],
+    BeforeValidator(_pair, json_schema_input_type=float | tuple[float, float]),
+    PlainSerializer(_plain),
+]
+"""A mean, or a mean and its standard deviation over the paper's runs."""
+Claims = Annotated[tuple[str, ...], BeforeValidator(_several, json_schema_input_type=str | list[str])]
+
+
+class PublishedRow(Section):
+    """One row of a paper's table."""
+
+    levels: dict[str, str]
+    """The level of one axis or several; the row holds for all levels of the others."""
+    values: dict[str, Value]
+    """By metric or name of a client: the mean, or the mean and its standard deviation over runs."""
+
+
+class PublishedSection(Section):
+    """`[published]`: what a paper reports. `fedsim compare --published` shows the study's results beside it."""
+
+    source: str
+    """The paper and its table."""
+    runs: Count | None = None
+    """The number of runs behind each published value."""
+    spread: Literal["population", "sample"] = "sample"
+    """How the paper's standard deviations over runs divide: by n (`population`) or by n - 1."""
+    clients: dict[str, Whole] = Field(default_factory=dict)
+    """Columns for the accuracy of single clients in percent: a name for each client's number."""
+    rows: tuple[PublishedRow, ...] = ()
+    """The published values."""
+    claims: dict[str, Claims] = Field(default_factory=dict)
+    """What the paper concludes: by sentence one order of levels or several."""
+
+    def columns(self) -> list[str]:
+        """Return the metrics and clients that values and claims name, in the order of the file."""
+        named = [column for row in self.rows for column in row.values]
+        named += [claim.column for claims in self.parsed().values() for claim in claims]
+        return list(dict.fromkeys(named))
+
+    def parsed(self) -> dict[str, tuple[Claim, ...]]:
+        """Return the claims by sentence."""
+        return {text: tuple(map(parse_claim, orders)) for text, orders in self.claims.items()}
+
+    def faults_with(self, axes: Axes) -> Iterable[str]:
+        """Yield a message for each claim that cannot be read, and each level or column that a study does not have."""
+        known = {*self.clients, *plugins.names("metric")}
+        for name in self.clients:
+            if name in plugins.names("metric") or name in axes:
+                yield f"published.clients.{name}: a metric or an axis has this name: choose another one"
+        for number, row in enumerate(self.rows):
+            place = f"published.rows.{number}"
+            for axis, level in row.levels.items():
+                if axis not in axes:
+                    yield f"{place}.levels.{axis}: there is no axis {axis!r}{closest(axis, axes)}"
+                elif level not in axes[axis]:
+                    yield f"{place}.levels.{axis}: there is no level {level!r}{closest(level, axes[axis])}"
+            yield from (f"{place}.values: {_no_column(c, known)}" for c in row.values if c not in known)
+        for text, orders in self.claims.items():
+            for order in orders:
+                yield from (f"published.claims.{text}: {fault}" for fault in _faults_of(order, known, axes))
+
+
+def _faults_of(order: str, columns: Iterable[str], axes: Axes) -> Iterable[str]:
+    try:
+        claim = parse_claim(order)
+    except ValueError as error:
+        yield str(error)
+        return
+    if claim.column not in columns:
+        yield _no_column(claim.column, columns)
+    yield from _unknown_levels(claim, axes)
+
+
+def _no_column(name: str, known: Iterable[str]) -> str:
+    return f"there is no metric or client {name!r}{closest(name, known)}"
+
+
+def _unknown_levels(claim: Claim, axes: Axes) -> Iterable[str]:
+    named = [level for group in claim.groups for level in group if level != REST]
+    if axis_of(claim, axes) is None:
+        every = [level for levels in axes.values() for level in levels]
+        unknown = [level for level in named if level not in every]
+        yield from (f"there is no level {level!r}{closest(level, every)}" for level in unknown)
+        if not unknown:
+            yield f"expected levels of one axis, found {', '.join(named)}"
+
+
+def axis_of(claim: Claim, axes: Axes) -> str | None:
+    """Return the first axis that has all levels of a claim; None if there is none."""
+    named = {level for group in claim.groups for level in group} - {REST}
+    return next((axis for axis, levels in axes.items() if named <= set(levels)), None)
+
+
+def parse_claim(text: str) -> Claim:
+    """Read `column: a < b, c < *`, the same with `>`, or `column: a = b ± 2`. Raises ValueError."""
+    match = _CLAIM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected a column and an order of levels, {_GRAMMAR}, found {text!r}")
+    column, order = match["column"], match["order"]
+    if same := _SAME.fullmatch(order):
+        pair = tuple((same[side].strip(),) for side in ("first", "second"))
+        return Claim(column, pair, float(same["within"]))
+    signs = set(re.findall("[<>=]", order))
+    if len(signs) != 1 or "=" in signs:
+        raise ValueError(f"expected an order by < or >, not both, {_GRAMMAR}, found {text!r}")
+    groups = [_levels(part, text) for part in re.split("[<>]", order)]
+    named = [level for group in groups for level in group]
+    if len(set(named)) < len(named):
+        raise ValueError(f"expected each level once, found {text!r}")
+    return Claim(column, tuple(groups if signs == {"<"} else reversed(groups)))
+
+
+def _levels(part: str, text: str) -> tuple[str, ...]:
+    levels = tuple(level.strip() for level in part.split(","))
+    if not all(levels):
+        raise ValueError(
+            f"expected a level, or several with commas, on each side, {_GRAMMAR}, found {text!r}"
+        )
+    return levels
+
+
+def rest_of(named: Sequence[tuple[str, ...]], levels: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return groups of levels with `*` replaced by the levels that no group names."""
+    used = {level for group in named for level in group}
+    others = tuple(level for level in levels if level not in used)
+    return [tuple(x for level in group for x in (others if level == REST else (level,))) for group in named]

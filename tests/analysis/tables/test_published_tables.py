@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import io
+import re
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fedsim import analysis
+from fedsim.analysis.opening.study import Study
+from fedsim.cli.main import main
+from synthetic_runs import evals_table
+from synthetic_studies import write_study
+
+PUBLISHED = {
+    "source": "A. Uthor (2020), table 3",
+    "runs": 5,
+    "clients": {"shirt": 1},
+    "rows": [
+        {"levels": {"rule": "fedavg"}, "values": {"mean_percent": [50.0, 0.5], "shirt": 55.25}},
+        {"levels": {"rule": "fedfv"}, "values": {"mean_percent": [70.0, 0.5]}},
+    ],
+    "claims": {
+        "FedFV is better": "mean_percent: fedfv > fedavg",
+        "but less even": "std_percent: fedfv > fedavg",
+    },
+}
+
+
+def made(levels: dict[str, str], seed: int) -> dict[str, Any]:
+    mean = {"fedavg": 50, "fedfv": 60}[levels["rule"]] + 0.1 * (-1) ** seed
+    return {"evals": evals_table(np.array([[mean - 5, mean + 5 + 0.01 * seed]]) / 100, n=1000)}
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    folder = tmp_path_factory.mktemp("published") / "table3"
+    axes = {"rule": ("fedavg", "fedfv")}
+    return write_study(folder, made, axes=axes, seeds=range(1, 9), published=PUBLISHED)
+
+
+def shown(tables: Any) -> str:
+    console = Console(width=140, file=io.StringIO(), record=True)
+    for table in tables:
+        console.print(table)
+    return " ".join(console.export_text().split())
+
+
+def test_the_tables_show_ours_theirs_and_the_verdicts(study: Study) -> None:
+    text = shown(analysis.published_tables(study))
+    assert "table3 beside A. Uthor (2020), table 3" in text
+    assert "50 [49.9, 50.1]" in text
+    assert " 50 ± 0.5" in text
+    assert "≠ 70 ± 0.5" in text
+    assert "≠ 50" not in text
+    assert "55.25" in text
+    assert "≠ marks the 1 of 2 values that differ" in text
+    assert "FedFV is better holds 1 / 0 / 0" in text
+    assert "but less even cannot be told 0 / 0 / 1" in text
+
+
+def test_frames_hold_what_the_tables_show(study: Study) -> None:
+    frames = analysis.published_frames(study)
+    values, claims = frames["published.values"], frames["published.claims"]
+    assert values[["rule", "metric", "published"]].to_numpy().tolist() == [
+        ["fedavg", "mean_percent", 50.0],
+        ["fedavg", "shirt", 55.25],
+        ["fedfv", "mean_percent", 70.0],
+    ]
+    assert values["mean"].tolist() == pytest.approx([50.0225, 55.045, 60.0225])
+    assert claims[["claim", "verdict", "lower", "higher"]].to_numpy().tolist() == [
+        ["FedFV is better", "holds", "fedavg", "fedfv"],
+        ["but less even", "cannot be told", "fedavg", "fedfv"],
+    ]
+
+
+def test_the_command_shows_them_alone(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["compare", str(study.folder), "--published"])
+    out = capsys.readouterr().out
+    assert "beside A. Uthor" in out
+    assert "mean ± standard deviation over seeds" not in out
+
+
+@pytest.mark.parametrize("more", [["--metric", "gini"], ["--axis", "rule"]])
+def test_the_command_takes_no_other_question_beside_it(
+    study: Study, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["compare", str(study.folder), "--published", *more])
+    assert "--published: it compares one study with its paper" in capsys.readouterr().err
+
+
+def test_the_report_has_both(study: Study, tmp_path: Path) -> None:
+    page = analysis.write_page(
+        analysis.study_document(study, tmp_path / "report.html"), tmp_path / "report.html"
+    )
+    text = unescape(re.sub("<[^>]+>", " ", page.read_text(encoding="utf-8")))
+    text = " ".join(text.split())
+    assert "The study repeats A. Uthor (2020), table 3." in text
+    assert re.search(r"fedfv 8 60\.0\d+ [\d.]+ [\d.]+ 70", text)
+    assert re.search(r"FedFV is better holds", text)

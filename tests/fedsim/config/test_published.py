@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fedsim.common.errors import ConfigError
+from fedsim.config.published import Claim, parse_claim, rest_of
+from fedsim.config.study import load_study
+
+RUN = {
+    "task": {"name": "digits", "clients": 4},
+    "partition": {"name": "iid"},
+    "world": {"scenario": "always_on"},
+    "stop": {"steps": 2},
+}
+AXES = {
+    "rule": {name: {"algorithm": {"name": name}} for name in ("fedavg", "fedfv", "fedlf")},
+    "lr": {"low": {}},
+}
+
+
+def study(**published: Any) -> Any:
+    tables = {
+        "name": "s",
+        "seeds": 1,
+        "run": RUN,
+        "axes": AXES,
+        "published": {"source": "a paper"} | published,
+    }
+    return load_study(tables).published
+
+
+@pytest.mark.parametrize(
+    ("text", "groups", "within"),
+    [
+        ("std_percent: a < b", (("a",), ("b",)), None),
+        ("std_percent: a > b", (("b",), ("a",)), None),
+        ("std_percent:a<b,c < *", (("a",), ("b", "c"), ("*",)), None),
+        ("x: c > a , b > d", (("d",), ("a", "b"), ("c",)), None),
+        ("x: a = b ± 2", (("a",), ("b",)), 2.0),
+        ("x: a-1 = b.2 ± 0.5", (("a-1",), ("b.2",)), 0.5),
+    ],
+)
+def test_a_claim_is_an_order_or_an_equality(text: str, groups: Any, within: float | None) -> None:
+    column = text.partition(":")[0]
+    assert parse_claim(text) == Claim(column, groups, within)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a < b", "x: a", "x: a < b > c", "x: a = b", "x: a < ", "x: < b", "x: a < b < a", "x: a <= b", "x:"],
+)
+def test_what_is_no_claim_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"published\.claims\.C: .*(such as|each level once)"):
+        study(claims={"C": text})
+
+
+def test_a_star_stands_for_the_levels_that_the_claim_does_not_name() -> None:
+    assert rest_of([("b",), ("*",), ("d",)], "abcd") == [("b",), ("a", "c"), ("d",)]
+
+
+def test_values_are_means_with_or_without_a_deviation() -> None:
+    row = {
+        "levels": {"rule": "fedfv"},
+        "values": {"mean_percent": 80, "std_percent": [1.5, 0.2], "shirt": 70.5},
+    }
+    found = study(rows=[row], clients={"shirt": 2}, claims={"C": "angle_rad: fedfv < fedlf"})
+    assert found.rows[0].values == {
+        "mean_percent": (80, None),
+        "std_percent": (1.5, 0.2),
+        "shirt": (70.5, None),
+    }
+    assert found.columns() == ["mean_percent", "std_percent", "shirt", "angle_rad"]
+
+
+def test_what_is_written_reads_as_the_same() -> None:
+    row = {"levels": {"rule": "fedfv"}, "values": {"mean_percent": 80, "std_percent": [1.5, 0.2]}}
+    published = study(rows=[row], claims={"C": "angle_rad: fedfv < fedlf"})
+    assert (
+        study(**tomllib.loads(tomli_w.dumps(published.model_dump(mode="json", exclude_none=True))))
+        == published
+    )
+
+
+@pytest.mark.parametrize(
+    ("published", "message"),
+    [
+        (
+            {"rows": [{"levels": {"rul": "fedfv"}, "values": {}}]},
+            "rows.0.levels.rul: there is no axis 'rul'.*'rule'",
+        ),
+        ({"rows": [{"levels": {"rule": "fedf"}, "values": {}}]}, "there is no level 'fedf'.*'fedlf'"),
+        (
+            {"rows": [{"levels": {}, "values": {"mean": 1}}]},
+            "rows.0.values: there is no metric or client 'mean'",
+        ),
+        ({"rows": [{"levels": {}, "values": {"mean_percent": [1, 2, 3]}}]}, "rows.0.values.mean_percent"),
+        ({"claims": {"C": "std_percent: fedav < fedfv"}}, "claims.C: there is no level 'fedav'.*'fedavg'"),
+        (
+            {"claims": {"C": "std_percent: fedavg < low"}},
+            "claims.C: expected levels of one axis, found fedavg, low",
+        ),
+        ({"claims": {"C": "variance: fedavg < fedfv"}}, "no metric or client 'variance'.*variance_percent2"),
+        ({"clients": {"rule": 0}}, "clients.rule: a metric or an axis has this name"),
+        ({"clients": {"shirt": -1}}, "clients.shirt"),
+        ({"spread": "both"}, "spread"),
+        ({"runs": 0}, "runs"),
+    ],
+)
+def test_what_the_study_does_not_have_is_named(published: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        study(**published)
