@@ -12,6 +12,8 @@ Deviations and choices:
 - `guard` is added to the losses (1e-10 in the authors' code). A loss below 0, which only an attacker reports, counts
   as 0.
 - `losses="after"` takes F_k at the client's own model, after training, as FedFV's published code does for its baseline.
+- `reduction="sum"` takes the sum over a client's samples for F_k, as q-FFL's code does for its support vector machine
+  and as Fed-MGDA+'s code does, up to the batch size. Large clients then weigh as n_k^q.
 - Clients should be drawn with probability p_k: the sums are not weighted by data.
 """
 
@@ -36,17 +38,20 @@ def qfedavg(
     L: Annotated[float, Field(gt=0)] | None = None,
     guard: Annotated[float, Field(gt=0)] = 1e-10,
     losses: Literal["before", "after"] = "before",
+    reduction: Literal["mean", "sum"] = "mean",
 ) -> Algorithm:
     """Give clients of large loss a larger weight, the more the larger `q` is; q = 0 is the plain mean.
 
     `lr` is the clients' learning rate, `L` the Lipschitz constant, 1/lr by default; one of them is needed.
-    `losses` are those of the received model, before training, or of the client's own model, after it.
+    `losses` are those of the received model, before training, or of the client's own model, after it. `reduction` is
+    over a client's training samples.
     """
     rates, after = rates_of("qfedavg", lr, L), losses == "after"
 
     def weigh(stack: Stack) -> Direction:
         constants = rates(stack).lipschitz
-        raised = np.maximum(_losses(stack, after), 0.0) + guard
+        of_clients = _losses(stack, after) * (stack.n_samples[: stack.m] if reduction == "sum" else 1)
+        raised = np.maximum(of_clients, 0.0) + guard
         squares = stack.gram().diagonal()[: stack.m]
         return Direction(over_present(stack, step_weights(raised, squares, q, constants, constants)))
 

@@ -40,6 +40,14 @@ def test_qfedavg_takes_the_losses_before_or_after_training() -> None:
         combine("qfedavg", rows, losses=before, options=options)
 
 
+def test_qfedavg_may_take_sums_over_samples() -> None:
+    rows, means, sizes = np.diag([1.0, 2.0, 3.0]), np.array([1.0, 3.0, 2.0]), np.array([20, 5, 1])
+    found = combine("qfedavg", rows, losses=means, q=2.0, lr=0.1, reduction="sum", n_samples=sizes)
+    sums = means * sizes
+    slopes = 2 * sums * (np.array([1, 4, 9]) / 0.1**2) + sums**2 / 0.1  # q F^(q-1) L² |Δ|² + L F^q
+    np.testing.assert_allclose(found.weights[0], sums**2 / 0.1 / slopes.sum(), rtol=1e-9)
+
+
 def test_drfl_without_any_loss_is_the_plain_mean() -> None:
     assert weights("drfl", [0.0, 0.0]).tolist() == [0.5, 0.5]
 

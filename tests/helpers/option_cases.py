@@ -260,6 +260,7 @@ OPTIONS: dict[str, dict[str, dict[str, Any]]] = {
         "mifa": {"divisor": "all"},
         "qfedavg": {
             "losses": beside("after", lr=0.1),
+            "reduction": beside("sum", lr=0.1),
             "q": beside(2.0, lr=0.1),
             "lr": beside(0.5, lr=0.1),
             "L": beside(2.0, L=10.0),
