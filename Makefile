@@ -7,7 +7,7 @@ INTEGRATIONS := tests/fedsim/integrations tests/analysis/export tests/fedsim/dat
 
 export RAY_ENABLE_UV_RUN_RUNTIME_ENV = 0
 
-.PHONY: help install run test integrations check audit format docs mutants bench clean
+.PHONY: help install run test tables integrations check audit format docs mutants bench clean
 
 help:  ## Show these lines
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,10 @@ run: $(STAMP)  ## Compare FedAvg, FedFV and FedLF over a simulated day, and writ
 
 test: $(STAMP)  ## Run the whole test suite
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadgroup
+
+TABLE ?= fedfv_table4
+tables: $(STAMP)  ## Run a table of a paper whole and compare it with the page that prints it, or TABLE=qffl_table1
+	$(BIN)/pytest -n 0 -m tables -k $(TABLE) tests/docs/test_papers.py
 
 integrations: .venv-integrations/.installed  ## Test Flower, trackers, Hugging Face datasets, Polars and DuckDB, in an environment of their own
 	.venv-integrations/bin/pytest -W default -n 0 $(INTEGRATIONS)

@@ -139,7 +139,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let one process run the tests that share a cluster of Ray, and another one those that kill processes of Ray.
 
     Tests that take long come first: one that comes last lets the other processes wait for it.
@@ -151,6 +151,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("chaos" if "chaos" in item.path.parts else "ray"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+        if item.get_closest_marker("tables") and "tables" not in config.option.markexpr:
+            item.add_marker(pytest.mark.skip(reason="takes minutes: make tables"))
     if os.environ.get("PYTEST_XDIST_WORKER"):
         items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
