@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -83,16 +83,26 @@ class EndWatch:
             self._console.print(message, highlight=False, soft_wrap=True)
 
 
-def train_and_show(
-    train: Callable[[Watch], Sequence[Result]],
-    options: WatchedTraining,
-    again: str,
-    names: Sequence[str] = (),
-) -> list[Path]:
-    """Train runs, show their results, and return their folders.
+class Trained:
+    """The results of the runs that a command trains; called with their progress, it passes it to the observers."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.results: Sequence[Result] = ()
+        self.folder: Path | None = None
+        """The folder of the run that made progress last."""
+        self._watch = watch
+
+    def __call__(self, progress: Progress) -> None:
+        """Pass progress on."""
+        self.folder = progress.folder
+        self._watch(progress)
+
+
+@contextmanager
+def training(options: WatchedTraining, again: str, names: Sequence[str] = ()) -> Iterator[Trained]:
+    """Yield the observers of runs, whose results the caller enters, and show these at the end.
 
     Args:
-        train: trains the runs, and passes their progress to the observers.
         again: the command that does the work from the start, or the rest of it if there are several runs.
         names: the names of the runs in turn, as far as they are known.
 
@@ -100,29 +110,30 @@ def train_and_show(
     """
     started, failed = perf_counter(), None
     with watching(Terminal(), options, names) as watch:
-        follow = _Follower(watch)
+        trained = Trained(watch)
         try:
             with plugins.contained():
-                results = train(follow)
+                yield trained
         except SomeFailed as error:
-            failed, results = error, error.results
+            failed, trained.results = error, error.results
         except KeyboardInterrupt:  # before the first run began, or the second Ctrl-C
-            folder = follow.folder if len(names) < 2 else None
+            folder = trained.folder if len(names) < 2 else None
             raise interrupted("interrupted", again if folder is None else _resume(folder, options)) from None
+    results = trained.results
     if results:
         _show(results, options.write_report, perf_counter() - started if options.profile else None)
     left = names[len(results) + (len(failed.errors) if failed else 0) :]
-    return _ended(results, failed, left, again, options)
+    _say_end(results, failed, left, again, options)
 
 
-def _ended(
+def _say_end(
     results: Sequence[Result],
     failed: SomeFailed | None,
     left: Sequence[str],
     again: str,
     options: WatchedTraining,
-) -> list[Path]:
-    """Say how runs ended and which are `left`, and return the folders. Raises typer.Exit or SomeFailed."""
+) -> None:
+    """Say how runs ended and which are `left`. Raises typer.Exit or SomeFailed."""
     if left:
         say(f"not started: {', '.join(left)}")
     if any(result.status == "interrupted" for result in results):
@@ -131,19 +142,6 @@ def _ended(
         raise interrupted("interrupted, and saved", again if left else _resume(results[-1].folder, options))
     if failed is not None:
         raise failed
-    return [result.folder for result in results]
-
-
-class _Follower:
-    """Passes progress to the observers and keeps the folder of the run that made it."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.folder: Path | None = None
-        self._watch = watch
-
-    def __call__(self, progress: Progress) -> None:
-        self.folder = progress.folder
-        self._watch(progress)
 
 
 def _resume(folder: Path, options: WatchedTraining) -> str:

@@ -25,7 +25,6 @@ from fedsim.common.errors import ConfigError, FolderError, RunError
 from fedsim.common.terminal import Terminal, say
 
 if TYPE_CHECKING:
-    from fedsim.runs.result import Result, Watch
     from fedsim.runs.resume import Arms
 
 
@@ -40,7 +39,7 @@ def resume(
     ] = None,
 ) -> None:
     """Continue an interrupted run from its last checkpoint. Results are identical to an uninterrupted run's."""
-    from fedsim.cli.observers import train_and_show
+    from fedsim.cli.observers import training
     from fedsim.runs.resume import arms_in, check_unfinished
     from fedsim.runs.resume import resume as continue_run
     from fedsim.runs.simulate import in_turn
@@ -56,11 +55,9 @@ def resume(
             warning = "its results may differ from an uninterrupted run's"
             say(f"{run}: changed since it started: {changes}; {warning}")
 
-    def train(watch: Watch) -> list[Result]:
-        others = {"step": step, "watch": watch, **options.arguments()}
-        return in_turn({str(run): partial(continue_run, run, **others) for run in runs})
-
-    train_and_show(train, options, command_line("resume", folder, groups=(options,)))
+    with training(options, command_line("resume", folder, groups=(options,))) as trained:
+        others = {"step": step, "watch": trained, **options.arguments()}
+        trained.results = in_turn({str(run): partial(continue_run, run, **others) for run in runs})
 
 
 def _unfinished(folder: Path, arms: Arms) -> tuple[str, ...]:
@@ -97,20 +94,19 @@ def fork(
 ) -> None:
     """Branch off a run at a step or time. The branch may use another rule, selector or pacing."""
     clients = _numbers("--keep-online", keep_online)
-    from fedsim.cli.observers import train_and_show
+    from fedsim.cli.observers import training
     from fedsim.runs.fork import fork as branch
-
-    def train(watch: Watch) -> list[Result]:
-        others = {"watch": watch, **new.arguments(), **options.arguments()}
-        return [branch(parent, at, tuple(new.sets or ()), keep_online=clients, name=name, **others)]
 
     kept = () if keep_online is None else ("--keep-online", keep_online)
     named = () if name is None else ("--name", name)
     again = command_line(
         "fork", parent, "--at", at, *kept, *named, groups=(_over(new, parent, name), options)
     )
-    (branched,) = train_and_show(train, WatchedTraining(**vars(options)), again)
-    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(branched)))
+    with training(WatchedTraining(**vars(options)), again) as trained:
+        others = {"keep_online": clients, "name": name, **new.arguments(), **options.arguments()}
+        branched = branch(parent, at, tuple(new.sets or ()), watch=trained, **others)
+        trained.results = [branched]
+    Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(branched.folder)))
 
 
 def _over(new: NewRun, parent: Path, name: str | None) -> NewRun:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from typer import Argument, Option
 
@@ -23,9 +23,6 @@ from fedsim.cli.options import (
 from fedsim.cli.study import Running, run_cells
 from fedsim.common.errors import ConfigError, RunError
 from fedsim.common.terminal import Terminal, say
-
-if TYPE_CHECKING:
-    from fedsim.config.run import RunConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +72,14 @@ def run(
     )
 
     configs = load_config(config, tuple(new.sets or ()))
+    from fedsim.cli.observers import training
+    from fedsim.runs.simulate import simulate
+
     again = command_line("run", config, "--resume", groups=(new, options))
-    _simulate(configs, new, options, again, resume=resume)
+    with training(options, again, [each.name for each in configs]) as trained:
+        trained.results = simulate(
+            configs, resume=resume, watch=trained, **new.arguments(), **options.arguments()
+        )
 
 
 @grouped
@@ -90,13 +93,17 @@ def replay(
     name: Annotated[str | None, Option(help="Name of the new run; by default PARENT-replay.")] = None,
 ) -> None:
     """Run a changed configuration in the world of a finished run. Change the rule, selector, pacing or cost."""
+    from fedsim.cli.observers import training
     from fedsim.runs.replay import compare_participation, replay_config
+    from fedsim.runs.simulate import simulate
 
     config = replay_config(parent, tuple(new.sets or ()), same_participation=same_participation, name=name)
     same = "--same-participation" if same_participation else None
     named = () if name is None else ("--name", name)
     again = command_line("replay", parent, same, *named, groups=(new, options))
-    folder = _simulate([config], new, WatchedTraining(**vars(options)), again)[0]
+    with training(WatchedTraining(**vars(options)), again, [config.name]) as trained:
+        trained.results = simulate(config, watch=trained, **new.arguments(), **options.arguments())
+    folder = trained.results[0].folder
     Terminal().print(analysis.compare(analysis.open_run(parent), analysis.open_run(folder)))
     if same_participation:
         participation = compare_participation(parent, folder)
@@ -160,18 +167,3 @@ def _refuse_for_study(options: WatchedTraining, resume: bool) -> None:
     for option, (value, reason) in reasons.items():
         if value:
             raise ConfigError(f"{option}: not with several seeds or values: {reason}")
-
-
-def _simulate(
-    configs: Sequence[RunConfig], new: NewRun, options: WatchedTraining, again: str, *, resume: bool = False
-) -> list[Path]:
-    """Run the configurations, show the results, and return the folders. `again` is as for `train_and_show`."""
-    from fedsim.cli.observers import train_and_show
-    from fedsim.runs.simulate import simulate
-
-    return train_and_show(
-        lambda watch: simulate(configs, resume=resume, watch=watch, **new.arguments(), **options.arguments()),
-        options,
-        again,
-        [config.name for config in configs],
-    )

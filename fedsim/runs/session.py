@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ class Session:
             self._begin()
             trainer = self._trainer()
             event_loop = self._event_loop(trainer)
-            for _ in self._instants(event_loop, lambda progress: None):
+            for _ in event_loop.instants():
+                self.checkpointer.between()
                 if reached(self.run_state):
                     break
             else:
@@ -159,14 +161,17 @@ class Session:
         self._manifest("running")
 
     def _run(self, watch: Watch) -> Result:
-        event_loop, trainer = None, None
+        event_loop, trainer, limit_s = None, None, self.spec.plan.stop.wall_s
         try:
             with plugins.contained(), self.clock.part("start"):
                 trainer = self._trainer()
             event_loop = self._event_loop(trainer)
             with plugins.contained(), saying_how_to_reproduce(self.folder, self.run_state, self.spec.config):
-                for _ in self._instants(event_loop, watch):
-                    pass
+                self.recorder.recent_rows()
+                for _ in event_loop.instants(partial(self._report, watch)):
+                    self.checkpointer.between()
+                    if limit_s is not None and self.checkpointer.spent_s >= limit_s:
+                        event_loop.ended_by = "wall"
                 digest = self._finish(event_loop, trainer, "done", event_loop.ended_by)
         except KeyboardInterrupt:
             self._finish(event_loop, None, "interrupted", "interrupt")
@@ -189,21 +194,11 @@ class Session:
             shutil.rmtree(self.folder / checkpoint.FOLDER, ignore_errors=True)
         return Result(self.folder, "done", digest, self.recorder.last_accuracy)
 
-    def _instants(self, event_loop: EventLoop, watch: Watch) -> Iterator[None]:
-        """Run the event loop; after each instant save if a checkpoint is due, then pause."""
-
-        def report(run_state: RunState) -> None:
-            recorder = self.recorder
-            rows = recorder.recent_rows()
-            watch(Progress(self.spec, self.folder, run_state, recorder.last_accuracy, rows))
-
-        self.recorder.recent_rows()
-        limit_s = self.spec.plan.stop.wall_s
-        for _ in event_loop.instants(report):
-            self.checkpointer.between()
-            yield
-            if limit_s is not None and self.checkpointer.spent_s >= limit_s:
-                event_loop.ended_by = "wall"
+    def _report(self, watch: Watch, run_state: RunState) -> None:
+        """Call `watch` with the progress after a step."""
+        recorder = self.recorder
+        rows = recorder.recent_rows()
+        watch(Progress(self.spec, self.folder, run_state, recorder.last_accuracy, rows))
 
     def _go_back(self, lost: ServerLost) -> None:
         """Return to the last checkpoint, or to the start; the run repeats the same steps."""
