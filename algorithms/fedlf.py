@@ -3,7 +3,7 @@
 In each layer the step is the least-norm point of the hull of the present clients' gradients, of g_P, the gradient of
 P(w) = -cos(1, F(w)) (Eq. 5, the fair row), and of the last gradients of clients that are absent for at most τ = M/m
 steps, M the number of clients seen before. A layer whose point is zero merges with its neighbour. The whole step gets
-the norm of the mean gradient. The ablations of the paper's Table 3 are arms of `examples/papers/fedlf_ablation.toml`;
+the norm of the mean gradient. The ablations of the paper's Table 3 are arms of `examples/papers/fedlf_table3.toml`;
 the authors' released code is the rule `fedlf_released`.
 
 Deviations and choices:
