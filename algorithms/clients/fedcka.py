@@ -41,7 +41,7 @@ def fedcka(
             with torch.no_grad():
                 received, before = (local.features(w, batch.x, layers)[1] for w in others)
             terms = [contrast(*three) for three in zip(mine, received, before, strict=True)]
-            losses = functional.cross_entropy(logits, batch.y, reduction="none")
+            losses = local.losses(logits, batch.y)
             return losses.mean() + mu * torch.stack(terms).mean(), losses
 
         end, loss = local.sgd(start, objective=objective)

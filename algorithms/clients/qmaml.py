@@ -20,7 +20,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch.nn import functional
 
 from fedsim.training.client_method import Batch, ClientMethod, Local, Tensors, Trained
 
@@ -52,7 +51,7 @@ def qmaml(
 
         def objective(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             adapted = adapt(local, local.weights, batches)
-            losses = functional.cross_entropy(local.logits(adapted, batch.x), batch.y, reduction="none")
+            losses = local.losses(local.logits(adapted, batch.x), batch.y)
             return losses.mean(), losses
 
         end, loss = local.sgd(start, rows=query, objective=objective)
@@ -78,7 +77,7 @@ class _Adaptation:
 
     def __call__(self, local: Local, weights: Tensors, batches: Iterable[Batch]) -> Tensors:
         for batch in itertools.islice(batches, self.steps):
-            loss = functional.cross_entropy(local.logits(weights, batch.x), batch.y)
+            loss = local.losses(local.logits(weights, batch.x), batch.y).mean()
             grads = torch.autograd.grad(
                 loss, weights, create_graph=self.differentiable, materialize_grads=True
             )

@@ -85,7 +85,7 @@ ADVICE = {
     "it is " + _SERVER_OPT: "server_lr global_lr server_learning_rate eta_g server_optimizer "
     "server_momentum server_opt beta_1 beta_2",
     "clients train whole epochs: train.epochs": "local_steps num_steps local_iterations local_iters num_local_steps",
-    "the task decides the loss; a client method may change it: client.name": "loss criterion loss_fn",
+    "train.loss": "loss criterion loss_fn objective",
     '[[algorithm.wrap]] with name = "clipped" shortens updates': "clip clipping clip_norm max_grad_norm clipping_norm",
     "it is an option of the command: --device cuda": "device gpu gpus cuda use_gpu use_cuda num_gpus gpu_id",
     "it is an option of the command: --workers 4": "workers num_workers num_processes num_process num_threads "

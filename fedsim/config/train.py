@@ -36,6 +36,9 @@ class TrainSection(Section):
     """Heavy-ball momentum."""
     weight_decay: float = Field(0.0, ge=0, le=LARGEST)
     """Factor of the weights in the gradient (L2 regularisation)."""
+    loss: Literal["cross_entropy", "hinge"] = "cross_entropy"
+    """The loss of a sample, which training minimizes, rules and selectors hear of and evaluations report. `hinge` is
+    the one of a support vector machine."""
     mode: Literal["auto", "loop", "vmap", "dense"] = "auto"
     """Batching mode: clients train one after the other (`loop`) or side by side. `auto` depends on model, client
     method and device alone."""
@@ -61,5 +64,6 @@ class TrainSection(Section):
             weight_decay=self.weight_decay,
             augment=augment if augment and augment.views > 1 else None,
             loss_samples=None if self.loss_samples == "all" else self.loss_samples,
+            loss=self.loss,
             precision=self.precision,
         )

@@ -85,7 +85,7 @@ class Local(Protocol):
             lr: learning rate before its decay by server steps; by default as configured.
             most_steps: upper limit of the number of steps.
             correct: changes each gradient.
-            objective: minimized in place of the cross-entropy.
+            objective: minimized in place of the mean loss.
 
         The loss is NaN if no step is taken (no epochs or no rows).
         """
@@ -108,8 +108,11 @@ class Local(Protocol):
     def features(self, weights: Tensors, x: Tensor, layers: int) -> tuple[Tensor, list[Tensor]]:
         """Return the logits and the outputs [B, ...] of the first `layers` layers that have parameters."""
 
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the losses [B] of samples with these logits [B, classes] and labels [B], as `train.loss` says."""
+
     def mean_loss(self, flat: Tensor, rows: Tensor) -> float:
-        """Return the mean cross-entropy of the model `flat` [P] on the samples at `rows`, without dropout."""
+        """Return the mean loss of the model `flat` [P] on the samples at `rows`, without dropout."""
 
 
 Train = Callable[[Local, "Tensor", "Tensor | None"], Trained]

@@ -95,7 +95,7 @@ class LoadedModel:
             for labels in torch.split(self.y.index_select(0, rows), SCORED_ROWS):
                 scored = islice(batches, max(1, -(-len(labels) // EVAL_ROWS)))  # one batch even of no rows
                 across = torch.cat([self._across(x, precision) for x in scored], dim=1)
-                losses.append(losses_of(across, labels))
+                losses.append(losses_of(self.sgd.loss, across, labels))
                 correct.append(correct_of(across, labels))
         return torch.cat(losses).double().cpu().numpy(), torch.cat(correct).cpu().numpy()
 

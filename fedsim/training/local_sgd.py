@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from fedsim.common.rng import rng
 from fedsim.training.client_method import Batch, Correct, Objective, Tensors, checked_vector
 from fedsim.training.job import Floats, Ints, Job
 from fedsim.training.loaded_model import LoadedModel
+from fedsim.training.losses import training_losses
 from fedsim.training.minibatches import orders
 from fedsim.training.precision import lowered
 from fedsim.training.settings import LocalSGD
@@ -78,7 +78,7 @@ class ClientTools:
         sgd, rows = descent.sgd, self.rows if descent.rows is None else descent.rows
         lr = sgd.lr * sgd.lr_decay**self.job.version
         epochs, most_steps = self._allowed(descent, len(rows))
-        objective, correct = descent.objective or self._cross_entropy, descent.correct
+        objective, correct = descent.objective or self._mean_loss, descent.correct
         velocity = [torch.zeros_like(w) for w in self.weights] if sgd.momentum else None
         must = f"client {self.job.client}: the objective must return the loss of each sample,"
         losses: list[Tensor] = []
@@ -120,8 +120,8 @@ class ClientTools:
         views = augment.drawn(self.model.seed, purpose, client, nth, lap, places)
         return Batch(augmenter(whole.x, torch.from_numpy(views).to(whole.x.device)), whole.y)
 
-    def _cross_entropy(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        each = functional.cross_entropy(self.model.logits(batch.x), batch.y, reduction="none")
+    def _mean_loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        each = self.losses(self.model.logits(batch.x), batch.y)
         return each.mean(), each
 
     def draws(self, purpose: str) -> np.random.Generator:
@@ -168,8 +168,12 @@ class ClientTools:
                 hooks.enter_context(modules.get(name, self.model.module).register_forward_hook(record))
             return self.logits(weights, x), outputs
 
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the losses [B] of samples with these logits [B, classes] and labels [B], as `train.loss` says."""
+        return training_losses(self.model.sgd.loss, logits, y)
+
     def mean_loss(self, flat: Tensor, rows: Tensor) -> float:
-        """Return the mean cross-entropy of the model `flat` [P] on the samples at `rows`, without dropout."""
+        """Return the mean loss of the model `flat` [P] on the samples at `rows`, without dropout."""
         return float(self.model.losses(flat, rows).mean())
 
 

@@ -11,6 +11,7 @@ from fedsim.common.errors import ConfigError
 from fedsim.training.attack import Adversary
 from fedsim.training.augmentation import Augment
 from fedsim.training.client_method import ClientMethod
+from fedsim.training.losses import Loss
 from fedsim.training.precision import Precision
 
 Mode = Literal["loop", "vmap", "dense"]
@@ -31,6 +32,8 @@ class LocalSGD:
     augment: Augment | None = None
     loss_samples: int | None = None
     """Most samples on which a client measures the loss of a received model. None: the whole local training set."""
+    loss: Loss = "cross_entropy"
+    """The loss of a sample, which training minimizes and evaluation reports."""
     precision: Precision = "float32"
     """Numeric precision of training; see `fedsim.training.precision`."""
 

@@ -125,6 +125,7 @@ CONFIG: dict[str, Any] = {
     "train.lr_decay": 0.5,
     "train.momentum": 0.5,
     "train.weight_decay": 0.1,
+    "train.loss": "hinge",
     "train.mode": Beside("loop", {"model": {"name": "mlp", "hidden": [8]}, "train.mode": "dense"}),
     "train.augment.crop": Beside(1, {**_IMAGES, "train.augment.flip": True}),
     "train.augment.flip": Beside(True, {**_IMAGES, "train.augment.crop": 1}),

@@ -27,6 +27,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any], LocalSGD]] = {
     ),
     "decay": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.1, lr_decay=0.9)),
     "some losses": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, loss_samples=9)),
+    "hinge": ("softmax", {"bias": False}, LocalSGD(batch_size=10, lr=0.05, loss="hinge")),
+    "hinge, hidden": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.05, epochs=2, loss="hinge")),
     "bfloat16": ("mlp", {"hidden": [32]}, LocalSGD(batch_size=8, lr=0.1, epochs=2, precision="bfloat16")),
     "large, bfloat16": (
         "mlp",

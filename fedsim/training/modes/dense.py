@@ -17,7 +17,7 @@ from torch.nn import functional
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Floats, Ints
-from fedsim.training.losses import losses_of
+from fedsim.training.losses import Loss, losses_of
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.precision import Precision, lowered
 from fedsim.training.settings import LocalSGD
@@ -188,7 +188,10 @@ class Dense:
 
     def _mean_loss(self, params: Tensor, rows: Ints, precision: Precision) -> Tensor:
         parts = torch.split(torch.from_numpy(rows).to(self.x.device), EVAL_ROWS)
-        each = [losses_of(self.across(params, self.x[part], precision), self.y[part]) for part in parts]
+        each = [
+            losses_of(self.sgd.loss, self.across(params, self.x[part], precision), self.y[part])
+            for part in parts
+        ]
         return torch.cat(each).double().mean()
 
     def _tiled_losses(self, params: Tensor, rows: Sequence[Ints], precision: Precision) -> Floats:
@@ -217,7 +220,8 @@ class Dense:
                 each = weight.expand(len(index), -1, -1)
                 out = torch.bmm(each, out) if bias is None else torch.baddbmm(bias[:, None], each, out)
                 out = out.relu_() if layer.relu else out
-        return losses_of(out.float(), self.y.index_select(0, index.reshape(-1)).view(-1, _TILE))[:count]
+        labels = self.y.index_select(0, index.reshape(-1)).view(-1, _TILE)
+        return losses_of(self.sgd.loss, out.float(), labels)[:count]
 
     def _step(self, model: _Models, x: Tensor, index: Tensor, weight: Tensor, losses: Tensor) -> None:
         """Take a step on the minibatches `x` [a, B, columns], whose rows are `index` [a, B].
@@ -226,7 +230,7 @@ class Dense:
         """
         weights, inputs = self._forward(model, x)
         labels = self.y.index_select(0, index.reshape(-1)).view(*index.shape, 1)
-        delta = _logit_gradient(inputs.pop(), labels, weight, losses)
+        delta = _logit_gradient(self.sgd.loss, inputs.pop(), labels, weight, losses)
         for number in reversed(range(len(self.layers))):
             below, before = inputs[number], delta
             if number:
@@ -269,8 +273,16 @@ class Dense:
             tensor[:active].add_(gradient[:active], alpha=-lr)
 
 
-def _logit_gradient(logits: Tensor, labels: Tensor, weight: Tensor, losses: Tensor) -> Tensor:
-    """Return the gradient [a, B, classes] of the weighted cross-entropy, and write the losses of the active clients."""
+def _logit_gradient(loss: Loss, logits: Tensor, labels: Tensor, weight: Tensor, losses: Tensor) -> Tensor:
+    """Return the gradient [a, B, classes] of the weighted loss, and write the losses of the active clients."""
+    if loss == "hinge":
+        rivals, rival = logits.float().scatter(2, labels, -torch.inf).max(dim=2, keepdim=True)
+        margin = 1 + rivals - logits.float().gather(2, labels)
+        losses.copy_(margin.relu().squeeze(2)[: len(losses)])
+        short = (margin > 0).float()
+        delta = torch.zeros_like(logits, dtype=torch.float32)
+        delta.scatter_(2, rival, short).scatter_(2, labels, -short)
+        return delta.mul_(weight.unsqueeze(2)).to(logits.dtype)
     log_p = torch.log_softmax(logits.float(), dim=2)
     own = log_p.gather(2, labels)
     torch.neg(own.squeeze(2)[: len(losses)], out=losses)

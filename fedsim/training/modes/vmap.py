@@ -11,6 +11,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
+from fedsim.training.losses import training_losses
 from fedsim.training.minibatches import Group, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
 from fedsim.training.network import Network
@@ -38,7 +39,7 @@ class Vmap:
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             with lowered(sgd.precision, x.device):
                 logits = functional_call(network.module, weights, (x,))
-            each = functional.cross_entropy(logits.float(), y, reduction="none")
+            each = training_losses(sgd.loss, logits.float(), y)
             return (each * weight).sum(), each
 
         self._gradients = vmap(grad_and_value(loss, has_aux=True))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
+import pytest
 import torch
 from torch.nn import functional
 
-from fedsim.training.losses import correct_of, losses_of
+from fedsim.training.losses import Loss, correct_of, losses_of, training_losses
 
 
 def test_losses_are_the_cross_entropy() -> None:
@@ -14,9 +17,27 @@ def test_losses_are_the_cross_entropy() -> None:
         torch.randn(3, 50, 7, generator=torch.Generator().manual_seed(1)),
         torch.randint(0, 7, (3, 50), generator=torch.Generator().manual_seed(2)),
     )
-    found = losses_of(logits.transpose(1, 2), labels)
+    found = losses_of("cross_entropy", logits.transpose(1, 2), labels)
     expected = functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     torch.testing.assert_close(found, expected)
+
+
+def test_the_hinge_loss_of_two_classes_is_that_of_a_linear_svm() -> None:
+    """max(0, 1 - y f) with f the difference of the logits and y = 1 or -1."""
+    logits = torch.tensor([[0.0, 0.0], [0.2, 1.7], [0.2, 0.9], [3.0, -1.0], [-0.5, 0.0]])
+    labels = torch.tensor([0, 1, 1, 1, 0])
+    f, y = logits[:, 1] - logits[:, 0], 2.0 * labels - 1
+    expected = torch.clamp(1 - y * f, min=0)
+    assert expected.tolist() == pytest.approx([1.0, 0.0, 0.3, 5.0, 1.5])
+    torch.testing.assert_close(losses_of("hinge", logits.T, labels), expected)
+
+
+def test_the_hinge_loss_of_three_classes_is_short_of_the_largest_other_logit() -> None:
+    logits = torch.tensor([[2.0, 0.5, 1.5], [0.0, 3.0, 1.0]], requires_grad=True)
+    losses = training_losses("hinge", logits, torch.tensor([0, 0]))
+    assert losses.tolist() == [0.5, 4.0]
+    (gradient,) = torch.autograd.grad(losses.sum(), logits)
+    assert gradient.tolist() == [[-1.0, 0.0, 1.0], [-1.0, 1.0, 0.0]]
 
 
 def test_correct_is_argmax_with_equal_logits_too() -> None:
@@ -33,4 +54,5 @@ def test_correct_is_argmax_with_equal_logits_too() -> None:
 def test_what_is_not_a_number_is_not_correct() -> None:
     logits = torch.full((4, 2), float("nan"))
     assert correct_of(logits, torch.zeros(2, dtype=torch.int64)).tolist() == [False, False]
-    assert losses_of(logits, torch.zeros(2, dtype=torch.int64)).isnan().all()
+    for loss in get_args(Loss):
+        assert losses_of(loss, logits, torch.zeros(2, dtype=torch.int64)).isnan().all()
