@@ -252,6 +252,7 @@ PRINTED = {
     "qffl_table2_adult": ROOT / "docs" / "papers" / "qffl.md",
     "qffl_table1": ROOT / "docs" / "papers" / "qffl.md",
     "fedfv_table3": ROOT / "docs" / "papers" / "fedfv.md",
+    "fedmgda_table7": ROOT / "docs" / "papers" / "fedmgda.md",
 }
 """Tables whose values a page prints, from the quickest to the slowest."""
 RULES = {
