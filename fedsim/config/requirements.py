@@ -17,7 +17,7 @@ from fedsim.common.option_requirements import lacks_in, refusal, without
 from fedsim.config.errors import validated
 from fedsim.config.run import RunConfig
 from fedsim.config.section import PluginSection
-from fedsim.config.timing import StopSection
+from fedsim.config.timing import StopSection, smaller_is_better
 from fedsim.config.world import WorldConfig
 
 _LEAVE = "dropout.leave"
@@ -90,7 +90,9 @@ def _of_stop(stop: StopSection) -> Iterator[tuple[str, str]]:
     lacks = "" if stop.stop().metric else "without 'target' or 'patience'"
     if stop.metric != "mean_percent":
         yield "stop.metric", lacks
-    if stop.rising == plugins.smaller_is_better(stop.metric):
+    if stop.split is not None:
+        yield "stop.split", lacks
+    if stop.rising == smaller_is_better(stop.metric):
         yield "stop.rising", lacks
 
 

@@ -245,6 +245,12 @@ class RunConfig(Section):
         for table in self.adversary:
             if (last := max(table.clients or (0,))) >= clients:
                 yield f"adversary {table.name!r}: clients: expected numbers from 0 to {clients - 1}, found {last}"
+        measured = (self.evaluate.split, *self.evaluate.also)
+        if self.stop.split is not None and self.stop.split not in measured:
+            listed = " and ".join(map(repr, measured))
+            yield (
+                f"stop.split: the run is evaluated on {listed}, not on {self.stop.split!r}: add it to evaluate.also"
+            )
 
     def adversaries(self) -> tuple[Adversary, ...]:
         """Return the adversaries with their clients drawn."""

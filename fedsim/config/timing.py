@@ -8,18 +8,18 @@ from dataclasses import fields, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import pydantic
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from fedsim.common import plugins
 from fedsim.common.errors import ConfigError
 from fedsim.common.option_requirements import Unless, With
 from fedsim.common.units import US
-from fedsim.config.section import LARGEST, Count, Metric, Section, Size, Whole
+from fedsim.config.section import LARGEST, Count, Section, Size, Whole, installed
 from fedsim.config.world import Duration
 from fedsim.engine import pacing as presets
 from fedsim.engine.costs import Chance, Completeness, Formula, Jitter, WorkFormula, trace_spread
 from fedsim.engine.pacing import Pacing
-from fedsim.engine.state import Dropout, Stop
+from fedsim.engine.state import LOSS, Dropout, Stop
 from fedsim.worlds.world import Leave
 
 
@@ -198,6 +198,21 @@ class DropoutSection(Section):
         return Chance(self.chance, self.law, self.within)
 
 
+Split = Literal["train", "valid", "test"]
+
+
+def smaller_is_better(metric: str) -> bool:
+    """Return whether smaller values of what `stop.metric` names are better."""
+    return metric == LOSS or plugins.smaller_is_better(metric)
+
+
+def _watchable(metric: str) -> str:
+    return metric if metric == LOSS else installed("metric", metric)
+
+
+Watched = Annotated[str, AfterValidator(_watchable)]
+
+
 class StopSection(Section):
     """`[stop]`: the run ends at the limit that it reaches first; one of steps, time, bytes and wall is required."""
 
@@ -209,8 +224,11 @@ class StopSection(Section):
     """Bytes moved by all clients together."""
     wall: Duration | None = None
     """Wall time. A run that ends by it is not reproducible."""
-    metric: Metric = "mean_percent"
-    """The metric for `target` and `patience`, from `analysis/metrics`, at each evaluation of the global model."""
+    metric: Watched = "mean_percent"
+    """The metric for `target` and `patience`, from `analysis/metrics`, at each evaluation of the global model; or
+    `"loss"`, the mean loss over samples."""
+    split: Split | None = None
+    """The samples that `metric` is measured on, one of those in `[evaluate]`; by default `evaluate.split`."""
     rising: bool = True
     """Whether larger values of the metric are better; by default the metric's own choice."""
     target: float | None = Field(None, ge=-LARGEST, le=LARGEST)
@@ -224,7 +242,7 @@ class StopSection(Section):
     @classmethod
     def _default_rising(cls, table: Any) -> Any:
         metric = table.get("metric") if isinstance(table, Mapping) else None
-        if isinstance(metric, str) and "rising" not in table and plugins.smaller_is_better(metric):
+        if isinstance(metric, str) and "rising" not in table and smaller_is_better(metric):
             return {**table, "rising": False}
         return table
 
@@ -243,6 +261,7 @@ class StopSection(Section):
             moved_bytes=self.bytes,
             wall_s=None if self.wall is None else self.wall / US,
             metric=self.metric if watched else None,
+            split=self.split,
             target=self.target,
             rising=self.rising,
             patience=self.patience,
@@ -259,7 +278,14 @@ class EvaluateSection(Section):
     """Virtual time between evaluations, which are left out if there was no step since; 0: none because of time."""
     clients: Count | None = None
     """Number of clients to evaluate, drawn once; by default all. The final model is evaluated on all clients."""
-    split: Literal["train", "valid", "test"] = "test"
+    split: Split = "test"
     """The samples of the clients to evaluate on."""
+    also: tuple[Split, ...] = ()
+    """Further samples to evaluate the global model on, at the same times."""
     personal: bool = True
     """Also evaluate each client with its personal model, if the client method has personal models."""
+
+    def _faults(self) -> Iterable[str]:
+        if len({self.split, *self.also}) <= len(self.also):
+            listed = ", ".join(map(repr, self.also))
+            yield f"also: expected splits other than {self.split!r}, each once, found {listed}"

@@ -11,7 +11,7 @@ from fedsim.common import plugins
 from fedsim.common.stopwatch import Stopwatch
 from fedsim.data.federated_data import SOME
 from fedsim.engine.record_words import PERSONAL
-from fedsim.engine.state import Plan, Records, RunState
+from fedsim.engine.state import LOSS, Plan, Records, RunState
 from fedsim.engine.trainer import Pending, Trainer
 from fedsim.training.evaluation import Evaluation
 
@@ -24,7 +24,7 @@ class Evaluator:
     ) -> None:
         self.plan, self.trainer, self.records, self.run_state = plan, trainer, records, run_state
         self.clock, metric = clock, plan.stop.metric
-        self._metric = None if metric is None else plugins.factory("metric", metric)
+        self._metric = None if metric in (None, LOSS) else plugins.factory("metric", str(metric))
         if not run_state.begun:
             run_state.evaluate_us = plan.evaluate.every_us
 
@@ -52,12 +52,16 @@ class Evaluator:
         if run_state.evaluated == run_state.step and not repeat:
             return
         run_state.evaluated = run_state.step
-        split = evaluate.split if every_client or evaluate.clients is None else evaluate.split + SOME
-        result = self._start(split, evaluate.split)
+        some = "" if every_client or evaluate.clients is None else SOME
+        results = {name: self._start(name + some, name) for name in (evaluate.split, *evaluate.also)}
         if evaluate.personal:
-            self._start(split, evaluate.split + PERSONAL, personal=True)
-        if self._metric is not None or "accuracy" in self.plan.selector.needs:
-            self._learn(result())
+            self._start(evaluate.split + some, evaluate.split + PERSONAL, personal=True)
+        stop = self.plan.stop
+        if stop.metric is not None or "accuracy" in self.plan.selector.needs:
+            evaluation = results[evaluate.split]()
+            run_state.client_records.accuracy[evaluation.clients] = evaluation.accuracy
+        if stop.metric is not None:
+            self._watch(results[stop.split or evaluate.split]())
 
     def _start(self, split: str, name: str, *, personal: bool = False) -> Pending[Evaluation]:
         """Start evaluating the current model; the record names the split `name`."""
@@ -72,12 +76,9 @@ class Evaluator:
             self.records.evaluation(self.run_state.step, self.run_state.now_us, name, waited)
         return waited
 
-    def _learn(self, evaluation: Evaluation) -> None:
-        """Update the accuracy that selectors see, and the run state that decides about stopping."""
+    def _watch(self, evaluation: Evaluation) -> None:
+        """Update the run state that decides about stopping."""
         run_state, stop = self.run_state, self.plan.stop
-        run_state.client_records.accuracy[evaluation.clients] = evaluation.accuracy
-        if self._metric is None:
-            return
         value = _value(str(stop.metric), self._metric, evaluation)
         sign = 1.0 if stop.rising else -1.0
         first = math.isnan(run_state.best) and not math.isnan(value)
@@ -89,8 +90,10 @@ class Evaluator:
         run_state.reached |= stop.target is not None and sign * (value - stop.target) >= 0
 
 
-def _value(name: str, metric: Callable[..., object], evaluation: Evaluation) -> float:
-    """Return the value of a metric; NaN if there is no client, or a client without an accuracy."""
+def _value(name: str, metric: Callable[..., object] | None, evaluation: Evaluation) -> float:
+    """Return the mean loss over samples without a `metric`, else its value; NaN if a client has no accuracy."""
     if not len(evaluation.n) or np.isnan(evaluation.accuracy).any():
         return math.nan
+    if metric is None:
+        return float(np.average(evaluation.loss, weights=evaluation.n))
     return plugins.number_of(name, metric(evaluation.accuracy, evaluation.n))

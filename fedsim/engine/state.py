@@ -52,6 +52,10 @@ class Records(Protocol):
         """Record an evaluation whose result may be pending."""
 
 
+LOSS = "loss"
+"""The metric of `Stop` that is the mean loss over samples."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The conditions that end a run; the first that holds does. `fedsim.config.run.StopSection` defines each."""
@@ -61,7 +65,9 @@ class Stop:
     moved_bytes: int | None = None
     wall_s: float | None = None
     metric: str | None = None
-    """Name of the watched metric, in `analysis/metrics`."""
+    """Name of the watched metric, in `analysis/metrics`, or `LOSS`."""
+    split: str | None = None
+    """The split that the metric is measured on; None: that of `Evaluate`."""
     target: float | None = None
     """The run ends when the metric reaches this value, from below if `rising`."""
     rising: bool = True
@@ -79,6 +85,8 @@ class Evaluate:
     every_us: int = 0
     """Virtual time between evaluations; 0: none by time."""
     split: str = "test"
+    also: tuple[str, ...] = ()
+    """Further splits to evaluate on at the same times."""
     personal: bool = False
     """Whether to evaluate each client with its personal model as well."""
     clients: Ints | None = None

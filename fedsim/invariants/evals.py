@@ -83,17 +83,26 @@ def the_configured_evaluations_exist(e: Evidence) -> Iterator[Violation]:
     e.need_end()
     e.need_training()
     config, step, split = e.config.evaluate, e.evals["step"], e.evals["split"]
-    steps = np.unique(step[split == config.split])
-    if not len(steps):
-        raise Unchecked(f"no client has samples in split {config.split!r}")
     every = config.every_steps
     want = {0, len(e.steps), *(range(0, len(e.steps) + 1, every) if every else ())}
-    missing = sorted(after for after in want - set(steps.tolist()) if after > e.changed_at)
-    if missing:
-        yield Violation("evals", -1, f"an evaluation after step {missing[0]}", "none", len(missing) - 1)
+    splits = (config.split, *config.also)
+    for name in splits:
+        steps = np.unique(step[split == name])
+        if not len(steps):
+            raise Unchecked(f"no client has samples in split {name!r}")
+        missing = sorted(after for after in want - set(steps.tolist()) if after > e.changed_at)
+        if missing:
+            wanted = f"an evaluation on {name!r} after step {missing[0]}"
+            yield Violation("evals", -1, wanted, "none", len(missing) - 1)
+        yield from _of_other_clients(e, name)
+
+
+def _of_other_clients(e: Evidence, name: str) -> Iterator[Violation]:
+    """Yield evaluations on a split that are not of the configured clients."""
+    config, step, split = e.config.evaluate, e.evals["step"], e.evals["split"]
     start = np.flatnonzero(_starts(e))
     size = np.diff(start, append=len(split))
-    of_split = np.isin(split[start], (config.split, config.split + PERSONAL))
+    of_split = np.isin(split[start], (name, name + PERSONAL))
     last = of_split & (step[start] == len(e.steps))
     everybody = int(size[last].max(initial=0))
     most = everybody if config.clients is None else min(config.clients, everybody)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from fedsim.common import plugins
-from fedsim.engine.state import Stop
+from fedsim.engine.state import LOSS, Stop
 from fedsim.invariants.evidence import MODEL, Evidence, Ints, Unchecked
 from fedsim.invariants.finding import Mask, Violation, differs, first
 from fedsim.records.digest import digest
@@ -97,7 +97,7 @@ def target_and_patience_end_the_run_when_fulfilled(
         raise Unchecked(
             "the final evaluation of all clients may replace the evaluation of some clients that ended the run"
         )
-    times, values = _measured(e, stop.metric)
+    times, values = _measured(e, stop)
     hit = _fulfilled(values, stop)
     if why in ("target", "patience"):
         # A timed evaluation may be followed by a step, and that by the final evaluation.
@@ -128,13 +128,18 @@ def _fulfilled(values: list[float], stop: Stop) -> Mask:
     return hit
 
 
-def _measured(e: Evidence, metric: str) -> tuple[Ints, list[float]]:
-    """Return the times of the evaluations of the global model in microseconds, and the metric of each."""
-    measure, watched = plugins.factory("metric", metric), e.evals["split"] == e.config.evaluate.split
-    step, time, accuracy, n = (e.evals[name][watched] for name in ("step", "time_us", "accuracy", "n"))
+def _measured(e: Evidence, stop: Stop) -> tuple[Ints, list[float]]:
+    """Return the times of the evaluations of the global model in microseconds, and the watched metric of each."""
+    watched = e.evals["split"] == (stop.split or e.config.evaluate.split)
+    names = ("step", "time_us", "accuracy", "loss", "n")
+    step, time, accuracy, loss, n = (e.evals[name][watched] for name in names)
     start = np.flatnonzero(differs(step, time))
+    parts = [slice(a, b) for a, b in pairwise([*start.tolist(), len(step)])]
+    if stop.metric == LOSS:
+        return time[start], [float(np.average(loss[part], weights=n[part])) for part in parts]
+    measure = plugins.factory("metric", str(stop.metric))
     values = [
-        math.nan if np.isnan(accuracy[a:b]).any() else float(measure(accuracy[a:b], n[a:b]))
-        for a, b in pairwise([*start.tolist(), len(step)])
+        math.nan if np.isnan(accuracy[part]).any() else float(measure(accuracy[part], n[part]))
+        for part in parts
     ]
     return time[start], values

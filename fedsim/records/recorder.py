@@ -24,7 +24,7 @@ from fedsim.common.arrow_columns import coded, column
 from fedsim.common.errors import RunError
 from fedsim.common.files import read_parquet, sync_folder, write_atomically, write_parquet
 from fedsim.engine.job_table import JobTable
-from fedsim.engine.record_words import PERSONAL, STATUSES
+from fedsim.engine.record_words import STATUSES
 from fedsim.engine.trainer import Pending, StepColumns, Stepped
 from fedsim.records.digest import digest
 from fedsim.records.recent_rows import Measured, RecentRows
@@ -65,9 +65,11 @@ class Recorder:
         n_samples: NDArray[np.int64],
         job_table: JobTable,
         optional: Collection[str] = (),
+        split: str = "test",
         saved: Mapping[str, Any] | None = None,
     ) -> None:
         self.folder, self._n_samples, self._job_table = folder, n_samples, job_table
+        self._split = split
         self.counts: dict[str, int] = {}
         self.waits = 0
         self.clipped = 0
@@ -178,7 +180,7 @@ class Recorder:
             accuracy, k = evaluation.accuracy, len(evaluation.clients)
             if self._recent:
                 self._recent.evaluations.append(Measured(step, time_us, split, evaluation))
-            if not split.endswith(PERSONAL):
+            if split == self._split:
                 self.last_accuracy = float(accuracy.mean()) if k else math.nan
                 self._measured = k > 0
             columns = {

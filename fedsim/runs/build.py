@@ -207,12 +207,13 @@ def _check_together(config: RunConfig, server: ServerSpec, bench: WorkbenchSpec,
         )
     for adversary in bench.adversaries:
         relabelled(adversary, adversary.attack(), torch.arange(bench.n_classes), bench.n_classes)
-    split = config.evaluate.split
-    if not len(data.splits()[split].indices):
-        raise ConfigError(
-            f"evaluate.split: no client has samples of {split!r}: give it a share in task.fractions, or "
-            "use another split"
-        )
+    for split in (config.evaluate.split, *config.evaluate.also):
+        if not len(data.splits()[split].indices):
+            key = "split" if split == config.evaluate.split else "also"
+            raise ConfigError(
+                f"evaluate.{key}: no client has samples of {split!r}: give it a share in task.fractions, or "
+                "use another split"
+            )
     if bench.sgd.augment is not None:
         check_images(bench.sgd.augment, bench.in_shape)
     if config.audit.every and bench.method().keeps:
@@ -321,6 +322,7 @@ def _plan(
             every_steps=evaluate.every_steps,
             every_us=evaluate.every,
             split=evaluate.split,
+            also=evaluate.also,
             personal=evaluate.personal and bench.method().personal is not None,
             clients=None if bench.some is None else np.array(bench.some),
         ),

@@ -153,6 +153,7 @@ class Session:
             n_samples,
             self.run_state.job_table,
             optional_tables(config),
+            config.evaluate.split,
             None if saved is None else saved["records"],
         )
         parts = self.run_state, self.recorder, self.interrupts

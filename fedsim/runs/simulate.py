@@ -26,7 +26,6 @@ from fedsim.config.given import Given, GivenTask, ModelFactory
 from fedsim.config.load import Sets
 from fedsim.config.run import RunConfig
 from fedsim.config.section import check_distinct
-from fedsim.engine.record_words import PERSONAL
 from fedsim.records.existing_run import Status, refuse_others, run_in
 from fedsim.records.manifest import read_manifest
 from fedsim.records.run_folder import ARMS, check_free, refuse_parent
@@ -106,7 +105,7 @@ class _Batch:
 
     def _run(self, run: RunConfig, folder: Path, status: Status | None) -> Result:
         if status == "done":
-            return _existing_result(folder)
+            return _existing_result(folder, run.evaluate.split)
         if status in ("interrupted", "failed"):
             return resuming.resume(
                 folder,
@@ -181,13 +180,11 @@ def _statuses(runs: Sequence[RunConfig], folders: Sequence[Path], force: bool) -
     return ["pending" if run.differences else run.state.status for run in existing]
 
 
-def _existing_result(folder: Path) -> Result:
-    """Return the result of a run that is done."""
+def _existing_result(folder: Path, split: str) -> Result:
+    """Return the result of a run that is done and evaluated on `split`."""
     evals = read_parquet(folder / "evals.parquet", FolderError)
     steps, accuracy = (array(evals[name]) for name in ("step", "accuracy"))
-    last = (steps == steps.max(initial=-1)) & ~np.array(
-        [split.endswith(PERSONAL) for split in evals["split"].to_pylist()], dtype=bool
-    )
+    last = (steps == steps.max(initial=-1)) & (np.array(evals["split"].to_pylist()) == split)
     mean = float(accuracy[last].mean()) if last.any() else math.nan
     return Result(folder, "done", read_manifest(folder)["digest"], mean)
 

@@ -58,6 +58,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "stop": {"steps": 10, "target": 30.0, "bytes": "10 GB"},
         "evaluate": {"every_steps": 1},
     },
+    "stalled": {
+        "pacing": {"preset": "sync", "clients": 4},
+        "algorithm": {"name": "fedavg"},
+        "stop": {"steps": 10, "metric": "loss", "split": "train", "patience": 2, "least": 1000.0},
+        "evaluate": {"every_steps": 1, "also": ["train"]},
+    },
 }
 
 
@@ -287,9 +293,11 @@ CHANGES: dict[str, list[Change]] = {
     ],
     "the configured evaluations exist": [
         Change("buffered", "evals", "split", lambda c: c["step"] == 4, "test"),
+        Change("stalled", "evals", "split", lambda c: (c["step"] == 1) & (c["split"] == "train"), "valid"),
     ],
     "target and patience end the run when fulfilled": [
         Change("target", "evals", "accuracy", lambda c: c["step"] == c["step"].max(), 0.0),
+        Change("stalled", "evals", "loss", lambda c: (c["step"] == 2) & (c["split"] == "train"), -1e6),
     ],
     "the digest matches tables and model": [
         Change("buffered", "jobs", "loss_train", _is("aggregated"), lambda v: v + 1e-12)

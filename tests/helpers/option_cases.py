@@ -167,6 +167,15 @@ CONFIG: dict[str, Any] = {
     "stop.bytes": "30 MB",
     "stop.wall": 1e-6,
     "stop.metric": Beside("std_percent", {"stop.target": 5.0, "evaluate.every_steps": 1}),
+    "stop.split": Beside(
+        "train",
+        {
+            "stop.target": 1.0,
+            "stop.metric": "loss",
+            "evaluate.every_steps": 1,
+            "evaluate.also": ["train"],
+        },
+    ),
     "stop.rising": Beside(False, {"stop.target": 60.0, "evaluate.every_steps": 1}),
     "stop.target": Beside(1.0, {"evaluate.every_steps": 1}),
     "stop.patience": Beside(1, {"evaluate.every_steps": 1, "stop.least": 90.0, "stop.patience": 3}),
@@ -175,6 +184,7 @@ CONFIG: dict[str, Any] = {
     "evaluate.every": "2min",
     "evaluate.clients": 3,
     "evaluate.split": "valid",
+    "evaluate.also": ["train"],
     "evaluate.personal": Beside(False, {"client.name": "ditto"}),
     "adversary.name": Beside("zero", _ATTACK),
     "adversary.clients": Beside([1, 2, 3], {"adversary": {"name": "sign_flip", "clients": [0]}}),

@@ -18,9 +18,7 @@ from rich.live import Live
 from fedsim import analysis
 from fedsim.cli.watching.dashboard_state import Arm, Picture
 from fedsim.cli.watching.dashboard_view import View
-from fedsim.engine.record_words import PERSONAL
 from fedsim.integrations.trackers import evaluation_of
-from fedsim.records.recent_rows import RecentRows
 from fedsim.runs.result import Progress, Watch, share_done
 
 _EVERY_S = 0.25
@@ -58,7 +56,7 @@ class Dashboard:
         if self.last is None or progress.folder != self.last.folder:
             self._begin(progress, now)
         self.last = progress
-        self._add_rows(progress.recent_rows)
+        self._add_rows(progress)
         if now >= self.due:
             self._update_arm(progress, now)
             self._update_picture(progress, now)
@@ -85,14 +83,14 @@ class Dashboard:
         arm = self.picture.arm
         arm.state, arm.share_at_start = "running", share_done(progress)
 
-    def _add_rows(self, recent_rows: RecentRows) -> None:
+    def _add_rows(self, progress: Progress) -> None:
         """Add the rows recorded since the step before."""
-        picture = self.picture
+        picture, recent_rows = self.picture, progress.recent_rows
         for row in recent_rows.steps:
             picture.late += row["late"]
             picture.updates, picture.staleness = row["updates"], row["mean_staleness"]
         for measured in recent_rows.evaluations:
-            if not measured.split.endswith(PERSONAL) and len(measured.found.n):
+            if measured.split == progress.spec.config.evaluate.split and len(measured.found.n):
                 evaluation = evaluation_of(measured)
                 picture.accuracy.append(100 * float(evaluation.accuracy.mean()))
                 picture.arm.measure(evaluation)

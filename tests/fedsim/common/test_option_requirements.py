@@ -41,6 +41,7 @@ IDLE: list[tuple[str, dict[str, Any], str]] = [
     ("cost.completeness.low", {"cost": {"completeness": {"mode": "FSU", "low": 2}}}, 'mode = "ADU"'),
     ("cost.completeness.high", {"cost": {"completeness": {"mode": "PDU", "high": 2}}}, 'mode = "ASU"'),
     ("stop.metric", {"stop": {"steps": 8, "metric": "min_percent"}}, "without 'target' or 'patience'"),
+    ("stop.split", {"stop": {"steps": 8, "split": "test"}}, "without 'target' or 'patience'"),
     ("stop.rising", {"stop": {"steps": 8, "rising": False}}, "without 'target' or 'patience'"),
     ("stop.least", {"stop": {"steps": 8, "target": 3.0, "least": 1.0}}, "without 'patience'"),
     ("selection.window", {"selection": {"name": "oort", "window": 2.0}}, 'it needs variant = "fedscale"'),

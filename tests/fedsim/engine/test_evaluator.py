@@ -113,6 +113,30 @@ def test_a_part_is_recorded_under_the_name_of_the_split_and_all_at_the_end(perso
     assert asked == [("valid_some", own) for own in both] + [("valid", own) for own in both]
 
 
+def test_further_splits_are_evaluated_at_the_same_times_without_personal_models() -> None:
+    how = Evaluate(split="valid", also=("train",), personal=True, clients=np.array([0, 2]))
+    made, written, asked = evaluator(how)
+    made.after_step()
+    made.last()
+    assert [name for *_, name in written.evaluations] == 2 * ["valid", "train", "valid_personal"]
+    part = [("valid_some", False), ("train_some", False), ("valid_some", True)]
+    assert asked == part + [(name.removesuffix("_some"), own) for name, own in part]
+
+
+@pytest.mark.parametrize(("split", "best"), [(None, 2.0), ("train", 0.5)])
+def test_the_loss_of_the_chosen_split_is_watched(split: str | None, best: float) -> None:
+    losses = {"test": [1.0, 4.0], "train": [0.25, 1.0]}
+    stop = Stop(metric="loss", split=split, rising=False, target=best)
+    made, *_ = evaluator(Evaluate(also=("train",)), stop)
+
+    def evaluate(name: str, *, personal: bool = False) -> Pending[Evaluation]:
+        return lambda: Evaluation(np.arange(2), np.array([2, 1]), np.ones(2), np.array(losses[name]))
+
+    with patch.object(made.trainer, "evaluate", evaluate), patch.object(made, "records"):
+        made.after_step()
+    assert (made.run_state.best, made.run_state.reached) == (best, True)
+
+
 def test_who_all_were_evaluated_already_is_not_again_at_the_end() -> None:
     made, written, _ = evaluator()
     made.after_step()

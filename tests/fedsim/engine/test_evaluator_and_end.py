@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fedsim
 from fedsim import analysis
 from fedsim.common.errors import ConfigError
 from fedsim.common.stopwatch import Stopwatch
@@ -18,6 +19,7 @@ from fedsim.engine.pacing import sync
 from fedsim.engine.state import Evaluate, RunState, Stop
 from fedsim.execution.actor_pool import RayPool
 from fedsim.execution.null_trainer import NullTrainer
+from fedsim.invariants import check
 from fedsim.training.evaluation import Evaluation
 from fedsim.worlds.trace import Trace
 from small import run, small
@@ -166,6 +168,58 @@ def test_patience_counts_evaluations_without_an_improvement(tmp_path: Path) -> N
         assert max(seen[: end - 3]) < max(seen[end - 3 : end]), "it would have ended before"
 
 
+def training_loss(found: analysis.Run) -> list[float]:
+    """Return the mean training loss over samples at each evaluation."""
+    rows = found.frame("evals").query("split == 'train'")
+    summed = (rows.loss * rows.n).groupby(rows.step).sum()
+    return (summed / rows.n.groupby(rows.step).sum()).tolist()
+
+
+def test_a_run_ends_when_its_training_loss_stalls(tmp_path: Path) -> None:
+    stop = {"steps": 300, "metric": "loss", "split": "train", "patience": 3, "least": 0.05}
+    train = {"epochs": 1, "batch_size": 10, "lr": 0.5}
+    found = done(tmp_path / "a", train=train, evaluate={"every_steps": 1, "also": ["train"]}, stop=stop)
+    losses = training_loss(found)
+    assert (ended_by(found), len(losses)) == ("patience", found.manifest["steps"] + 1)
+    best, unimproved = losses[0], 0
+    for loss in losses[1:]:
+        assert unimproved < 3, "it would have ended before"
+        best, unimproved = (loss, 0) if best - loss > 0.05 else (best, unimproved + 1)
+    assert unimproved == 3
+    assert losses[0] - min(losses) > 0.05
+    assert [v.invariant for v in check(found.folder).violations] == []
+
+
+def test_further_splits_change_no_other_record(tmp_path: Path) -> None:
+    plain = done(tmp_path / "a", evaluate={"every_steps": 2}, stop={"steps": 4})
+    more = done(tmp_path / "b", evaluate={"every_steps": 2, "also": ["train", "valid"]}, stop={"steps": 4})
+    for split, steps in (("test", [0, 2, 4]), ("train", [0, 2, 4]), ("valid", [0, 2, 4])):
+        assert [e.step for e in more.evaluations(split)] == steps
+    of_test = more.frame("evals").query("split == 'test'").reset_index(drop=True)
+    assert plain.frame("evals").astype({"split": str}).equals(of_test.astype({"split": str}))
+    assert plain.frame("jobs").equals(more.frame("jobs"))
+    assert more.manifest["accuracy"] == plain.manifest["accuracy"] == more.final().accuracy.mean()
+
+
+def test_a_finished_run_has_the_accuracy_of_its_own_split(tmp_path: Path) -> None:
+    config = small(evaluate={"also": ["train"]}, stop={"steps": 3})
+    first = fedsim.simulate(config, out=tmp_path, workers=0)[0]
+    again = fedsim.simulate(config, out=tmp_path, workers=0, resume=True)[0]
+    assert again.accuracy == first.accuracy
+
+
+def test_a_metric_on_a_split_that_is_not_evaluated_is_refused() -> None:
+    stop = {"steps": 3, "metric": "loss", "split": "train", "patience": 2}
+    with pytest.raises(ConfigError, match="evaluated on 'test', not on 'train': add it to evaluate"):
+        small(stop=stop)
+
+
+@pytest.mark.parametrize("also", [["test"], ["train", "train"]])
+def test_further_splits_are_others_each_once(also: list[str]) -> None:
+    with pytest.raises(ConfigError, match="also: expected splits other than 'test', each once"):
+        small(evaluate={"also": also})
+
+
 def test_patience_ends_a_run_whose_metric_is_never_a_number(tmp_path: Path) -> None:
     none = tmp_path / "nothing.py"
     none.write_text("def nothing(accuracy, n):\n    return float('nan')\n")
@@ -235,7 +289,7 @@ def after(percents: Sequence[int], stop: Stop) -> RunState:
     run_state = RunState(2)
     evaluator = Evaluator(plan_of(sync(1), 2, stop), NullTrainer(), Book(run_state), run_state, Stopwatch())
     for percent in percents:
-        evaluator._learn(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
+        evaluator._watch(Evaluation(np.arange(2), np.full(2, 100), np.full(2, percent), np.zeros(2)))
     return run_state
 
 
