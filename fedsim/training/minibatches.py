@@ -156,15 +156,31 @@ def _added(values: Floats) -> Floats:
     return np.asarray(np.cumsum(values, axis=0)[-1] + 0.0) if len(values) else np.zeros(values.shape[1])
 
 
-def groups(
-    cohort: Cohort, split: Split, sgd: LocalSGD, seed: int, most: int, even: int = 1
-) -> Iterator[Group]:
-    """Cut a cohort into groups of at most `most` jobs with minibatches of equal width, a multiple of `even`."""
-    steps = Steps.of(cohort, split.sizes[cohort.clients], sgd, even)
+@dataclass(frozen=True, slots=True)
+class GroupLimits:
+    """How large a group may be; a client's bits are the same in a group of any size."""
+
+    clients: int
+    width_multiple: int = 1
+    """Minibatches are padded to a multiple of this many samples, at most to the configured size rounded up to it."""
+    samples: int | None = None
+    """Most samples in a step of all clients, if that admits one client."""
+
+    def most(self, width: int) -> int:
+        """Return the most clients with minibatches of `width` samples."""
+        return (
+            self.clients if self.samples is None else max(1, min(self.clients, self.samples // max(width, 1)))
+        )
+
+
+def groups(cohort: Cohort, split: Split, sgd: LocalSGD, seed: int, limits: GroupLimits) -> Iterator[Group]:
+    """Cut a cohort into groups of jobs with minibatches of equal width."""
+    steps = Steps.of(cohort, split.sizes[cohort.clients], sgd, limits.width_multiple)
     ages = cohort.versions if sgd.lr_decay != 1.0 else np.zeros_like(cohort.versions)
     order = np.lexsort((cohort.ids, -steps.total, ages, steps.widths))
     cuts = np.flatnonzero(np.diff(steps.widths[order]) | np.diff(ages[order])) + 1
     for alike in np.split(order, cuts):
+        most = limits.most(int(steps.widths[alike].max(initial=0)))
         for a in range(0, len(alike), most):
             yield _group(cohort, steps, alike[a : a + most], split, sgd, seed)
 

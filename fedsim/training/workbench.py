@@ -35,6 +35,12 @@ class Workbench(LoadedModel):
     def __init__(self, spec: WorkbenchSpec, data: FederatedData) -> None:
         super().__init__(spec, data)
         self.method = spec.method()
+        sgd = spec.sgd
+        samples = sgd.batch_size, sgd.augment, sgd.loss_samples
+        self._before_is_training = (
+            not any(samples) and sgd.epochs == 1 and self.method.train is None and not self.random
+        )
+        """Whether a job's only minibatch holds all samples, so that its training loss is the loss before training."""
         self._attackers = (
             Attackers(spec.adversaries, spec.seed, self.y, data.n_classes) if spec.adversaries else None
         )
@@ -48,7 +54,7 @@ class Workbench(LoadedModel):
         local = ClientTools(self, job)
         self.flat.copy_(params)
         before = math.nan
-        if self.spec.losses and not self.method.reports_loss:
+        if self.spec.losses and not self.method.reports_loss and not self._before_is_training:
             loss_rows = self._loss_rows(np.array([job.client]), job.version)
             before = float(self._mean_losses([params], loss_rows, self.sgd.precision)[0])
         trained = self._trained(local, params, kept)
@@ -58,7 +64,10 @@ class Workbench(LoadedModel):
             after, accuracy = float(losses.mean()), float(correct.mean())
         torch.sub(params, self.flat, out=out)
         finite = bool(_finite(out[None])[0])
-        before = trained.loss_before if self.method.reports_loss else before
+        if self.method.reports_loss:
+            before = trained.loss_before
+        elif self.spec.losses and self._before_is_training:
+            before = trained.loss
         report = Report(before, trained.loss, local.loss_rms, local.batch_rms, after, accuracy, finite)
         return report, trained.kept.cpu() if finite and trained.kept is not None else kept
 
@@ -98,7 +107,9 @@ class Workbench(LoadedModel):
             results = [self.work(cohort.job(i), starts[i], rows[i], jobs.kept[i]) for i in each]
             return Reports.of([report for report, _ in results]), [after for _, after in results]
         reports = self._train_groups(self._side_by_side, jobs)
-        if self.spec.losses:
+        if self.spec.losses and self._before_is_training:
+            reports.loss_before[:] = reports.loss_train
+        elif self.spec.losses:
             loss_rows = self._loss_rows(cohort.clients, cohort.versions)
             reports.loss_before[:] = self._mean_losses(starts, loss_rows, self.sgd.precision)
         for i, client in enumerate(cohort.clients.tolist()):
@@ -113,7 +124,7 @@ class Workbench(LoadedModel):
         """Train the jobs in groups; report the losses of training alone."""
         reports, trained = Reports.nothing(len(jobs.cohort)), []
         train = self.splits["train"]
-        for group in groups(jobs.cohort, train, self.sgd, self.seed, mode.max_clients, mode.width_multiple):
+        for group in groups(jobs.cohort, train, self.sgd, self.seed, mode.limits):
             starts = [jobs.starts[i] for i in group.jobs.tolist()]
             losses = mode.train(group.on(self.device), starts, jobs.rows)
             trained.append((group.jobs, group.counts, losses))

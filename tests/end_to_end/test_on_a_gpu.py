@@ -231,8 +231,8 @@ def test_groups_are_wide_and_minibatches_as_they_are(
         full = bench(data, "full batch", mode, device="cuda")._side_by_side
     assert beside is not None
     assert full is not None
-    assert (beside.max_clients, beside.width_multiple) == (most, 1)
-    assert full.max_clients == (1 if mode == "dense" else most), (
+    assert (beside.limits.clients, beside.limits.width_multiple) == (most, 1)
+    assert full.limits.clients == (1 if mode == "dense" else most), (
         "a whole set for each idle client would fill the memory"
     )
 

@@ -18,12 +18,13 @@ from fedsim.training.augmentation import Augmenter
 from fedsim.training.evaluation import EVAL_ROWS
 from fedsim.training.job import Floats, Ints
 from fedsim.training.losses import Loss, losses_of
-from fedsim.training.minibatches import Group, minibatch_losses
+from fedsim.training.minibatches import Group, GroupLimits, minibatch_losses
 from fedsim.training.precision import Precision, lowered
 from fedsim.training.settings import LocalSGD
 
 _KINDS = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU)
 _GROUP_BYTES = 2**24
+"""Most bytes of a group's parameters, and on a CPU of its samples in a step: larger ones take longer to allocate."""
 _ON_A_CPU, _ON_A_GPU = (1, 512), (32, 128)
 """Fewest and most clients of a group."""
 _NARROW = 4096
@@ -136,17 +137,20 @@ class Dense:
         columns = sum(layer.rows * (layer.columns + 1) for layer in self.layers)
         shapes = [(layer.rows, layer.columns) for layer in self.layers]
         self.alone = not x.is_cuda and must_train_alone(shapes)
-        self.width_multiple = 1 if x.is_cuda else width_multiple_of([layer.columns for layer in self.layers])
         # A group that is filled up with idle clients takes too much memory if minibatches are whole training sets.
         single = self.alone or (x.is_cuda and sgd.batch_size is None)
-        self.max_clients = 1 if single else largest_group(columns, x.is_cuda)
+        self.limits = GroupLimits(
+            clients=1 if single else largest_group(columns, x.is_cuda),
+            width_multiple=1 if x.is_cuda else width_multiple_of([layer.columns for layer in self.layers]),
+            samples=None if x.is_cuda else max(1, _GROUP_BYTES // (4 * self.layers[0].columns)),
+        )
         self.filled = x.is_cuda
         """Whether idle clients fill up groups: a GPU may take other kernels for another number of clients."""
 
     def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g = len(group.jobs)
-        padded = self.max_clients if self.filled else g
+        padded = self.limits.clients if self.filled else g
         model = _Models(self.layers, starts, padded, group.lr, momentum=bool(self.sgd.momentum))
         losses = torch.zeros(group.weight.shape, device=self.x.device)
         with torch.inference_mode():

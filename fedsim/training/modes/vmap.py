@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedsim.training.augmentation import Augmenter
 from fedsim.training.losses import training_losses
-from fedsim.training.minibatches import Group, minibatch_losses
+from fedsim.training.minibatches import Group, GroupLimits, minibatch_losses
 from fedsim.training.modes.dense import must_train_alone, width_multiple_of
 from fedsim.training.network import Network
 from fedsim.training.precision import lowered
@@ -33,8 +33,10 @@ class Vmap:
         self.network, self.sgd, self.x, self.y, self.augmenter = network, sgd, x, y, augmenter
         matrices = [slot.shape for slot in network.slots if len(slot.shape) > 1]
         columns = [math.prod(network.in_shape), *(shape[-1] for shape in matrices)]
-        self.max_clients = WIDTH if x.is_cuda or not must_train_alone(matrices) else 1
-        self.width_multiple = 1 if x.is_cuda else width_multiple_of(columns)
+        self.limits = GroupLimits(
+            clients=WIDTH if x.is_cuda or not must_train_alone(matrices) else 1,
+            width_multiple=1 if x.is_cuda else width_multiple_of(columns),
+        )
 
         def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             with lowered(sgd.precision, x.device):
@@ -47,7 +49,7 @@ class Vmap:
     def train(self, group: Group, starts: Sequence[Tensor], rows: Tensor) -> Tensor:
         """Train from `starts` [g] x [P] into `rows` [k, P], start minus end; return `minibatch_losses` [2, S, g]."""
         g, sgd = len(group.jobs), self.sgd
-        idle = self.max_clients - g
+        idle = self.limits.clients - g
         first = torch.stack([*starts, *[starts[0]] * idle])
         flat = first.clone()
         velocity = torch.zeros_like(flat) if sgd.momentum else None

@@ -13,7 +13,15 @@ from fedsim.common.rng import hashes, mixed
 from fedsim.data.federated_data import Split
 from fedsim.training import minibatches
 from fedsim.training.job import Cohort
-from fedsim.training.minibatches import Steps, groups, job_losses, loss_rows, minibatch_losses, orders
+from fedsim.training.minibatches import (
+    GroupLimits,
+    Steps,
+    groups,
+    job_losses,
+    loss_rows,
+    minibatch_losses,
+    orders,
+)
 from fedsim.training.settings import LocalSGD
 
 
@@ -92,7 +100,7 @@ def test_who_has_no_samples_takes_no_steps(batch_size: int | None, totals: list[
     steps = Steps.of(cohort([1.0] * 4), sizes, LocalSGD(epochs=2, batch_size=batch_size))
     assert steps.total.tolist() == [0, *totals]
     split = Split(np.arange(51), np.concatenate([[0], np.cumsum(sizes)]))
-    nobody = list(groups(cohort([1.0]), split, LocalSGD(batch_size=batch_size), 1, most=9))
+    nobody = list(groups(cohort([1.0]), split, LocalSGD(batch_size=batch_size), 1, GroupLimits(9)))
     assert [group.active for group in nobody] == [[]]
 
 
@@ -100,7 +108,7 @@ def test_a_group_holds_each_sample_once_an_epoch() -> None:
     sizes = [23, 5, 10]
     split = Split(100 + np.arange(38), np.concatenate([[0], np.cumsum(sizes)]))
     sgd = LocalSGD(epochs=2, batch_size=8)
-    (made,) = groups(cohort([1.0, 1.0, 1.0]), split, sgd, 1, most=9)
+    (made,) = groups(cohort([1.0, 1.0, 1.0]), split, sgd, 1, GroupLimits(9))
     assert made.jobs.tolist() == [0, 2, 1], "those with most steps first"
     assert made.active == [3, 3, 2, 2, 1, 1]
     for place, job in enumerate(made.jobs.tolist()):
@@ -117,14 +125,23 @@ def test_groups_are_of_equal_width_and_learning_rate() -> None:
     split = Split(np.arange(83), np.concatenate([[0], np.cumsum(sizes)]))
     none, versions = np.zeros(5, int), np.array([0, 0, 1, 1, 0])
     jobs = Cohort(np.arange(5), np.arange(5), none, versions, np.ones(5), none)
-    made = list(groups(jobs, split, LocalSGD(batch_size=None, lr=1.0, lr_decay=0.5), 1, most=9))
+    made = list(groups(jobs, split, LocalSGD(batch_size=None, lr=1.0, lr_decay=0.5), 1, GroupLimits(9)))
     assert sorted((g.index.shape[2], g.lr, sorted(g.jobs.tolist())) for g in made) == [
         (8, 0.5, [3]),
         (8, 1.0, [0]),
         (16, 0.5, [2]),
         (32, 1.0, [1, 4]),
     ]
-    assert [len(g.jobs) for g in groups(jobs, split, LocalSGD(batch_size=2), 1, most=2)] == [2, 2, 1]
+    assert [len(g.jobs) for g in groups(jobs, split, LocalSGD(batch_size=2), 1, GroupLimits(2))] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("samples", "clients"), [(None, [3, 2]), (1000, [3, 2]), (16, [2, 2, 1]), (4, [1] * 5)]
+)
+def test_a_group_has_few_samples_in_a_step(samples: int | None, clients: list[int]) -> None:
+    split = Split(np.arange(40), np.arange(0, 41, 8))
+    made = groups(cohort([1.0] * 5), split, LocalSGD(batch_size=None), 1, GroupLimits(3, samples=samples))
+    assert [len(group.jobs) for group in made] == clients
 
 
 @pytest.mark.parametrize(
@@ -133,7 +150,7 @@ def test_groups_are_of_equal_width_and_learning_rate() -> None:
 )
 def test_minibatches_are_as_wide_as_need_be(batch_size: int | None, even: int, widths: list[int]) -> None:
     split = Split(np.arange(28), np.array([0, 5, 28]))
-    made = groups(cohort([1.0, 1.0]), split, LocalSGD(batch_size=batch_size), 1, most=9, even=even)
+    made = groups(cohort([1.0, 1.0]), split, LocalSGD(batch_size=batch_size), 1, GroupLimits(9, even))
     assert sorted({group.index.shape[2] for group in made}) == widths
 
 

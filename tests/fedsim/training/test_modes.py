@@ -13,6 +13,7 @@ from torch import nn
 
 from fedsim.common.errors import ConfigError
 from fedsim.data.federated_data import FederatedData, Split
+from fedsim.training.augmentation import Augment
 from fedsim.training.client_method import ClientMethod, Trained
 from fedsim.training.job import Cohort, Job, Reports
 from fedsim.training.minibatches import orders
@@ -83,6 +84,29 @@ def test_a_client_depends_on_nobody_else(data: FederatedData, shape: str, mode: 
         assert told.loss_before.tolist() == reports.loss_before[some].tolist()
     for i in range(0, k, 8):
         assert torch.equal(trained(made, jobs.part(slice(i, i + 1)))[0][0], together[i])
+
+
+@pytest.mark.parametrize("mode", ["loop", "vmap", "dense"])
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({}, True),
+        ({"epochs": 2}, False),
+        ({"batch_size": 8}, False),
+        ({"loss_samples": 5}, False),
+        ({"augment": Augment(2, True)}, False),
+    ],
+    ids=["one full batch", "epochs", "minibatches", "some samples", "views"],
+)
+def test_the_loss_before_one_full_batch_is_that_of_training(
+    data: FederatedData, mode: str, changes: dict[str, Any], same: bool
+) -> None:
+    sgd = LocalSGD(**{"batch_size": None, **changes})
+    made, jobs = bench(data, "full batch", mode, sgd=sgd, losses=True), cohort()
+    _, reports = trained(made, jobs)
+    before = made.trial_losses(made.network.initial(0)[None], jobs.clients, None if same else 0)[0]
+    np.testing.assert_allclose(reports.loss_before[::5], before[::5], rtol=1e-5)
+    assert (reports.loss_before == reports.loss_train).all() == same
 
 
 def unequal() -> FederatedData:
@@ -305,7 +329,7 @@ def test_how_many_train_together_is_a_matter_of_parameters(data: FederatedData, 
     made = bench(data, "mlp", "dense", model_options={"hidden": hidden})
     beside = made._side_by_side
     assert isinstance(beside, Dense)
-    assert beside.max_clients == min(512, 2**24 // (4 * made.network.P))
+    assert beside.limits.clients == min(512, 2**24 // (4 * made.network.P))
 
 
 @pytest.mark.parametrize(
@@ -338,8 +362,8 @@ def test_what_a_client_s_layers_are_given_is_whole_vectors(
     model = {"model_options": {"hidden": hidden}, "in_shape": (1, side, side)}
     beside = bench(noise(3, (1, 9), side, CLASSES), "mlp", mode, **model)._side_by_side
     assert beside is not None
-    assert beside.width_multiple == even
-    assert all(beside.width_multiple * columns % 8 == 0 for columns in (side**2, *hidden))
+    assert beside.limits.width_multiple == even
+    assert all(beside.limits.width_multiple * columns % 8 == 0 for columns in (side**2, *hidden))
 
 
 @pytest.mark.parametrize(("hidden", "alone"), [([5], True), ([16], False)])
@@ -349,7 +373,7 @@ def test_who_cannot_begin_at_a_whole_vector_trains_alone(
 ) -> None:
     beside = bench(data, "mlp", mode, model_options={"hidden": hidden})._side_by_side
     assert beside is not None
-    assert (beside.max_clients == 1) is alone
+    assert (beside.limits.clients == 1) is alone
 
 
 def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData) -> None:
@@ -358,7 +382,7 @@ def test_nor_do_kernels_of_a_convolution_end_within_a_vector(data: FederatedData
         data, "softmax", "vmap", model="cnn", model_options=model, in_shape=(8, 8, 8)
     )._side_by_side
     assert beside is not None
-    assert beside.width_multiple * 3 % 8 == 0
+    assert beside.limits.width_multiple * 3 % 8 == 0
 
 
 def test_which_models_are_dense() -> None:
@@ -439,7 +463,7 @@ def test_groups_filled_up_with_idle_clients_train_alike(data: FederatedData, sha
         made = bench(data, shape, "dense", losses=True)
         beside = made._side_by_side
         assert isinstance(beside, Dense)
-        beside.filled, beside.max_clients = True, most
+        beside.filled, beside.limits.clients = True, most
         rows, told = trained(made, jobs, same)
         assert torch.equal(rows, expected)
         assert told.loss_train.tolist() == reports.loss_train.tolist()

@@ -55,6 +55,7 @@ def start() -> torch.Tensor:
 SETTINGS = [
     LocalSGD(epochs=1, batch_size=7, lr=0.1),
     LocalSGD(epochs=3, batch_size=None, lr=0.05),
+    LocalSGD(epochs=1, batch_size=None, lr=0.05),
     LocalSGD(epochs=2, batch_size=10, lr=0.1, momentum=0.9, weight_decay=0.01),
     LocalSGD(epochs=1, batch_size=10_000, lr=0.1, lr_decay=0.5),
 ]
