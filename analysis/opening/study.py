@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from fedsim.analysis.opening.arrays import Ints
+from fedsim.analysis.opening.results import RESULTS, CellResult, bytes_by, read_results
 from fedsim.analysis.opening.run import Evaluation, Run, open_run
 from fedsim.common import arguments
 from fedsim.common.errors import ConfigError, FolderError, closest
@@ -43,6 +43,8 @@ class Cell:
     status: str
     """`done`, `running`, `failed`, `interrupted` or `pending`."""
     error: str | None = None
+    results: tuple[CellResult, ...] = ()
+    """The last evaluation on each split, from `results.csv`, for a cell whose run folder is missing."""
 
     @property
     def name(self) -> str:
@@ -81,8 +83,11 @@ class Study:
         """SHA-256 of the levels, seeds and digests of all runs, equal for equal results; None before all are done."""
         if len(self.finished) < len(self.cells):
             return None
-        lines = sorted(f"{cell.name}: {self.run(cell).manifest['digest']}" for cell in self.cells)
+        lines = sorted(f"{cell.name}: {self._digest_of(cell)}" for cell in self.cells)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+    def _digest_of(self, cell: Cell) -> str:
+        return cell.results[0].digest if cell.results else str(self.run(cell).manifest["digest"])
 
     @arguments.checked
     def run(self, cell: Cell) -> Run:
@@ -91,7 +96,12 @@ class Study:
             try:
                 self._runs[cell.folder] = open_run(cell.folder)
             except FolderError as error:
-                raise FolderError(f"{error}; fedsim study repeats cells whose folder is missing") from error
+                what = (
+                    f"{self.folder / RESULTS} has its last evaluation alone; to run it again, remove its line there "
+                    "and repeat the study"
+                )
+                again = what if cell.results else "fedsim study repeats cells whose folder is missing"
+                raise FolderError(f"{error}; {again}") from error
         return self._runs[cell.folder]
 
     @arguments.checked
@@ -167,6 +177,9 @@ class Study:
         self.require_point(at)
         rows: list[dict[str, Any]] = []
         for cells in self._compared(axis):
+            if at != "end":
+                for cell in cells:
+                    self.run(cell)  # raises an error if its evaluations before the end are gone
             numbers = [self._positions(cell, split) for cell in cells]
             chosen = [len(n) - 1 for n in numbers] if at == "end" else _equal(numbers, _COLUMNS[at])
             for cell, each, i in zip(cells, numbers, chosen, strict=True):
@@ -182,7 +195,12 @@ class Study:
 
     @arguments.checked
     def evaluations(self, cell: Cell, split: str | None = None) -> list[Evaluation]:
-        """Return the evaluations of a cell's run by virtual time. Raises FolderError if there are none."""
+        """Return the evaluations of a cell's run by virtual time, the last alone for a cell without a run folder.
+
+        Raises FolderError if there are none.
+        """
+        if cell.results:
+            return [_of_split(cell, split).evaluation()]
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._evaluations:
             run = self.afresh(cell)
@@ -198,6 +216,9 @@ class Study:
         """Return how far a cell's run had come at each evaluation: step, time_us, bytes."""
         import pandas as pd
 
+        if cell.results:
+            last = _of_split(cell, split)
+            return pd.DataFrame({"step": [last.step], "time_us": [last.time_us], "bytes": [last.bytes]})
         key = (cell.folder, split or self.run(cell).split)
         if key not in self._numbers:
             run = self.afresh(cell)
@@ -219,13 +240,15 @@ class Study:
         return groups.values()
 
 
-def bytes_by(run: Run, times_us: Ints) -> Ints:
-    """Return [k] bytes downloaded and uploaded by the jobs that had ended by each time."""
-    ended = run.jobs["end_us"].to_numpy()
-    order = np.argsort(ended, kind="stable")
-    moved = run.jobs["download_bytes"].to_numpy() + run.jobs["upload_bytes"].to_numpy()
-    summed = np.concatenate([[0], np.cumsum(moved[order], dtype=np.int64)])
-    return np.asarray(summed[np.searchsorted(ended[order], times_us, side="right")])
+def _of_split(cell: Cell, split: str | None) -> CellResult:
+    """Return a cell's result on a split, by default that of its configuration. Raises FolderError."""
+    if split is None:
+        return cell.results[0]
+    for result in cell.results:
+        if result.split == split:
+            return result
+    recorded = ", ".join(result.split for result in cell.results)
+    raise FolderError(f"{cell.folder}: no evaluation on split {split!r} was recorded; found {recorded}")
 
 
 def _equal(numbers: Sequence[pd.DataFrame], column: str) -> list[int]:
@@ -295,7 +318,10 @@ def open_study(path: str | Path) -> Study:
         raise FolderError(str(error)) from error
     axes = {axis: tuple(levels) for axis, levels in content.axes.items()}
     _check(content, axes, file)
-    cells = tuple(_cell(cell, axes, folder, f"{file}: cells.{i}") for i, cell in enumerate(content.cells))
+    results = read_results(folder)
+    cells = tuple(
+        _cell(cell, axes, folder, f"{file}: cells.{i}", results) for i, cell in enumerate(content.cells)
+    )
     asked = content.compare.model_dump(exclude_none=True)
     seeds, published = tuple(content.seeds), content.published
     return Study(folder, content.name, content.description, axes, seeds, asked, cells, published=published)
@@ -309,7 +335,13 @@ def _check(content: _Study, axes: dict[str, tuple[str, ...]], file: Path) -> Non
         raise FolderError("\n".join(f"{file}: {fault}" for fault in faults))
 
 
-def _cell(cell: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: str) -> Cell:
+def _cell(
+    cell: _Cell,
+    axes: dict[str, tuple[str, ...]],
+    folder: Path,
+    where: str,
+    results: Mapping[str, Sequence[CellResult]],
+) -> Cell:
     if set(cell.levels) != set(axes):
         raise FolderError(
             f"{where}.levels: expected a level of each axis ({', '.join(axes)}), found {cell.levels}"
@@ -321,4 +353,5 @@ def _cell(cell: _Cell, axes: dict[str, tuple[str, ...]], folder: Path, where: st
     if inside.is_absolute() or ".." in inside.parts:
         raise FolderError(f"{where}.folder: expected a folder within the study, found {cell.folder!r}")
     levels = {axis: cell.levels[axis] for axis in axes}
-    return Cell(levels, cell.seed, folder / inside, cell.status, cell.error)
+    stored = () if (folder / inside).exists() else tuple(results.get(cell.folder, ()))
+    return Cell(levels, cell.seed, folder / inside, cell.status, cell.error, stored)

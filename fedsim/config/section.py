@@ -33,7 +33,7 @@ LONGEST_NAME = 100
 _PART = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{device}{i}" for device in ("com", "lpt") for i in range(1, 10))}
 """Device names of Windows, which are reserved with any file extension."""
-_FILES = {"arms.json", "manifest.json", "report.html", "study.json", "study.toml"}
+_FILES = {"arms.json", "manifest.json", "report.html", "results.csv", "study.json", "study.toml"}
 """Files that fedsim may write beside the folder of a run."""
 
 

@@ -81,12 +81,16 @@ def refuse_others(runs: Sequence[tuple[Path, str, ExistingRun]], kind: str) -> N
 
 
 def _differences(folder: Path, wanted: RunConfig) -> Iterator[str]:
-    """Yield the keys that differ, except for those that the wanted configuration leaves to the machine."""
     try:
         existing = read_existing(folder / CONFIG)
     except Error as error:
         yield str(error)
         return
+    yield from differences(existing, wanted)
+
+
+def differences(existing: RunConfig, wanted: RunConfig) -> Iterator[str]:
+    """Yield the keys that differ, except for those that the wanted configuration leaves to the machine."""
     update: dict[str, Any] = {}
     if wanted.train.mode == "auto":
         update["train"] = wanted.train.model_copy(update={"mode": existing.train.mode})

@@ -1,18 +1,27 @@
-"""The folder of a study: its configuration in `study.toml`, and the states of its cells in `study.json`."""
+"""The folder of a study: its configuration, the states of its cells, and their last evaluations.
+
+These are `study.toml`, `study.json` and `results.csv`. A cell in `results.csv` is done even if its run folder was
+removed, so the three files alone let a study be compared, and be continued on another machine.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import tomli_w
 
-from fedsim.common.errors import FolderError
+from fedsim.analysis.opening.results import RESULTS, read_results, results_of, write_results
+from fedsim.analysis.opening.run import open_run
+from fedsim.common.errors import Error, FolderError
 from fedsim.common.files import make_directory, write_json, write_text
-from fedsim.config.study import StudyConfig
-from fedsim.records.existing_run import State, Status, refuse_others, run_in
-from fedsim.studies.grid import Cell, by_levels
+from fedsim.config.run import RunConfig
+from fedsim.config.study import StudyConfig, load_study
+from fedsim.records.existing_run import ExistingRun, State, Status, differences, refuse_others, run_in
+from fedsim.studies.grid import Cell, by_levels, cells_of
 
 _STATES, _CONFIG, _FORMAT = "study.json", "study.toml", 1
 
@@ -33,10 +42,31 @@ class StudyFolder:
             raise FolderError(
                 f"{path} exists and is not the folder of a study: choose another one with --out"
             )
-        runs = [(path / c.folder, c.title, run_in(path / c.folder, c.config)) for c in cells]
+        self._results = read_results(path)
+        runs = [(path / c.folder, c.title, self._existing(c)) for c in cells]
         if not force:
             refuse_others(runs, "cells")
         self.states = [State() if run.differences else run.state for *_, run in runs]
+
+    def _existing(self, cell: Cell) -> ExistingRun:
+        """Return the run in a cell's folder, or without a folder the one in `results.csv`."""
+        folder, results = self.path / cell.folder, self._results.get(cell.folder)
+        if results and not folder.exists() and (stored := self._stored.get(cell.folder)):
+            changed = tuple(differences(stored, cell.config))
+            return ExistingRun(State("done", results[0].digest), changed)
+        return run_in(folder, cell.config)
+
+    @cached_property
+    def _stored(self) -> dict[str, RunConfig]:
+        """The configurations of the cells in `study.toml`, by folder. Raises FolderError if it cannot be read."""
+        file = self.path / _CONFIG
+        try:
+            return {cell.folder: cell.config for cell in cells_of(load_study(file), file.name)}
+        except Error as error:
+            raise FolderError(
+                f"{error}\n{file}: the configuration of the cells in {RESULTS} cannot be read: remove "
+                f"{self.path / RESULTS} to run them again"
+            ) from error
 
     @property
     def left(self) -> list[Cell]:
@@ -54,12 +84,24 @@ class StudyFolder:
             make_directory(folder)
             write_json(folder / "arms.json", {"arms": [Path(cell.folder).name for cell in cells]})
         write_text(self.path / _CONFIG, tomli_w.dumps(self.study.resolved()))
+        self._results = {c.folder: self._results[c.folder] for c in self.cells if c.folder in self._results}
+        for cell, state in zip(self.cells, self.states, strict=True):
+            self._enter(cell, state)
         self.write()
 
     def set(self, cell: Cell, state: State) -> None:
         """Set and write the state of a cell."""
         self.states[cell.number] = state
+        self._enter(cell, state)
         self.write()
+
+    def _enter(self, cell: Cell, state: State) -> None:
+        """Enter the results of a cell that is done, and remove those of another one."""
+        folder = self.path / cell.folder
+        if state.status != "done":
+            self._results.pop(cell.folder, None)
+        elif folder.exists() and [r.digest for r in self._results.get(cell.folder, ())][:1] != [state.digest]:
+            self._results[cell.folder] = results_of(open_run(folder), cell.folder)
 
     def release(self) -> None:
         """Write that running cells were interrupted, as no process runs them any more."""
@@ -67,7 +109,7 @@ class StudyFolder:
         self.write()
 
     def write(self) -> None:
-        """Write `study.json`."""
+        """Write `study.json` and `results.csv`."""
         compare, published = self.study.compare, self.study.published
         content = {
             "format": _FORMAT,
@@ -83,3 +125,5 @@ class StudyFolder:
             ],
         }
         write_json(self.path / _STATES, content)
+        lines = (self._results.get(cell.folder, ()) for cell in self.cells)
+        write_results(self.path, chain.from_iterable(lines))

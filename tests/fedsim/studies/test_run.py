@@ -29,7 +29,7 @@ from fedsim import analysis
 from fedsim.cli import study as cli_study
 from fedsim.cli.main import main
 from fedsim.common import threads
-from fedsim.common.errors import ConfigError
+from fedsim.common.errors import ConfigError, FolderError
 from fedsim.config.errors import read_toml, validated
 from fedsim.config.load import load_config
 from fedsim.config.run import RunConfig
@@ -322,6 +322,94 @@ def test_finished_cells_are_skipped(copied: Path, capsys: pytest.CaptureFixture[
     digest = analysis.open_study(copied).digest
     assert f"4 of 4 cells done  digest {str(digest)[:16]}\n" in out
     assert times() == before
+
+
+def without_runs(folder: Path) -> Path:
+    """Remove the run folders of a study; its three files stay."""
+    shutil.rmtree(folder / "runs")
+    return folder
+
+
+def test_three_files_show_a_study_and_continue_it_on_another_machine(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def tables() -> tuple[Any, Any]:
+        with pytest.raises(SystemExit):
+            main(["compare", str(copied), "--metric", "gini", "--metric", "worst10_percent"])
+        opened = analysis.open_study(copied)
+        return capsys.readouterr().out, opened.digest
+
+    whole = tables()
+    assert [path.name for path in sorted(without_runs(copied).iterdir())] == [
+        "results.csv",
+        "study.json",
+        "study.toml",
+    ]
+    assert tables() == whole
+    out = ("--out", copied.parent, "--jobs", 1, "--set", STEPS[0])
+    code, said, err = command(capsys, SMALLEST, *out, "--seeds", 3)
+    assert code == 0, err
+    assert "4 of 6 cells are done already" in said
+    assert sorted(path.name for path in (copied / "runs").glob("*/seed-*")) == 2 * ["seed-3"]
+    lines = (copied / "results.csv").read_text().splitlines()
+    assert [line.split(",")[0] for line in lines[1:]] == [cell["folder"] for cell in cells_in(copied)]
+    assert len(analysis.open_study(copied).frame(["mean_percent"])) == 6
+
+
+def test_results_of_another_configuration_are_refused(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_runs(copied)
+    again = (SMALLEST, "--out", copied.parent, "--jobs", 1, "--set", "run.stop.steps=2")
+    code, _, err = command(capsys, *again)
+    assert code == 2
+    assert "was run with a different configuration" in err
+    assert "stop.steps: expected 2, found 12" in err
+    code, said, err = command(capsys, *again, "--force")
+    assert code == 0, err
+    assert "done already" not in said
+    assert analysis.open_study(copied).frame([])["step"].tolist() == 4 * [2]
+
+
+def test_a_cell_without_run_folder_and_line_runs_again(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (copied / "results.csv").read_text()
+    first, *lines = before.splitlines()
+    without_runs(copied)
+    (copied / "results.csv").write_text("\n".join([first, *lines[1:]]) + "\n")
+    code, said, err = command(capsys, SMALLEST, "--out", copied.parent, "--jobs", 1, "--set", STEPS[0])
+    assert code == 0, err
+    assert "3 of 4 cells are done already" in said
+    assert (copied / "results.csv").read_text() == before
+
+
+def test_what_needs_a_run_names_the_file_that_lacks_it(
+    copied: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_runs(copied)
+    for command_line in (["compare", str(copied), "--at", "steps"], ["report", str(copied)]):
+        with pytest.raises(SystemExit) as ended:
+            main(command_line)
+        assert ended.value.code == 2
+        assert "results.csv has its last evaluation alone" in capsys.readouterr().err
+    (copied / "study.toml").write_text("name = 3")
+    code, _, err = command(capsys, SMALLEST, "--out", copied.parent, "--jobs", 1, "--set", STEPS[0])
+    assert code == 2
+    assert "study.toml: the configuration of the cells in results.csv cannot be read: remove" in err
+
+
+def test_results_hold_every_split(tmp_path: Path) -> None:
+    asked = load_study(SMALLEST, sets=("run.stop.steps=1", "run.evaluate.also=['train']"), seeds=1)
+    run_here(asked, tmp_path)
+    whole = analysis.open_study(tmp_path / "smallest")
+    before = {split: whole.frame(["mean_percent"], split=split) for split in ("train", "test")}
+    stored = analysis.open_study(without_runs(tmp_path / "smallest"))
+    for split, frame in before.items():
+        assert stored.frame(["mean_percent"], split=split).equals(frame)
+    assert stored.frame(["mean_percent"]).equals(before["test"])
+    with pytest.raises(FolderError, match="no evaluation on split 'valid' was recorded; found test, train"):
+        stored.frame(["mean_percent"], split="valid")
 
 
 def test_the_digest_of_a_study_is_that_of_its_runs(finished: Path, copied: Path) -> None:
